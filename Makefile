@@ -1,0 +1,48 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first, from the pinned versions in dev.lock.
+# Arguments go on: make demo ARGS="--records 3000 --json"; make test ARGS="-k codec".
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: demo test test-full check soak clean setup
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   run the flights demo on Spark lanes          (ARGS=\"--records 3000 --json\")"
+	@echo "make test   run the tests                               (ARGS=\"-k codec\")"
+	@echo "make check  ruff, mypy --strict, import contracts"
+	@echo "make test-full  the tests, failing on any skip"
+	@echo "make soak   the long forms of the crash tests"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: dev.lock pyproject.toml
+	@echo "keylane: setting up $(VENV) (pinned in dev.lock; the first time downloads about 700 MB and takes a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "keylane needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another one with PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location -r dev.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --quiet --editable .
+	@touch $@
+
+demo: setup
+	@$(BIN)/keylane demo $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-full: setup
+	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest $(ARGS)
+
+soak: setup
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+check: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+clean:
+	@rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""The command line: `keylane demo | run | broker | groups`."""

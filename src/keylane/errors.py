@@ -1,0 +1,41 @@
+"""The one tree of errors. Every error names the thing, the value, and the way out, in one line.
+
+Three kinds are told apart: the user's fault (`UsageError`), the peer's (`PeerError`: a broker, a service, a data
+folder), and ours (`InternalError`). The command line exits with 2 for the first and 1 for the others.
+"""
+
+
+class KeylaneError(Exception):
+    """The root of everything that keylane raises on purpose."""
+
+
+class UsageError(KeylaneError):
+    """A wrong option, argument or combination: the caller can mend it."""
+
+
+class PeerError(KeylaneError):
+    """Something outside keylane refused or failed: a broker, Java, Spark, a port, a data folder."""
+
+
+class BrokerUnavailableError(PeerError):
+    """No broker answered at the given bootstrap servers within the time given."""
+
+
+class MetadataError(PeerError):
+    """Commit metadata that is not an offset map, or one that keylane does not read (`keylane.offsets.decode`)."""
+
+
+class DataFolderError(PeerError):
+    """A broker's data folder is not ours, is in use, or is damaged; the text names file and position."""
+
+
+class HandlerError(KeylaneError):
+    """The user's handler failed on a record for the last time, and the pipeline's rule is to halt there."""
+
+
+class InternalError(KeylaneError):
+    """An invariant of keylane's own does not hold: a defect to report."""
+
+
+class Fatal(Exception):  # noqa: N818 - the public name in user code: `raise kl.Fatal("…")`
+    """Raised by a handler: do not retry this record; apply the pipeline's `on_exhausted` at once."""

@@ -1,0 +1,203 @@
+"""The pipeline and its options: frozen, validated where they are made, picklable by cloudpickle.
+
+Durations are integers ending in `_ms`. Client settings live only in the librdkafka dict `kafka`; those that would break
+offset tracking are refused by name. An option that this release does not offer yet is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from keylane.errors import UsageError
+
+Ordering = Literal["key", "partition", "unordered"]
+Delivery = Literal["at_least_once"]
+OffsetReset = Literal["earliest", "latest", "error"]
+
+TRACKING_SETTINGS = {
+    "enable.auto.commit": "keylane commits what is complete; use commit_interval_ms",
+    "enable.auto.offset.store": "keylane stores offsets itself",
+    "auto.offset.reset": "use the option offset_reset",
+    "enable.partition.eof": "keylane needs it on",
+    "on_commit": "keylane owns the commit callback",
+    "error_cb": "keylane owns the error callback; errors are logged under keylane.kafka",
+}
+"""librdkafka settings that a pipeline refuses, each with the way out."""
+
+DEFAULT_METADATA_CAP = 4096
+"""Characters of metadata a broker takes with a commit (`offset.metadata.max.bytes`, Apache Kafka's default)."""
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
+
+
+def _one_of(name: str, value: object, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name}={value!r}: give one of {', '.join(map(repr, choices))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and when a failed record is tried again (exponential, with jitter).
+
+    Attempt n (the first is 1) is followed by a wait of `delay_ms * multiplier ** (n - 1)`, at most `max_delay_ms`,
+    of which a random share up to `jitter` is taken off.
+    """
+
+    max_attempts: int = 5
+    delay_ms: int = 1_000
+    max_delay_ms: int = 60_000
+    multiplier: float = 2.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        _at_least("Retries.max_attempts", self.max_attempts, 1)
+        _at_least("Retries.delay_ms", self.delay_ms, 0)
+        _at_least("Retries.max_delay_ms", self.max_delay_ms, self.delay_ms)
+        if not self.multiplier >= 1:
+            raise UsageError(f"Retries.multiplier={self.multiplier!r}: give a number of at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"Retries.jitter={self.jitter!r}: give a share between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """After the last attempt: produce the original record to `topic`, with headers that say what failed, then go on."""
+
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not self.topic:
+            raise UsageError("DeadLetter.topic='': name the dead-letter topic")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """After the last attempt: count the record as skipped and go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """After the last attempt: stop the consumer with a `HandlerError` that names the record (the default)."""
+
+
+OnExhausted = DeadLetter | Skip | Halt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What to consume, what to do with each record, and within which bounds.
+
+    Raises `UsageError` for any value that cannot work.
+    """
+
+    kafka: Mapping[str, Any]
+    """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required."""
+    topics: Sequence[str]
+    handler: Callable[..., Any]
+    """One or two positional arguments (record, context). A coroutine function runs on asyncio, another one in threads.
+    Returns None, an `Output`, or a list of them."""
+    resource: Callable[[], Any] | None = None
+    """Returns a (sync or async) context manager, entered once a worker process; its value is `context.resource`."""
+    ordering: Ordering = "key"
+    max_concurrency: int = 100
+    """Records in handlers at once."""
+    threads: int = 16
+    """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
+    max_buffered_records: int = 20_000
+    """Records polled and not yet complete, over all partitions."""
+    retries: Retries = field(default_factory=Retries)
+    on_exhausted: OnExhausted = field(default_factory=Halt)
+    delivery: Delivery = "at_least_once"
+    commit_interval_ms: int = 5_000
+    offset_reset: OffsetReset = "latest"
+    """Where a partition without a committed offset starts; the choice is committed before the first record runs."""
+    drain_timeout_ms: int = 30_000
+    """How long closing waits for records in handlers."""
+    revoke_timeout_ms: int = 10_000
+    """How long a revoked partition waits for its records in handlers before it is given up."""
+    offset_metadata_max_bytes: int = DEFAULT_METADATA_CAP
+
+    def __post_init__(self) -> None:
+        self._check_kafka()
+        if isinstance(self.topics, str) or not self.topics or not all(isinstance(t, str) and t for t in self.topics):
+            raise UsageError(f"topics={self.topics!r}: give a list of topic names")
+        if not callable(self.handler):
+            raise UsageError(f"handler={self.handler!r}: give a function of (record) or (record, context)")
+        _check_arity(self.handler)
+        if self.resource is not None and not callable(self.resource):
+            raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
+        _one_of("ordering", self.ordering, get_args(Ordering))
+        if self.delivery not in get_args(Delivery):
+            raise UsageError(
+                f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
+            )
+        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
+        for name in (
+            "max_concurrency",
+            "threads",
+            "max_buffered_records",
+            "commit_interval_ms",
+            "offset_metadata_max_bytes",
+        ):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("drain_timeout_ms", "revoke_timeout_ms"):
+            _at_least(name, getattr(self, name), 0)
+        if not isinstance(self.retries, Retries):
+            raise UsageError(f"retries={self.retries!r}: give keylane.Retries(...)")
+        if not isinstance(self.on_exhausted, DeadLetter | Skip | Halt):
+            raise UsageError(
+                f"on_exhausted={self.on_exhausted!r}: give keylane.DeadLetter(topic), keylane.Skip() or keylane.Halt()"
+            )
+
+    def _check_kafka(self) -> None:
+        if not isinstance(self.kafka, Mapping):
+            raise UsageError(f"kafka={self.kafka!r}: give a dict of librdkafka settings")
+        for name in ("bootstrap.servers", "group.id"):
+            if not self.kafka.get(name):
+                raise UsageError(f"kafka[{name!r}] is missing: give it in the pipeline's kafka settings")
+        for name, way_out in TRACKING_SETTINGS.items():
+            if name in self.kafka:
+                raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler runs on asyncio."""
+        return is_coroutine_function(self.handler)
+
+    @property
+    def group_id(self) -> str:
+        return str(self.kafka["group.id"])
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """True for `async def` functions and for objects whose `__call__` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def takes_context(handler: Callable[..., Any]) -> bool:
+    """Whether the handler takes (record, context) rather than (record)."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # built-ins without a signature take the record alone
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in parameters if p.kind in kinds]) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+def _check_arity(handler: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*([None] * (2 if takes_context(handler) else 1)))
+    except TypeError:
+        raise UsageError(
+            f"handler={handler!r}: it takes {signature}; give a function of (record) or (record, context)"
+        ) from None

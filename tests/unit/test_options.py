@@ -1,0 +1,88 @@
+"""A pipeline refuses what cannot work, in one line that names the option, the value and the way out."""
+
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import keylane as kl
+from keylane.records import PlainMessage
+
+KAFKA = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g"}
+
+
+def handler(record: kl.Record) -> None:
+    assert record
+
+
+async def async_handler(record: kl.Record, context: kl.Context) -> None:
+    assert record
+    assert context
+
+
+def pipeline(**changes: Any) -> kl.Pipeline:
+    options: dict[str, Any] = {"kafka": KAFKA, "topics": ["t"], "handler": handler}
+    return kl.Pipeline(**(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kafka": {}}, "kafka['bootstrap.servers'] is missing"),
+        (
+            {"kafka": KAFKA | {"enable.auto.commit": True}},
+            "kafka['enable.auto.commit']=True would break offset tracking",
+        ),
+        ({"kafka": KAFKA | {"auto.offset.reset": "earliest"}}, "use the option offset_reset"),
+        ({"topics": "flights"}, "topics='flights': give a list"),
+        ({"topics": []}, "topics=[]"),
+        ({"handler": 3}, "handler=3"),
+        ({"handler": lambda: None}, "give a function of (record) or (record, context)"),
+        ({"handler": lambda _a, _b, _c: None}, "give a function of (record) or (record, context)"),
+        ({"ordering": "keys"}, "ordering='keys': give one of 'key', 'partition', 'unordered'"),
+        ({"delivery": "transactional"}, "delivery='transactional': this release offers 'at_least_once'"),
+        ({"offset_reset": "none"}, "offset_reset='none'"),
+        ({"max_concurrency": 0}, "max_concurrency=0: give a whole number of at least 1"),
+        ({"threads": True}, "threads=True"),
+        ({"retries": 3}, "retries=3: give keylane.Retries"),
+        ({"on_exhausted": "skip"}, "on_exhausted='skip': give keylane.DeadLetter"),
+        ({"resource": 1}, "resource=1"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(kl.UsageError) as error:
+        pipeline(**changes)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: kl.Retries(max_attempts=0),
+        lambda: kl.Retries(delay_ms=10, max_delay_ms=5),
+        lambda: kl.Retries(multiplier=0.5),
+        lambda: kl.Retries(jitter=2),
+        lambda: kl.DeadLetter(""),
+    ],
+)
+def test_wrong_retries_and_dead_letters_are_refused(make: Any) -> None:
+    with pytest.raises(kl.UsageError):
+        make()
+
+
+def test_a_pipeline_travels_by_cloudpickle() -> None:
+    made = pipeline(handler=async_handler, on_exhausted=kl.DeadLetter("dlq"))
+    copy = cloudpickle.loads(cloudpickle.dumps(made))
+    assert copy.is_async
+    assert copy.on_exhausted == kl.DeadLetter("dlq")
+    assert copy.group_id == "g"
+
+
+def test_a_record_crosses_a_process_by_value() -> None:
+    record = kl.Record(PlainMessage("t", 3, 42, b"k", b"v", (("h", None), ("h", b"2")), (1, 99)))
+    copy = cloudpickle.loads(cloudpickle.dumps(record))
+    assert (copy.topic, copy.partition, copy.offset, copy.key, copy.value) == ("t", 3, 42, b"k", b"v")
+    assert copy.headers == [("h", None), ("h", b"2")]
+    assert copy.timestamp_ms == 99
+    assert repr(copy) == "Record(t-3@42)"
