@@ -1,0 +1,176 @@
+"""Plain, bounded producing and reading: fill a topic, read it whole. No group, no commits, nothing of the engine.
+
+The demo's input and its verdict go through here, so that what is verified is read by other code than what is verified.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from confluent_kafka import Message
+
+    from keylane.records import Message as StoredMessage
+    from keylane.records import Output
+
+READ_BATCH_RECORDS = 2_000
+"""Records a call into the client; larger ones gain nothing."""
+
+POLL_S = 0.2
+
+FLUSH_TIMEOUT_S = 60.0
+"""For the last records' acknowledgements; longer than a broker's restart."""
+
+SILENCE_TIMEOUT_S = 30.0
+"""A reader that is not at its end and gets nothing for this long fails."""
+
+
+class BulkProducer:
+    """An idempotent producer for many records; close() (or leaving the block) waits until all are acknowledged.
+
+    Raises `PeerError` for the first record that could not be delivered. Thread safety: one thread at a time.
+    """
+
+    def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
+        defaults = {"enable.idempotence": True, "linger.ms": 20, "compression.type": "none"}
+        self._servers = servers
+        self._producer = Producer(defaults | dict(settings or {}) | {"bootstrap.servers": servers})
+        self._error: KafkaError | None = None
+        self.delivered = 0
+        """Records the broker has acknowledged."""
+
+    def produce(self, record: Output) -> None:
+        """Hand one record over; waits while the client's queue is full."""
+        while True:
+            self._raise_failure()
+            try:
+                self._producer.produce(
+                    record.topic,
+                    key=record.key,
+                    value=record.value,
+                    headers=list(record.headers),
+                    partition=-1 if record.partition is None else record.partition,
+                    on_delivery=self._on_delivery,
+                )
+            except BufferError:
+                self._producer.poll(POLL_S)
+            else:
+                self._producer.poll(0)
+                return
+
+    def close(self) -> None:
+        waiting = self._producer.flush(FLUSH_TIMEOUT_S)
+        self._raise_failure()
+        if waiting:
+            raise BrokerUnavailableError(
+                f"{waiting} records were not acknowledged by {self._servers} within {FLUSH_TIMEOUT_S:.0f} s"
+            )
+
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self.delivered += 1
+        elif self._error is None:
+            self._error = error
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise PeerError(f"a record could not be produced to {self._servers}: {self._error.str()}")
+
+    def __enter__(self) -> BulkProducer:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if error_type is None:
+            self.close()
+        else:
+            self._producer.purge()
+            self._producer.flush(0)
+
+
+def read_to_end(
+    servers: str, topic: str, partitions: list[int] | None = None, *, settings: Mapping[str, Any] | None = None
+) -> Iterator[list[Record]]:
+    """All records of a topic (or of some of its partitions) from its start to the end it has when the reading starts.
+
+    Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown or
+    cannot be read, `BrokerUnavailableError` when nothing comes for 30 s.
+    """
+    reader = Consumer(
+        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20}
+        | dict(settings or {})
+        | {
+            "bootstrap.servers": servers,
+            "group.id": f"keylane-reader-{uuid.uuid4()}",  # never joined, never committed to
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
+    except KafkaException as error:
+        raise PeerError(f"topic {topic!r} at {servers} cannot be read: {_reason(error)}") from error
+    finally:
+        reader.close()
+
+
+def _spans(reader: Consumer, servers: str, topic: str, partitions: list[int] | None) -> dict[int, tuple[int, int]]:
+    """Partition to (start, end) for the partitions that hold anything."""
+    if partitions is None:
+        known = reader.list_topics(topic, timeout=SILENCE_TIMEOUT_S).topics[topic]
+        if known.error is not None:
+            raise PeerError(f"topic {topic!r} at {servers} cannot be read: {known.error.str()}")
+        partitions = sorted(known.partitions)
+    spans = {}
+    for partition in partitions:
+        start, end = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=SILENCE_TIMEOUT_S)
+        if start < end:
+            spans[partition] = (start, end)
+    return spans
+
+
+def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> Iterator[list[Record]]:
+    if not spans:
+        return
+    reader.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
+    open_ends = {partition: end for partition, (_, end) in spans.items()}
+    heard = time.monotonic()
+    while open_ends:
+        batch: list[Record] = []
+        for message in reader.consume(READ_BATCH_RECORDS, POLL_S):
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            assert partition is not None
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's name for it
+                    raise KafkaException(error)
+                open_ends.pop(partition, None)  # an end of control records alone is only told by this event
+            elif partition in open_ends:
+                assert offset is not None
+                if offset < spans[partition][1]:
+                    batch.append(Record(cast("StoredMessage", message)))
+                if offset + 1 >= open_ends[partition]:
+                    del open_ends[partition]
+        if batch:
+            heard = time.monotonic()
+            yield batch
+        elif time.monotonic() - heard > SILENCE_TIMEOUT_S:
+            raise BrokerUnavailableError(
+                f"topic {topic!r}: nothing came for {SILENCE_TIMEOUT_S:.0f} s from partitions {sorted(open_ends)}"
+            )
+
+
+def _reason(error: KafkaException) -> str:
+    cause = error.args[0] if error.args else error
+    return cause.str() if isinstance(cause, KafkaError) else str(cause)
