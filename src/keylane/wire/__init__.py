@@ -1,0 +1,1 @@
+"""Kafka's bytes, purely: frames, versions, record batches, encoders. No clock, thread, socket or log."""

@@ -1,0 +1,111 @@
+"""The broker's options, under Kafka's own names: `log.segment.bytes` is `log_segment_bytes` here."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _option(default: Any, least: int = 0, most: int = 2**31 - 1) -> Any:
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Kafka's broker options that are honoured; with Kafka's meanings, and its defaults but where it says so."""
+
+    node_id: int = _option(1)
+    auto_create_topics_enable: bool = True
+    num_partitions: int = _option(1, least=1)
+    message_max_bytes: int = _option(1_048_588)
+    socket_request_max_bytes: int = _option(104_857_600, least=1_024)
+    connections_max_idle_ms: int = _option(600_000, least=1_000)
+    log_segment_bytes: int = _option(1_073_741_824, least=1_024)
+    log_index_interval_bytes: int = _option(4_096)
+    producer_id_expiration_ms: int = _option(86_400_000, least=1)
+    fetch_max_bytes: int = _option(57_671_680, least=1_024)
+    advertised_listeners: str = ""
+    """`PLAINTEXT://host:port` that clients are told to connect to; empty for the address that the broker listens on."""
+    offset_metadata_max_bytes: int = _option(4_096)
+    offsets_topic_num_partitions: int = _option(50, least=1)
+    offsets_retention_minutes: int = _option(10_080, least=1)
+    offsets_retention_check_interval_ms: int = _option(600_000, least=1)
+    group_min_session_timeout_ms: int = _option(6_000, least=1)
+    group_max_session_timeout_ms: int = _option(1_800_000, least=1)
+    group_initial_rebalance_delay_ms: int = _option(0)
+    """Kafka's default is 3,000; a development broker need not wait for a fleet to start."""
+    group_max_size: int = _option(2**31 - 1, least=1)
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.metadata and not option.metadata["least"] <= value <= option.metadata["most"]:
+                raise UsageError(
+                    f"{kafka_name(option.name)}={value}: give a number from {option.metadata['least']} "
+                    f"to {option.metadata['most']}"
+                )
+        if self.advertised_listeners:
+            self.advertised_address()
+
+    def advertised_address(self) -> tuple[str, int] | None:
+        """Host and port of `advertised.listeners`, or None."""
+        if not self.advertised_listeners:
+            return None
+        scheme, _, address = self.advertised_listeners.partition("://")
+        host, _, port = address.rpartition(":")
+        if scheme != "PLAINTEXT" or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise UsageError(
+                f"advertised.listeners={self.advertised_listeners!r}: give one listener PLAINTEXT://host:port"
+            )
+        return host.strip("[]"), int(port)
+
+
+def kafka_name(field_name: str) -> str:
+    """`log_segment_bytes` -> `log.segment.bytes`."""
+    return field_name.replace("_", ".")
+
+
+def parse_config(settings: Mapping[str, str]) -> BrokerConfig:
+    """A config from Kafka-named settings. Raises `UsageError` that names an unknown option or a wrong value."""
+    known = {kafka_name(option.name): option for option in fields(BrokerConfig)}
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known options are {', '.join(sorted(known))}"
+            raise UsageError(f"{name}={text}: this broker does not offer the option {name}{hint}")
+        values[known[name].name] = _convert(name, text.strip(), type(known[name].default))
+    return BrokerConfig(**values)
+
+
+def _convert(name: str, text: str, wanted: type) -> Any:
+    if wanted is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise UsageError(f"{name}={text}: give true or false")
+    if wanted is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"{name}={text}: give a whole number") from None
+    return text
+
+
+def parse_properties(text: str, origin: str) -> dict[str, str]:
+    """Settings from the lines `name=value` of a properties file; `#` and `!` start comments."""
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, separator, value = stripped.partition("=")
+        if not separator:
+            raise UsageError(f"{origin} line {number}: {stripped!r} is not name=value")
+        settings[name.strip()] = value.strip()
+    return settings

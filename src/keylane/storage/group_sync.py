@@ -1,0 +1,166 @@
+"""Group commit: everything that waits to be durable in one file shares one write and one fdatasync.
+
+`append` queues bytes and returns at once with a future. A round takes all that is queued, writes it and syncs it in the
+executor, and then resolves that one future; what is appended meanwhile goes into the next round. So the event loop
+never touches the disk, and a thousand waiting commits cost one sync.
+
+After a failed write or sync the file's content is unknown, so it is failed for good: every waiter and every later
+append gets the same `StorageError`. Nothing is tried again (a second fdatasync may report success for lost pages).
+
+Thread safety: all methods belong to the event loop's thread; only `_write` runs in the executor, one round at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.storage.filesystem import StorageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Data = bytes | bytearray | memoryview
+Step = Callable[[], None]
+
+JOIN_LIMIT_BYTES = 256 * 1024
+"""Pieces are joined into writes of up to this size; a larger piece is written as it is, without a copy."""
+
+
+class SyncTarget(Protocol):
+    """What a round needs of a file."""
+
+    @property
+    def path(self) -> str: ...
+    def write(self, data: Data) -> None: ...
+    def sync(self) -> None: ...
+
+
+class Round(asyncio.Future[None]):
+    """Resolved when the sync that covers an append is done. Shared by many waiters, so none of them may cancel it."""
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002
+        return False
+
+
+class GroupSync:
+    """Appends to one file and tells when they are durable.
+
+    `on_synced(mark)` is called in the loop's thread when a round is durable, before its waiters wake, with the mark of
+    the last append that it covers.
+    """
+
+    def __init__(self, file: SyncTarget, executor: Executor, *, on_synced: Callable[[Any], None] | None = None) -> None:
+        self._file = file
+        self._executor = executor
+        self._on_synced = on_synced
+        self._queue: list[Data | Step] = []
+        self._mark: Any = None
+        self._next: Round | None = None
+        self._current: Round | None = None
+        self._failure: StorageError | None = None
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why this file takes no more appends; None while it does."""
+        return self._failure
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be durable."""
+        return self._current is None and self._next is None
+
+    def append(self, data: Data, mark: Any = None) -> Round:
+        """Queue `data`; the future resolves when it is durable. Raises `StorageError` once the file has failed.
+
+        `data` must not change until then.
+        """
+        round_ = self._join()
+        self._queue.append(data)
+        self._mark = mark
+        return round_
+
+    def run(self, step: Step) -> Round:
+        """Queue a blocking `step` for the executor, in order with the appends (to change files at a roll, say)."""
+        round_ = self._join()
+        self._queue.append(step)
+        return round_
+
+    async def flush(self) -> None:
+        """Return when all that was appended so far is durable. Raises `StorageError`."""
+        waiting = self._next or self._current
+        if waiting is not None:
+            await waiting
+        elif self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Wait until no round is under way, whatever its outcome. The file itself stays open."""
+        while not self.is_idle:
+            with contextlib.suppress(StorageError):
+                await self.flush()
+
+    def _join(self) -> Round:
+        if self._failure is not None:
+            raise self._failure
+        if self._next is None:
+            loop = asyncio.get_running_loop()
+            self._next = Round(loop=loop)
+            if self._current is None:
+                loop.call_soon(self._start)  # not now: what else this turn of the loop appends shares the sync
+        return self._next
+
+    def _start(self) -> None:
+        if self._next is None or self._current is not None:
+            return
+        self._current, self._next = self._next, None
+        queue, self._queue = self._queue, []
+        mark = self._mark
+        loop = self._current.get_loop()
+        done = loop.run_in_executor(self._executor, self._write, queue)
+        done.add_done_callback(lambda future: self._finish(mark, future.exception()))
+
+    def _write(self, queue: list[Data | Step]) -> None:
+        pieces: list[Data] = []
+        size = 0
+        for item in queue:
+            if not callable(item) and size + len(item) <= JOIN_LIMIT_BYTES:
+                pieces.append(item)
+                size += len(item)
+                continue
+            if pieces:
+                self._file.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                pieces, size = [], 0
+            if callable(item):
+                item()
+            else:
+                self._file.write(item)
+        if pieces:
+            self._file.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._file.sync()
+
+    def _finish(self, mark: Any, error: BaseException | None) -> None:
+        round_, self._current = self._current, None
+        assert round_ is not None
+        if error is not None:
+            self._fail(error, round_)
+            return
+        if self._on_synced is not None:
+            self._on_synced(mark)
+        round_.set_result(None)
+        if self._next is not None:
+            self._start()
+
+    def _fail(self, error: BaseException, round_: Round) -> None:
+        self._failure = StorageError(
+            f"{self._file.path}: {error}; nothing more is written to it: free or mend the disk, then restart the broker"
+        )
+        self._failure.__cause__ = error
+        failed, self._next = [round_, self._next], None
+        self._queue = []
+        for waiting in failed:
+            if waiting is not None:
+                waiting.set_exception(self._failure)
+                waiting.exception()  # a round may have no waiter (acks=0); asyncio must not warn about it

@@ -1,0 +1,316 @@
+"""Kafka's record batch, format v2: read its header, check it, patch its offset, write and decode small ones.
+
+The broker passes batches through as bytes: it reads the 61 bytes of the header, never the records, and writes only
+the two fields that the checksum leaves out (base offset and leader epoch). Records are encoded and decoded here for
+what the broker itself stores (group offsets) and for look-ups by timestamp.
+
+Source: KIP-98, https://kafka.apache.org/documentation/#recordbatch.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size
+LENGTH_OFFSET = 8
+MAGIC_OFFSET = 16
+CRC_START = 21
+"""The checksum covers everything from the attributes on."""
+PREFIX_SIZE = 12
+"""Base offset and length, which the length field does not count."""
+MAGIC = 2
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+MAX_DECODED_BYTES = 256 * 1024 * 1024
+"""A compressed batch that unpacks to more is refused, so that a small hostile one cannot take all memory."""
+
+_PREFIX = struct.Struct(">qi")
+_EPOCH = struct.Struct(">i")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
+
+
+class BatchError(PeerError):
+    """Bytes that are not a whole, sound record batch."""
+
+
+class UnsupportedMagicError(BatchError):
+    """A message set of format 0 or 1 (before Kafka 0.11), or an unknown one."""
+
+
+class UnsupportedCodecError(BatchError):
+    """Records in a compression that keylane passes through but does not unpack."""
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch; `length` is the whole batch in bytes (the length field plus 12)."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+
+class NewRecord(NamedTuple):
+    """A record to encode; its timestamp is the batch's plus `timestamp_delta_ms`."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    timestamp_delta_ms: int = 0
+
+
+class BatchRecord(NamedTuple):
+    """A decoded record."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...]
+
+
+def _unsupported_magic(magic: int) -> str:
+    return f"message format {magic}: only record batches (format 2, Kafka 0.11 and newer) are taken"
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch that starts at `position`, unchecked but for its length. Raises `BatchError`."""
+    if len(buffer) - position < HEADER_SIZE:
+        if len(buffer) - position > MAGIC_OFFSET and buffer[position + MAGIC_OFFSET] in (0, 1):
+            raise UnsupportedMagicError(_unsupported_magic(buffer[position + MAGIC_OFFSET]))
+        raise BatchError(f"a record batch header takes {HEADER_SIZE} bytes, and {len(buffer) - position} are left")
+    fields = HEADER.unpack_from(buffer, position)
+    if fields[3] != MAGIC:
+        raise UnsupportedMagicError(_unsupported_magic(fields[3]))
+    if fields[1] < HEADER_SIZE - PREFIX_SIZE:
+        raise BatchError(f"record batch length {fields[1]} is shorter than its header")
+    return BatchHeader(fields[0], fields[1] + PREFIX_SIZE, *fields[2:])
+
+
+def check_crc(buffer: Buffer, position: int = 0) -> bool:
+    """Whether the batch at `position` is whole and its checksum holds."""
+    header = read_header(buffer, position)
+    end = position + header.length
+    return end <= len(buffer) and crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
+
+
+def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every whole batch in `buffer`; a cut-off batch at the end is left out, as consumers do."""
+    position = 0
+    while len(buffer) - position >= HEADER_SIZE:
+        header = read_header(buffer, position)
+        if position + header.length > len(buffer):
+            return
+        yield position, header
+        position += header.length
+
+
+def set_base_offset(batch: bytearray, position: int, offset: int, leader_epoch: int = 0) -> None:
+    """Write the two fields that the checksum leaves out."""
+    batch[position : position + 8] = offset.to_bytes(8, "big", signed=True)
+    _EPOCH.pack_into(batch, position + PREFIX_SIZE, leader_epoch)
+
+
+def encode_batch(
+    records: Sequence[NewRecord],
+    *,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+    partition_leader_epoch: int = 0,
+) -> bytes:
+    """One uncompressed batch of at least one record. Raises `ValueError` for none, and for a codec in `attributes`."""
+    if not records:
+        raise ValueError("a record batch holds at least one record")
+    if attributes & CODEC_MASK:
+        raise ValueError(f"attributes={attributes}: batches are written uncompressed")
+    body = bytearray()
+    for index, record in enumerate(records):
+        _append_record(body, index, record)
+    latest = timestamp_ms + max(record.timestamp_delta_ms for record in records)
+    count = len(records)
+    covered = _AFTER_CRC.pack(
+        attributes, count - 1, timestamp_ms, latest, producer_id, producer_epoch, base_sequence, count
+    )
+    length = HEADER_SIZE - PREFIX_SIZE + len(body)
+    crc = crc32c(body, crc32c(covered))
+    return b"".join((_BEFORE_ATTRIBUTES.pack(base_offset, length, partition_leader_epoch, MAGIC, crc), covered, body))
+
+
+def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
+    """The records of one whole batch. Raises `BatchError` for damage and `UnsupportedCodecError` for snappy and lz4."""
+    header = read_header(batch, position)
+    end = position + header.length
+    if end > len(batch):
+        raise BatchError(f"a record batch of {header.length} bytes, and {len(batch) - position} are left")
+    body = _decompress(header.codec, bytes(memoryview(batch)[position + HEADER_SIZE : end]))
+    records = []
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            record, at = _read_record(body, at, header)
+            records.append(record)
+    except IndexError:
+        raise BatchError(f"the records of the batch at offset {header.base_offset} end too early") from None
+    if at != len(body):
+        raise BatchError(
+            f"{len(body) - at} bytes are left behind the records of the batch at offset {header.base_offset}"
+        )
+    return records
+
+
+def _decompress(codec: int, body: bytes) -> bytes:
+    if codec == 0:
+        return body
+    try:
+        if codec == 1:
+            import zlib
+
+            unpacker = zlib.decompressobj(wbits=31)
+            unpacked = unpacker.decompress(body, MAX_DECODED_BYTES)
+            if not unpacker.eof:
+                raise BatchError(f"gzip records are cut short or unpack to more than {MAX_DECODED_BYTES} bytes")
+            return unpacked
+        if codec == 4:
+            import zstandard
+
+            reader = zstandard.ZstdDecompressor().stream_reader(body)
+            unpacked = reader.read(MAX_DECODED_BYTES + 1)
+            if len(unpacked) > MAX_DECODED_BYTES:
+                raise BatchError(f"zstd records unpack to more than {MAX_DECODED_BYTES} bytes")
+            return unpacked
+    except BatchError:
+        raise
+    except Exception as error:
+        raise BatchError(f"{CODECS[codec]} records cannot be unpacked: {error}") from error
+    raise UnsupportedCodecError(f"compression {CODECS.get(codec, codec)}: keylane unpacks none, gzip and zstd")
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    """Zigzag, then seven bits a byte."""
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _append_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # zigzag of -1
+        return
+    _append_varint(out, len(value))
+    out += value
+
+
+def _append_record(out: bytearray, offset_delta: int, record: NewRecord) -> None:
+    body = bytearray(1)  # the record's attributes: none are defined
+    _append_varint(body, record.timestamp_delta_ms)
+    _append_varint(body, offset_delta)
+    _append_bytes(body, record.key)
+    _append_bytes(body, record.value)
+    _append_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _append_bytes(body, name)
+        _append_bytes(body, value)
+    _append_varint(out, len(body))
+    out += body
+
+
+MAX_VARINT_BYTES = 10
+"""A 64-bit number in seven-bit groups."""
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    raw = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+        if shift >= 7 * MAX_VARINT_BYTES:
+            raise BatchError(f"a varint of more than {MAX_VARINT_BYTES} bytes in a record")
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _read_varint(data, at)
+    if size == -1:
+        return None, at
+    if size < -1 or at + size > len(data):
+        raise BatchError(f"a field of {size} bytes in a record, and {len(data) - at} are left")
+    return data[at : at + size], at + size
+
+
+def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[BatchRecord, int]:
+    size, at = _read_varint(data, at)
+    end = at + size
+    at += 1  # attributes
+    timestamp_delta, at = _read_varint(data, at)
+    offset_delta, at = _read_varint(data, at)
+    key, at = _read_bytes(data, at)
+    value, at = _read_bytes(data, at)
+    count, at = _read_varint(data, at)
+    headers = []
+    for _ in range(count):
+        name, at = _read_bytes(data, at)
+        if name is None:
+            raise BatchError("a record header without a name")
+        content, at = _read_bytes(data, at)
+        headers.append((name, content))
+    if at != end:
+        raise BatchError(f"a record that says {size} bytes and holds {size + at - end}")
+    timestamp = (
+        header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else header.base_timestamp + timestamp_delta
+    )
+    return BatchRecord(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), at

@@ -1,0 +1,80 @@
+"""Which schema a request of an API and version has, loaded when it is first needed.
+
+kio holds one module a message and version; importing all of them costs half a second, so only what a client sends is
+imported. Header versions follow from the schema: flexible requests have header v2, and their responses header v1,
+except ApiVersions, whose response always has header v0 (KIP-511: a client can read it whatever version it asked for).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+class RequestSchema(NamedTuple):
+    """How to read one version of a request."""
+
+    read: Callable[[bytes, int], tuple[Any, int]]
+    """(buffer, position) -> (entity, size in bytes); raises `kio.serial.errors.DecodeError` or `ValueError`."""
+    is_flexible: bool
+    """Whether the request header ends with tagged fields."""
+    has_flexible_response_header: bool
+    """Whether the response header ends with tagged fields."""
+
+
+def _load(module: str) -> ModuleType:
+    return importlib.import_module(f"kio.schema.{module}")
+
+
+def _class_name(api: str, suffix: str) -> str:
+    return "".join(part.capitalize() for part in api.split("_")) + suffix
+
+
+@functools.cache
+def request_type(api: str, version: int) -> Any:
+    """kio's request class, such as `request_type("offset_commit", 9)`."""
+    return getattr(_load(f"{api}.v{version}.request"), _class_name(api, "Request"))
+
+
+@functools.cache
+def response_module(api: str, version: int) -> ModuleType:
+    """kio's module with the response class and its parts: `response_module("metadata", 12).MetadataResponseTopic`."""
+    return _load(f"{api}.v{version}.response")
+
+
+@functools.cache
+def response_type(api: str, version: int) -> Any:
+    """kio's response class, such as `response_type("offset_commit", 9)`."""
+    return getattr(response_module(api, version), _class_name(api, "Response"))
+
+
+@functools.cache
+def request_schema(api: str, version: int) -> RequestSchema:
+    """How to read a request. Raises `ModuleNotFoundError` for a version that kio does not know."""
+    from kio.serial import entity_reader
+
+    request = request_type(api, version)
+    response_header = response_type(api, version).__header_schema__
+    return RequestSchema(entity_reader(request), request.__flexible__, response_header.__flexible__)
+
+
+_writers: dict[type, Callable[[io.BytesIO, Any], None]] = {}
+
+
+def encode_response(response: Any) -> bytes:
+    """The body of a response entity (kio's own, slow writer: for answers that are not hot)."""
+    response_class = type(response)
+    writer = _writers.get(response_class)
+    if writer is None:
+        from kio.serial import entity_writer
+
+        writer = _writers[response_class] = entity_writer(response_class)
+    out = io.BytesIO()
+    writer(out, response)
+    return out.getvalue()
