@@ -1,0 +1,265 @@
+"""A file system in memory that forgets what was not synced, tears what was being written, and fails on request.
+
+It keeps two states: the live one, which the running program sees, and the durable one, which a sync carries things
+into: `AppendFile.sync` a file's content, `sync_dir` a folder's names. `after_crash` builds what a machine may find after
+power was lost: only what is durable, or also some of the rest, whole, torn or as zeros.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from dataclasses import dataclass, field
+from typing import Literal
+
+from keylane.storage.filesystem import TEMPORARY_SUFFIX
+
+Names = Literal["lost", "kept"]
+Content = Literal["lost", "kept", "torn", "zeroed"]
+
+
+class SimulatedCrashError(Exception):
+    """The machine stopped at this operation; nothing after it happens either."""
+
+
+@dataclass
+class _File:
+    live: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+
+
+@dataclass
+class _Folder:
+    live: dict[str, _File | _Folder] = field(default_factory=dict)
+    durable: dict[str, _File | _Folder] = field(default_factory=dict)
+
+
+class SimulatedAppendFile:
+    """`AppendFile` on a file in memory."""
+
+    def __init__(self, filesystem: SimulatedFileSystem, path: str, file: _File) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._file = file
+        self._is_open = True
+
+    @property
+    def size(self) -> int:
+        return len(self._file.live)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self._is_open, self.path
+        try:
+            self._filesystem.operation("write", self.path)
+        except OSError:
+            self._file.live += bytes(data)[: len(data) // 2]  # a failed write may leave some of its bytes
+            raise
+        except SimulatedCrashError:
+            self._file.live += data
+            raise
+        self._file.live += data
+
+    def sync(self) -> None:
+        assert self._is_open, self.path
+        self._filesystem.operation("sync", self.path)
+        self._file.durable = bytes(self._file.live)
+
+    def read(self, offset: int, size: int) -> bytes:
+        assert self._is_open, self.path
+        return bytes(self._file.live[offset : offset + size])
+
+    def truncate(self, size: int) -> None:
+        self._filesystem.operation("truncate", self.path)
+        del self._file.live[size:]
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+class SimulatedLock:
+    """A lock that the simulated process holds."""
+
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:
+        self._held.discard(self._path)
+
+
+class SimulatedFileSystem:
+    """`FileSystem` in memory, with faults.
+
+    Every change counts as one operation (`operations`, from 1). `crash_at(n)` stops the machine at operation n: it and
+    all later ones raise `SimulatedCrashError`. `fail_at(n)` makes operation n raise an `OSError`, once.
+    """
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.history: list[str] = []
+        """Kind and path of every operation, for messages of failing tests."""
+        self._root = _Folder()
+        self._lock = threading.Lock()
+        self._held: set[str] = set()
+        self._crash_at: int | None = None
+        self._failures: dict[int, OSError] = {}
+
+    def crash_at(self, operation: int) -> None:
+        """Stop at the given operation, counted from the first one ever."""
+        self._crash_at = operation
+
+    def fail_at(self, operation: int, error: OSError | None = None) -> None:
+        """Let the given operation fail, by default as a broken disk does (EIO)."""
+        self._failures[operation] = error or OSError(errno.EIO, "simulated input/output error")
+
+    def operation(self, kind: str, path: str) -> None:
+        """Count one change, and raise what was asked for at it."""
+        with self._lock:
+            if self._crash_at is not None and self.operations >= self._crash_at:
+                raise SimulatedCrashError(f"after the crash: {kind} {path}")
+            self.operations += 1
+            self.history.append(f"{kind} {path}")
+            if self.operations == self._crash_at:
+                raise SimulatedCrashError(f"operation {self.operations}: {kind} {path}")
+            failure = self._failures.pop(self.operations, None)
+        if failure is not None:
+            raise failure
+
+    def after_crash(
+        self, *, names: Names = "lost", content: Content = "lost", torn_share: float = 0.5
+    ) -> SimulatedFileSystem:
+        """The file system that a restart finds.
+
+        Of the names that were not synced, all are lost or kept. Of the bytes that were not synced, all are lost or
+        kept, or the first `torn_share` of them is kept (torn), or they are as many zeros (zeroed).
+        """
+        found = SimulatedFileSystem()
+        found._root = _crashed_folder(self._root, names, content, torn_share)
+        return found
+
+    def open_append(self, path: str) -> SimulatedAppendFile:
+        folder, name = self._parent(path)
+        entry = folder.live.get(name)
+        if entry is None:
+            self.operation("create", path)
+            entry = folder.live[name] = _File()
+        if isinstance(entry, _Folder):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+        return SimulatedAppendFile(self, path, entry)
+
+    def read(self, path: str) -> bytes:
+        entry = self._entry(path)
+        if isinstance(entry, _Folder):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+        return bytes(entry.live)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        if self.exists(temporary):
+            self.remove(temporary)
+        file = self.open_append(temporary)
+        file.write(data)
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_dir(path.rpartition("/")[0])
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def is_dir(self, path: str) -> bool:
+        return isinstance(self._find(path), _Folder)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._folder(path).live)
+
+    def mkdir(self, path: str) -> None:
+        folder, name = self._parent(path)
+        if name in folder.live:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        self.operation("mkdir", path)
+        folder.live[name] = _Folder()
+
+    def rename(self, old: str, new: str) -> None:
+        source, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        entry = self._entry(old)
+        self.operation("rename", new)
+        del source.live[old_name]
+        target.live[new_name] = entry
+
+    def remove(self, path: str) -> None:
+        folder, name = self._parent(path)
+        self._entry(path)
+        self.operation("remove", path)
+        del folder.live[name]
+
+    def remove_tree(self, path: str) -> None:
+        for name in self.listdir(path):
+            child = f"{path}/{name}"
+            if self.is_dir(child):
+                self.remove_tree(child)
+            else:
+                self.remove(child)
+        self.remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        folder = self._folder(path)
+        self.operation("sync_dir", path)
+        folder.durable = dict(folder.live)
+
+    def lock(self, path: str) -> SimulatedLock | None:
+        if path in self._held:
+            return None
+        self.open_append(path)
+        self._held.add(path)
+        return SimulatedLock(self._held, path)
+
+    def _find(self, path: str) -> _File | _Folder | None:
+        entry: _File | _Folder | None = self._root
+        for name in path.strip("/").split("/"):
+            if not name:
+                continue
+            if not isinstance(entry, _Folder):
+                return None
+            entry = entry.live.get(name)
+        return entry
+
+    def _entry(self, path: str) -> _File | _Folder:
+        entry = self._find(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file or folder", path)
+        return entry
+
+    def _folder(self, path: str) -> _Folder:
+        entry = self._entry(path)
+        if isinstance(entry, _File):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
+        return entry
+
+    def _parent(self, path: str) -> tuple[_Folder, str]:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        return self._folder(parent), name
+
+
+def _crashed_folder(folder: _Folder, names: Names, content: Content, torn_share: float) -> _Folder:
+    kept = folder.durable if names == "lost" else folder.live
+    found = _Folder()
+    for name, entry in kept.items():
+        if isinstance(entry, _Folder):
+            found.live[name] = _crashed_folder(entry, names, content, torn_share)
+        else:
+            found.live[name] = _crashed_file(entry, content, torn_share)
+    found.durable = dict(found.live)
+    return found
+
+
+def _crashed_file(file: _File, content: Content, torn_share: float) -> _File:
+    data = file.durable
+    unsynced = bytes(file.live[len(data) :])
+    if content == "kept":
+        data = bytes(file.live)
+    elif content == "torn":
+        data += unsynced[: int(len(unsynced) * torn_share)]
+    elif content == "zeroed":
+        data += bytes(len(unsynced))
+    return _File(bytearray(data), data)
