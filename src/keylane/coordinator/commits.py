@@ -1,0 +1,187 @@
+"""One commit as columns, and as the records of one batch.
+
+A commit of a thousand partitions is a thousand records that differ in four numbers. Held as columns (one list a field),
+they become bytes in a few calls of `struct` with one long format, instead of a thousand small ones; this is what makes
+large commits cheap. The bytes are those that `keylane.wire.batches.encode_batch` makes of the same keys and values.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from keylane.coordinator.records import (
+    NO_TIMESTAMP,
+    OFFSET_VALUE_VERSION,
+    OffsetValue,
+    encode_offset_value,
+    offset_key_prefix,
+)
+from keylane.wire.batches import HEADER_SIZE, MAGIC, PREFIX_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class TopicCommit(NamedTuple):
+    """What one commit says of one topic: columns of equal length, in the order of the request."""
+
+    topic: str
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    leader_epochs: Sequence[int]
+    metadata: Sequence[str] | None
+    """None when every one is empty, the usual case."""
+
+
+class Records(NamedTuple):
+    """The records of one batch to append: all become durable, or none."""
+
+    body: bytes
+    record_count: int
+    timestamp_ms: int
+
+
+def _varint(value: int) -> bytes:
+    """Zigzag, then seven bits a byte (Kafka's record format); `value` is not negative here."""
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+CACHED_VARINTS = 8_192
+"""Offset deltas and lengths below this are looked up: as many as take at most two bytes."""
+
+_ONE_BYTE = 64
+_VARINTS = [_varint(value) for value in range(CACHED_VARINTS)]
+
+TOMBSTONE = b"\x01"
+"""A value of length -1."""
+
+_NO_TIME_DELTA = b"\0\0"
+"""The record's attributes (none are defined) and its timestamp delta: all records of a batch share one timestamp."""
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_VALUE_SIZE = 24
+"""An offset value of version 3 without metadata: version, offset, leader epoch, metadata length, timestamp."""
+_VALUE_HEAD = _VARINTS[_VALUE_SIZE] + OFFSET_VALUE_VERSION.to_bytes(2, "big")
+_ONE = struct.Struct(f">i{len(_VALUE_HEAD)}sqihqb")
+"""From the partition (the key's last field) to the end of a record without metadata."""
+
+
+def varint(value: int) -> bytes:
+    return _VARINTS[value] if value < CACHED_VARINTS else _varint(value)
+
+
+def encode_record(delta: int, key: bytes, value: bytes | None) -> bytes:
+    """One record of a batch, at `delta` behind the batch's base offset; None is a tombstone."""
+    middle = varint(delta) + varint(len(key)) + key
+    tail = TOMBSTONE if value is None else varint(len(value)) + value
+    return b"".join((varint(len(middle) + len(tail) + 3), _NO_TIME_DELTA, middle, tail, b"\0"))
+
+
+def encode_records(pairs: Iterable[tuple[bytes, bytes | None]], timestamp_ms: int) -> Records:
+    """Any keys and values as the records of one batch."""
+    parts = [encode_record(delta, key, value) for delta, (key, value) in enumerate(pairs)]
+    return Records(b"".join(parts), len(parts), timestamp_ms)
+
+
+def encode_commit(
+    group: str, topics: Iterable[TopicCommit], timestamp_ms: int, expire_timestamp_ms: int = NO_TIMESTAMP
+) -> Records:
+    """The records of one commit, one an offset, all with one commit timestamp."""
+    parts: list[bytes] = []
+    delta = 0
+    for commit in topics:
+        prefix = offset_key_prefix(group, commit.topic)
+        if commit.metadata is not None or expire_timestamp_ms != NO_TIMESTAMP:
+            _encode_each(parts, prefix, delta, commit, timestamp_ms, expire_timestamp_ms)
+        elif len(commit.partitions) == 1:
+            parts += _encode_one(prefix, delta, commit, timestamp_ms)
+        else:
+            _encode_columns(parts, prefix, delta, commit, timestamp_ms)
+        delta += len(commit.partitions)
+    return Records(b"".join(parts), delta, timestamp_ms)
+
+
+def _head_and_key(prefix: bytes, delta_size: int) -> tuple[bytes, bytes]:
+    """What stands before and after the offset delta in a record without metadata."""
+    key_size = len(prefix) + 4
+    key = varint(key_size) + prefix
+    size = len(_NO_TIME_DELTA) + delta_size + len(key) + 4 + 1 + _VALUE_SIZE + 1
+    return varint(size) + _NO_TIME_DELTA, key
+
+
+def _encode_one(prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int) -> tuple[bytes, ...]:
+    step = varint(delta)
+    head, key = _head_and_key(prefix, len(step))
+    rest = _ONE.pack(commit.partitions[0], _VALUE_HEAD, commit.offsets[0], commit.leader_epochs[0], 0, timestamp_ms, 0)
+    return head, step, key, rest
+
+
+MAX_RUN = 256
+"""Records in one `pack`: enough to make its cost vanish, and it bounds the size of a cached format."""
+
+
+@lru_cache(maxsize=128)
+def _columns_format(head: int, delta: int, key: int, count: int) -> struct.Struct:
+    return struct.Struct(">" + f"{head}s{delta}s{key}si{len(_VALUE_HEAD)}sqi11s" * count)
+
+
+_FIELDS = 8
+
+
+def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int) -> None:
+    """Runs of records whose offset deltas take the same number of bytes, each run in one `pack`."""
+    total = len(commit.partitions)
+    tail = b"\0\0" + _I64.pack(timestamp_ms) + b"\0"
+    start = 0
+    while start < total:
+        first = delta + start
+        step_size = len(varint(first))
+        limit = (_ONE_BYTE, CACHED_VARINTS, CACHED_VARINTS * 128, 1 << 62)[min(step_size, 4) - 1]
+        end = min(total, start + MAX_RUN, start + limit - first)
+        count = end - start
+        head, key = _head_and_key(prefix, step_size)
+        fields: list[bytes | int] = [b""] * (_FIELDS * count)
+        fields[0::_FIELDS] = [head] * count
+        fields[1::_FIELDS] = [varint(n) for n in range(first, first + count)]
+        fields[2::_FIELDS] = [key] * count
+        fields[3::_FIELDS] = commit.partitions[start:end]
+        fields[4::_FIELDS] = [_VALUE_HEAD] * count
+        fields[5::_FIELDS] = commit.offsets[start:end]
+        fields[6::_FIELDS] = commit.leader_epochs[start:end]
+        fields[7::_FIELDS] = [tail] * count
+        parts.append(_columns_format(len(head), step_size, len(key), count).pack(*fields))
+        start = end
+
+
+def _encode_each(
+    parts: list[bytes], prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int, expire_timestamp_ms: int
+) -> None:
+    metadata = commit.metadata or ("",) * len(commit.partitions)
+    rows = zip(commit.partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
+    for step, (partition, offset, epoch, text) in enumerate(rows, delta):
+        value = encode_offset_value(OffsetValue(offset, epoch, text, timestamp_ms, expire_timestamp_ms))
+        parts.append(encode_record(step, prefix + _I32.pack(partition), value))
+
+
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
+
+
+def encode_batch(records: Records, base_offset: int) -> bytes:
+    """The record batch that a reader of the offsets partition sees: uncompressed, from no idempotent producer."""
+    body, count, timestamp = records
+    covered = _AFTER_CRC.pack(0, count - 1, timestamp, timestamp, -1, -1, -1, count)
+    crc = crc32c(body, crc32c(covered))
+    length = HEADER_SIZE - PREFIX_SIZE + len(body)
+    return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc) + covered + body

@@ -1,0 +1,233 @@
+"""The committed offsets in memory: what a start would load from the journal, and nothing that is not synced.
+
+Offsets are kept as columns, one set of `array`s for each (group, topic), sorted by partition: 24 bytes an entry.
+Metadata and expiry are rare or long, so they stand beside the columns, for the partitions that have them. Nothing in
+here waits or writes: the coordinator applies a commit whole, in one call, once the journal says that it is durable.
+
+Sources: S1 (at most 64 bytes an entry; only committed offsets in the map), S2 (the offsets cache and its queries).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from keylane.coordinator.commits import TopicCommit
+
+NO_OFFSET = -1
+"""What a fetch says of a partition without a committed offset."""
+
+INTERNED_METADATA_CHARACTERS = 64
+"""Metadata up to this length is interned: short texts repeat, offset maps do not."""
+
+
+class FetchedColumns(NamedTuple):
+    """Committed offsets of one topic, as columns; a partition without one has offset -1, epoch -1 and metadata ''."""
+
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    leader_epochs: Sequence[int]
+    metadata: Sequence[str] | None
+    """None when every one is empty."""
+
+
+class OffsetColumns:
+    """The committed offsets of one group in one topic."""
+
+    __slots__ = ("beside", "leader_epochs", "offsets", "partitions", "timestamps")
+
+    def __init__(self) -> None:
+        self.partitions = array("i")
+        self.offsets = array("q")
+        self.timestamps = array("q")
+        self.leader_epochs = array("i")
+        self.beside: dict[int, tuple[str, int]] | None = None
+        """By partition: metadata and expire timestamp, where there are any."""
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def _find(self, partition: int) -> int:
+        """The row of `partition`, or -1."""
+        partitions = self.partitions
+        # While partitions 0, 1, 2 … are all there, a partition's row is its number.
+        if 0 <= partition < len(partitions) and partitions[partition] == partition:
+            return partition
+        row = bisect_left(partitions, partition)
+        return row if row < len(partitions) and partitions[row] == partition else -1
+
+    def get(self, partition: int) -> OffsetValue | None:
+        row = self._find(partition)
+        if row < 0:
+            return None
+        metadata, expires = (self.beside or {}).get(partition, ("", NO_TIMESTAMP))
+        return OffsetValue(self.offsets[row], self.leader_epochs[row], metadata, self.timestamps[row], expires)
+
+    def put(self, partition: int, value: OffsetValue) -> None:
+        offset, epoch, metadata, timestamp, expires = value
+        row = self._find(partition)
+        if row >= 0:
+            self.offsets[row] = offset
+            self.timestamps[row] = timestamp
+            self.leader_epochs[row] = epoch
+        else:
+            row = bisect_left(self.partitions, partition)
+            self.partitions.insert(row, partition)
+            self.offsets.insert(row, offset)
+            self.timestamps.insert(row, timestamp)
+            self.leader_epochs.insert(row, epoch)
+        if metadata or expires != NO_TIMESTAMP:
+            if self.beside is None:
+                self.beside = {}
+            if len(metadata) <= INTERNED_METADATA_CHARACTERS:
+                metadata = sys.intern(metadata)
+            self.beside[partition] = (metadata, expires)
+        elif self.beside is not None:
+            self._forget_beside(partition)
+
+    def put_commit(self, commit: TopicCommit, timestamp_ms: int, expire_timestamp_ms: int) -> None:
+        partitions = commit.partitions
+        count = len(partitions)
+        if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None and count > 1:
+            first = partitions[0]
+            rows = self.partitions
+            # A run of partitions that keeps the columns dense (row = partition) is copied as a block.
+            is_dense = not rows or rows[-1] == len(rows) - 1
+            if is_dense and 0 <= first <= len(rows) and list(range(first, first + count)) == partitions:
+                end = first + count
+                if end > len(rows):
+                    rows.extend(range(len(rows), end))
+                self.offsets[first:end] = array("q", commit.offsets)
+                self.timestamps[first:end] = array("q", [timestamp_ms]) * count
+                self.leader_epochs[first:end] = array("i", commit.leader_epochs)
+                return
+        metadata = commit.metadata or ("",) * count
+        for partition, offset, epoch, text in zip(
+            partitions, commit.offsets, commit.leader_epochs, metadata, strict=True
+        ):
+            self.put(partition, OffsetValue(offset, epoch, text, timestamp_ms, expire_timestamp_ms))
+
+    def remove(self, partition: int) -> bool:
+        row = self._find(partition)
+        if row < 0:
+            return False
+        del self.partitions[row], self.offsets[row], self.timestamps[row], self.leader_epochs[row]
+        self._forget_beside(partition)
+        return True
+
+    def _forget_beside(self, partition: int) -> None:
+        if self.beside is not None and self.beside.pop(partition, None) is not None and not self.beside:
+            self.beside = None
+
+    def fetch(self, partitions: Sequence[int] | None) -> FetchedColumns:
+        """These partitions in this order, or all that are committed."""
+        if partitions is None or partitions == self.partitions.tolist():
+            partitions = self.partitions.tolist()
+            metadata = None if self.beside is None else [self.beside.get(p, ("", 0))[0] for p in partitions]
+            return FetchedColumns(partitions, self.offsets.tolist(), self.leader_epochs.tolist(), metadata)
+        rows = [self._find(partition) for partition in partitions]
+        offsets, epochs = self.offsets, self.leader_epochs
+        return FetchedColumns(
+            partitions,
+            [NO_OFFSET if row < 0 else offsets[row] for row in rows],
+            [NO_LEADER_EPOCH if row < 0 else epochs[row] for row in rows],
+            None if self.beside is None else [self.beside.get(p, ("", 0))[0] for p in partitions],
+        )
+
+
+def nothing_committed(partitions: Sequence[int]) -> FetchedColumns:
+    return FetchedColumns(partitions, [NO_OFFSET] * len(partitions), [NO_LEADER_EPOCH] * len(partitions), None)
+
+
+class OffsetStore:
+    """Every committed offset, by group and topic.
+
+    Thread safety: owned by the event loop. One call of `apply` makes a whole commit visible, so no fetch sees a part.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, OffsetColumns]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Committed offsets, over all groups."""
+        return self._size
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    @property
+    def groups(self) -> Iterable[str]:
+        """Every group with at least one committed offset."""
+        return self._groups.keys()
+
+    def _columns(self, group: str, topic: str) -> OffsetColumns:
+        topics = self._groups.get(group)
+        if topics is None:
+            topics = self._groups[sys.intern(group)] = {}
+        columns = topics.get(topic)
+        if columns is None:
+            columns = topics[sys.intern(topic)] = OffsetColumns()
+        return columns
+
+    def apply(
+        self, group: str, topics: Iterable[TopicCommit], timestamp_ms: int, expire_timestamp_ms: int = NO_TIMESTAMP
+    ) -> None:
+        """Make one durable commit visible, whole."""
+        for commit in topics:
+            columns = self._columns(group, commit.topic)
+            before = len(columns)
+            columns.put_commit(commit, timestamp_ms, expire_timestamp_ms)
+            self._size += len(columns) - before
+
+    def put(self, group: str, topic: str, partition: int, value: OffsetValue) -> None:
+        """One offset, as the journal's replay reads it."""
+        columns = self._columns(group, topic)
+        before = len(columns)
+        columns.put(partition, value)
+        self._size += len(columns) - before
+
+    def remove(self, group: str, topic: str, partition: int) -> None:
+        """Apply a tombstone; removing what is not there is no error."""
+        topics = self._groups.get(group)
+        columns = topics.get(topic) if topics else None
+        if topics is None or columns is None or not columns.remove(partition):
+            return
+        self._size -= 1
+        if not columns:
+            del topics[topic]
+            if not topics:
+                del self._groups[group]
+
+    def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
+        columns = self._groups.get(group, {}).get(topic)
+        return None if columns is None else columns.get(partition)
+
+    def fetch(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedColumns:
+        """The committed offsets of these partitions, -1 where there is none."""
+        topics = self._groups.get(group)
+        columns = topics.get(topic) if topics else None
+        return nothing_committed(partitions) if columns is None else columns.fetch(partitions)
+
+    def fetch_all(self, group: str) -> Iterator[tuple[str, FetchedColumns]]:
+        """Everything that `group` has committed, by topic."""
+        for topic, columns in self._groups.get(group, {}).items():
+            yield topic, columns.fetch(None)
+
+    def topics(self) -> set[str]:
+        """Every topic that some group has an offset in."""
+        return {topic for topics in self._groups.values() for topic in topics}
+
+    def entries_of(self, topic: str) -> Iterator[tuple[str, list[int]]]:
+        """Groups with offsets in `topic`, each with its partitions."""
+        for group, topics in self._groups.items():
+            columns = topics.get(topic)
+            if columns is not None:
+                yield group, columns.partitions.tolist()

@@ -1,0 +1,315 @@
+"""Keys and values of `__consumer_offsets`, in Apache Kafka's own formats (4.x: the coordinator record schemas).
+
+A key opens with its type: 0 or 1 a committed offset (group, topic, partition), 2 the metadata of a group. A value opens
+with its version; no value is a tombstone. What is written here: offset keys of type 1 with values of version 3 (version
+1 when the commit carries its own expiry, as Kafka does), and group values of version 3. All older ones are read, and
+the newer, flexible version 4 too; its topic id is skipped, since topics are known by name here.
+
+Sources: `OffsetCommitKey/Value.json` and `GroupMetadataKey/Value.json` of Apache Kafka's group coordinator.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+from keylane.errors import DataFolderError
+
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+
+OFFSET_KEY_VERSION = 1
+OFFSET_VALUE_VERSION = 3
+EXPIRING_OFFSET_VALUE_VERSION = 1
+GROUP_KEY_VERSION = 2
+GROUP_VALUE_VERSION = 3
+MAX_VALUE_VERSION = 4
+FIRST_FLEXIBLE_VERSION = 4
+
+MAX_STRING_BYTES = 32_767
+"""A string's length is an int16."""
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_OFFSET_HEAD = struct.Struct(">hqih")
+_EXPIRING_HEAD = struct.Struct(">hqh")
+_TWO_TIMES = struct.Struct(">qq")
+
+
+class RecordFormatError(DataFolderError):
+    """A key or value that is not one of Kafka's coordinator records."""
+
+
+class OffsetKey(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    group: str
+
+
+class UnknownKey(NamedTuple):
+    """A key type of newer software (consumer, share or streams groups): kept in the log, not interpreted."""
+
+    version: int
+
+
+class OffsetValue(NamedTuple):
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int = NO_TIMESTAMP
+
+
+class MemberValue(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupValue(NamedTuple):
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[MemberValue, ...]
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode`: over UTF-16 code units, wrapping as a signed 32-bit integer."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+@lru_cache(maxsize=65_536)
+def partition_for(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that holds `group` (Kafka's `Utils.abs`: abs of the smallest int is 0)."""
+    value = java_string_hash(group)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+def encode_string(text: str) -> bytes:
+    """int16 length and UTF-8. Raises `ValueError` for a text that this length cannot say."""
+    data = text.encode()
+    if len(data) > MAX_STRING_BYTES:
+        raise ValueError(f"a string of {len(data)} bytes: at most {MAX_STRING_BYTES} fit a record")
+    return _I16.pack(len(data)) + data
+
+
+def _encode_nullable(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else encode_string(text)
+
+
+def _encode_bytes(data: bytes) -> bytes:
+    return _I32.pack(len(data)) + data
+
+
+@lru_cache(maxsize=65_536)
+def offset_key_prefix(group: str, topic: str) -> bytes:
+    """An offset key without its last four bytes, the partition."""
+    return _I16.pack(OFFSET_KEY_VERSION) + encode_string(group) + encode_string(topic)
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    return offset_key_prefix(group, topic) + _I32.pack(partition)
+
+
+def encode_group_key(group: str) -> bytes:
+    return _I16.pack(GROUP_KEY_VERSION) + encode_string(group)
+
+
+def encode_offset_value(value: OffsetValue) -> bytes:
+    """Version 3; version 1, which has no leader epoch, when the value carries an expiry (only old requests do)."""
+    metadata = value.metadata.encode()
+    if value.expire_timestamp_ms != NO_TIMESTAMP:
+        head = _EXPIRING_HEAD.pack(EXPIRING_OFFSET_VALUE_VERSION, value.offset, len(metadata))
+        return head + metadata + _TWO_TIMES.pack(value.commit_timestamp_ms, value.expire_timestamp_ms)
+    head = _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION, value.offset, value.leader_epoch, len(metadata))
+    return head + metadata + _I64.pack(value.commit_timestamp_ms)
+
+
+def encode_group_value(value: GroupValue) -> bytes:
+    parts = [
+        _I16.pack(GROUP_VALUE_VERSION),
+        encode_string(value.protocol_type),
+        _I32.pack(value.generation),
+        _encode_nullable(value.protocol),
+        _encode_nullable(value.leader),
+        _I64.pack(value.state_timestamp_ms),
+        _I32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            encode_string(member.member_id),
+            _encode_nullable(member.group_instance_id),
+            encode_string(member.client_id),
+            encode_string(member.client_host),
+            _I32.pack(member.rebalance_timeout_ms),
+            _I32.pack(member.session_timeout_ms),
+            _encode_bytes(member.subscription),
+            _encode_bytes(member.assignment),
+        )
+    return b"".join(parts)
+
+
+def decode_key(key: bytes) -> OffsetKey | GroupKey | UnknownKey:
+    """Raises `RecordFormatError` for bytes that are no coordinator key."""
+    reader = _Reader(key, "key")
+    version = reader.int16()
+    if version in (0, OFFSET_KEY_VERSION):
+        found: OffsetKey | GroupKey = OffsetKey(reader.string(), reader.string(), reader.int32())
+    elif version == GROUP_KEY_VERSION:
+        found = GroupKey(reader.string())
+    else:
+        return UnknownKey(version)
+    reader.finish()
+    return found
+
+
+def decode_offset_value(value: bytes) -> OffsetValue:
+    """Versions 0 to 4. Raises `RecordFormatError`."""
+    reader = _Reader(value, "offset value")
+    version = reader.version()
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
+    metadata = reader.string()
+    committed = reader.int64()
+    expires = reader.int64() if version == 1 else NO_TIMESTAMP
+    reader.finish()
+    return OffsetValue(offset, leader_epoch, metadata, committed, expires)
+
+
+def decode_group_value(value: bytes) -> GroupValue:
+    """Versions 0 to 4. Raises `RecordFormatError`."""
+    reader = _Reader(value, "group value")
+    version = reader.version()
+    protocol_type = reader.string()
+    generation = reader.int32()
+    protocol = reader.nullable_string()
+    leader = reader.nullable_string()
+    state_timestamp = reader.int64() if version >= 2 else NO_TIMESTAMP
+    members = tuple(_read_member(reader, version) for _ in range(reader.count()))
+    reader.finish()
+    return GroupValue(protocol_type, generation, protocol, leader, state_timestamp, members)
+
+
+def _read_member(reader: _Reader, version: int) -> MemberValue:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance = reader.int32() if version >= 1 else -1
+    session = reader.int32()
+    member = MemberValue(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        # Version 0 knew one timeout only; Kafka reads it as both.
+        session if rebalance < 0 else rebalance,
+        session,
+        reader.data(),
+        reader.data(),
+    )
+    reader.skip_tags()
+    return member
+
+
+class _Reader:
+    """Reads one key or value; every overrun is a `RecordFormatError` that says what was read."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._what = what
+        self._at = 0
+        self._flexible = False
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise RecordFormatError(
+                f"a coordinator {self._what} of {len(self._data)} bytes wants {size} more bytes at byte {self._at}"
+            )
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def version(self) -> int:
+        version = self.int16()
+        if not 0 <= version <= MAX_VALUE_VERSION:
+            raise RecordFormatError(
+                f"a coordinator {self._what} of version {version}: 0 to {MAX_VALUE_VERSION} are read"
+            )
+        self._flexible = version >= FIRST_FLEXIBLE_VERSION
+        return version
+
+    def _uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise RecordFormatError(f"a varint of more than five bytes in a coordinator {self._what}")
+
+    def count(self) -> int:
+        return self._uvarint() - 1 if self._flexible else self.int32()
+
+    def nullable_string(self) -> str | None:
+        size = self._uvarint() - 1 if self._flexible else self.int16()
+        if size == -1:
+            return None
+        data = self._take(size)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise RecordFormatError(f"a coordinator {self._what} with text that is not UTF-8: {error}") from error
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise RecordFormatError(
+                f"a coordinator {self._what} with null where a string is due, before byte {self._at}"
+            )
+        return text
+
+    def data(self) -> bytes:
+        return self._take(self.count())
+
+    def skip_tags(self) -> None:
+        if self._flexible:
+            for _ in range(self._uvarint()):
+                self._uvarint()
+                self._take(self._uvarint())
+
+    def finish(self) -> None:
+        self.skip_tags()
+        if self._at != len(self._data):
+            raise RecordFormatError(
+                f"a coordinator {self._what} with {len(self._data) - self._at} bytes left over at byte {self._at}"
+            )
