@@ -1,0 +1,113 @@
+"""`keylane`: finds the command, runs it, and turns every error into one line and an exit code: only here.
+
+A command is a module of this package with `add_parser(subparsers)`, which sets `func`: arguments to exit code. Only the
+one that is asked for is imported, and it imports what it needs when it runs, so that `keylane broker` starts without
+Spark, Kafka clients or progress bars.
+
+Exit codes: 0 done; 1 something failed; 2 wrong usage; 130 interrupted (Ctrl-C) before the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+import keylane
+from keylane.errors import InternalError, KeylaneError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+COMMANDS = ("demo", "run", "broker", "groups")
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+EXAMPLES = """\
+examples:
+  keylane demo                                   real flights through Spark lanes, with a report and a picture
+  keylane demo --no-spark --ordering partition   the same in this process
+  keylane run pipeline.py                        run the pipeline in a file until Ctrl-C
+  keylane run pipeline.py --spark 'local[4]'     the same on Spark lanes
+  keylane broker --data-dir data --port 9092     a durable broker for development and tests
+  keylane groups describe weather                members, offsets, maps and lag of a group
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (argparse's exit after --help and --version excepted)."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        args = build_parser(arguments).parse_args(arguments)
+        _log_to_stderr(logging.INFO if args.verbose else logging.WARNING)
+        run: Callable[[argparse.Namespace], int] = args.func
+        code = run(args)
+        sys.stdout.flush()
+    except KeylaneError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails again
+        return EXIT_FAILURE
+    except Exception:
+        traceback.print_exc()
+        print("keylane: error: this is a defect of keylane; please report it with the lines above", file=sys.stderr)
+        return EXIT_FAILURE
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error does; subparsers are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser with the command that the arguments name, or with all of them when they name none."""
+    parser = _Parser(
+        prog="keylane",
+        description="Kafka records in parallel, in order per key, each one once: on Spark or in one process.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"keylane {keylane.__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens, not only what goes wrong")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    for command in [named] if named in COMMANDS else COMMANDS:
+        importlib.import_module(f"keylane.cli.{command}").add_parser(subparsers)
+    return parser
+
+
+def report(error: KeylaneError) -> int:
+    """Print an error as one line; returns the exit code of its kind."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, InternalError):
+        text = f"{text} (a defect of keylane; please report it)"
+    print(f"keylane: error: {text}", file=sys.stderr)
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the moment, which a progress bar replaces while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = _StderrHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
+    logger = logging.getLogger("keylane")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False

@@ -1,0 +1,109 @@
+"""Progress in a terminal (bars that stay up to date) and elsewhere (plain lines, at most one a second)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+    from rich.progress import Progress as RichBars
+    from rich.progress import TaskID
+
+    from keylane.demo.progress import Progress, Step
+
+PLAIN_INTERVAL_S = 1.0
+"""Between two plain lines of one step: enough to see life, little enough for a log."""
+
+
+def progress_on(stream: TextIO) -> Progress:
+    """Bars when the stream is a terminal that can show them, else plain lines."""
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        from rich.console import Console
+
+        return BarProgress(Console(file=stream))
+    return PlainProgress(stream)
+
+
+class PlainProgress:
+    """Lines without control characters, each flushed: for logs, pipes and CI."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        self.say(f"{title} …")
+        step = _PlainStep(self, title, total)
+        yield step
+        self.say(f"{title}: {step.ending()}")
+
+
+class _PlainStep:
+    def __init__(self, progress: PlainProgress, title: str, total: int | None) -> None:
+        self._progress, self._title, self._total = progress, title, total
+        self._started = self._last = monotonic()
+        self._end_note = ""
+
+    def update(self, done: int, note: str = "") -> None:
+        now = monotonic()
+        if now - self._last < PLAIN_INTERVAL_S:
+            return
+        self._last = now
+        count = f"{done:,} of {self._total:,}" if self._total is not None else (f"{done:,}" if done else "")
+        self._progress.say(f"{self._title}: {', '.join(filter(None, [count, note]))}")
+
+    def end_note(self, note: str) -> None:
+        self._end_note = note
+
+    def ending(self) -> str:
+        return ", ".join(filter(None, [f"{monotonic() - self._started:.1f} s", self._end_note]))
+
+
+class BarProgress:
+    """A line for each finished step and a live bar for the one under way."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False)
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        from rich.markup import escape
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        count = (
+            [] if total is None else [BarColumn(bar_width=28), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")]
+        )
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *count]
+        note = TextColumn("{task.fields[note]}", style="dim", markup=False)
+        with Progress(*columns, note, TimeElapsedColumn(), console=self._console, transient=True) as bars:
+            step = _BarStep(bars, bars.add_task(title, total=total, note=""))
+            yield step
+        self._console.print(f"[green]✓[/] {escape(title)} [dim]{escape(step.ending())}[/]", highlight=False)
+
+
+class _BarStep:
+    def __init__(self, bars: RichBars, task: TaskID) -> None:
+        self._bars, self._task = bars, task
+        self._started = monotonic()
+        self._end_note = ""
+
+    def update(self, done: int, note: str = "") -> None:
+        self._bars.update(self._task, completed=done, note=note)
+
+    def end_note(self, note: str) -> None:
+        self._end_note = note
+
+    def ending(self) -> str:
+        return ", ".join(filter(None, [f"{monotonic() - self._started:.1f} s", self._end_note]))

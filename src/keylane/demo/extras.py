@@ -1,0 +1,14 @@
+"""Packages that only the demo needs, and the command that brings them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from keylane.errors import PeerError
+
+
+def require(*packages: str, extra: str = "demo") -> None:
+    """Raises `PeerError`, naming the pip command, when one of the packages is not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise PeerError(f"{' and '.join(missing)} not installed: run `pip install 'keylane[{extra}]'`")

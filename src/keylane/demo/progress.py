@@ -1,0 +1,28 @@
+"""What a long command tells its user while it works; the command line shows it, tests collect it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+class Step(Protocol):
+    """One step under way."""
+
+    def update(self, done: int, note: str = "") -> None:
+        """How much of the total is done, and what else is worth knowing now. Any thread."""
+
+    def end_note(self, note: str) -> None:
+        """What to say when the step has ended."""
+
+
+class Progress(Protocol):
+    """Where steps and lines go."""
+
+    def say(self, line: str) -> None:
+        """A line of its own. Any thread."""
+
+    def step(self, title: str, total: int | None = None) -> AbstractContextManager[Step]:
+        """A step from enter to exit; steps do not nest. `total` is in whatever unit `update` counts."""
