@@ -1,0 +1,338 @@
+"""`PartitionTracker`: what one assigned partition has polled, dispatched and completed, and so what may be committed.
+
+The idea: a window of one byte an offset (0 = incomplete, 1 = complete, also for gaps in the log) from the base on; the
+base moves by `bytearray.find`, which is as fast as memory. When a few stuck records keep the window from moving, they
+leave it for a short sorted list, so its size follows what is polled and not how long they have been stuck.
+
+Thread safety: none; its owner is the engine's loop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from keylane.errors import InternalError
+from keylane.offsets.codec import MAX_SPAN
+from keylane.offsets.offset_map import OffsetMap
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from keylane.offsets.bound import DispatchBound
+
+_INCOMPLETE, _COMPLETE = 0, 1
+_COMPLETE_BYTE = bytes([_COMPLETE])
+
+COMPACT_AT = 4_096
+"""Completed offsets at the window's front that are worth cutting off: rare enough to cost nothing a record."""
+
+THIN_AT = 65_536
+"""Window length, in offsets, from which stuck records are moved out; also the longest gap kept as bytes."""
+
+_THIN_SHARE = 64
+"""Stuck records move out when they are less than one in this many: a list entry costs some 40 bytes."""
+
+
+class PartitionTracker:
+    """Offsets of one partition within one assignment, from poll to commit.
+
+    Starts from the committed map: what that map has complete is skipped when it is polled, and is carried on in every
+    later snapshot until the base passes it.
+    """
+
+    def __init__(self, start: OffsetMap | int) -> None:
+        committed = OffsetMap(start) if isinstance(start, int) else start.trimmed()
+        self.base = committed.first_incomplete(committed.base)
+        """The commit-ready offset: everything below it is complete. It is never complete itself."""
+        self.highest_completed = max(committed.highest_completed, self.base - 1)
+        """The highest complete record; the base - 1 when there is none above it."""
+        self.highest_dispatched = self.highest_completed
+        """The highest offset that a later map may have to speak of: dispatched, or in the committed map."""
+        self.incomplete = committed.incomplete_count
+        """I of the dispatch bound: incomplete offsets up to the highest dispatched."""
+        self.pending = 0
+        """Records polled and not complete, dispatched or not."""
+        self.changes = 0
+        """Grows with every change of the base or of what is complete: equal means that a commit would say the same."""
+        self._window = bytearray()
+        self._start = self.base
+        """The offset of the window's first byte."""
+        self._head = 0
+        """How many bytes at the window's front are known to be complete."""
+        self._stuck: list[int] = []
+        """Incomplete offsets below the window, ascending."""
+        self._thin_at = THIN_AT
+        self._ahead = committed if committed.highest_completed >= self.base else None
+        """The committed map, while it says something of offsets that are not polled yet."""
+
+    @property
+    def position(self) -> int:
+        """The next offset expected from the log."""
+        return self._start + len(self._window)
+
+    @property
+    def span(self) -> int:
+        """W of the dispatch bound: offsets from the base to the highest dispatched."""
+        return max(0, self.highest_dispatched - self.base + 1)
+
+    def is_complete(self, offset: int) -> bool:
+        """Whether the record at `offset` need not run; false for what is neither polled nor in the committed map."""
+        index = offset - self._start
+        if index >= len(self._window):
+            return self._ahead is not None and self._ahead.is_complete(offset)
+        if index >= 0:
+            return self._window[index] == _COMPLETE
+        at = bisect_left(self._stuck, offset)
+        return not (at < len(self._stuck) and self._stuck[at] == offset)
+
+    # --- what the log says ---
+
+    def observe(self, offsets: Sequence[int]) -> int:
+        """Take in polled offsets (ascending); returns how many of them are complete already and must not run.
+
+        When that is not 0, `is_complete` tells which. Offsets left out are gaps in the log and count as complete.
+        Raises `InternalError` for a record that was polled before and is not yet below the base.
+        """
+        before = self.pending
+        for first, stop in _contiguous(offsets):
+            first = max(first, self.base)  # below the base all is complete
+            if first >= stop:
+                continue
+            if first < self.position:
+                raise InternalError(f"offset {first} was polled again; the next one expected is {self.position}")
+            self._pass_gap(first)
+            self._extend(first, stop)
+        self._advance()
+        self._thin()
+        return len(offsets) - (self.pending - before)
+
+    def observe_end(self, log_end_offset: int) -> None:
+        """The log ends here for now (a partition EOF): what was not polled up to it is a gap."""
+        if log_end_offset > self.position:
+            self._pass_gap(log_end_offset)
+            self._advance()
+
+    def drop_below(self, log_start_offset: int) -> int:
+        """Retention moved the log's start: give up what was not polled below it.
+
+        Returns how many offsets are lost, that is, were neither polled nor complete (an upper bound: the log may have
+        had gaps there). Records that were polled stay: they can still complete.
+        """
+        first = self.position
+        if log_start_offset <= first:
+            return 0
+        known = self._ahead.highest_completed + 1 if self._ahead is not None else first
+        lost = max(0, log_start_offset - known)
+        if self._ahead is not None:
+            lost += _total(self._ahead.incomplete_within(first, log_start_offset))
+        self._pass_gap(log_start_offset)
+        self._advance()
+        return lost
+
+    # --- what the engine does ---
+
+    def may_dispatch(self, offset: int, bound: DispatchBound) -> bool:
+        """Whether the polled record at `offset` may start, so that every later map still fits.
+
+        Up to the highest dispatched offset always: those are counted already.
+        """
+        if offset <= self.highest_dispatched or offset - self.base < bound.max_span:
+            return True
+        incomplete = self.incomplete + self._count(self.highest_dispatched + 1, offset + 1)
+        return bound.allows(offset - self.base + 1, incomplete)
+
+    def dispatch_limit(self, bound: DispatchBound) -> int:
+        """The highest offset up to which `may_dispatch` holds for every polled record (for a planner of batches)."""
+        last = self.position - 1
+        limit = max(self.highest_dispatched, min(last, self.base + bound.max_span - 1))
+        room = bound.max_incomplete - self.incomplete
+        if limit >= last or room <= 0:
+            return limit
+        beyond = self._nth_incomplete(self.highest_dispatched + 1, room + 1)
+        return max(limit, min(last if beyond is None else beyond - 1, self.base + MAX_SPAN - 1))
+
+    def mark_dispatched(self, highest: int) -> None:
+        """Records were handed to workers; `highest` is the highest offset among them."""
+        if highest <= self.highest_dispatched:
+            return
+        if highest >= self.position:
+            raise InternalError(f"offset {highest} was dispatched and never polled; the next one is {self.position}")
+        self.incomplete += self._count(self.highest_dispatched + 1, highest + 1)
+        self.highest_dispatched = highest
+
+    def complete(self, offsets: Collection[int]) -> int:
+        """Mark polled records complete, in any order; returns how many were not complete before.
+
+        Raises `InternalError` for an offset that was never polled.
+        """
+        if not offsets:
+            return 0
+        highest = max(offsets)
+        if highest >= self.position:
+            raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
+        self.mark_dispatched(highest)
+        window, start = self._window, self._start
+        done = 0
+        for offset in offsets:
+            index = offset - start
+            if index < 0:
+                done += self._complete_stuck(offset)
+            elif not window[index]:
+                window[index] = _COMPLETE
+                done += 1
+        if done:
+            self.incomplete -= done
+            self.pending -= done
+            self.changes += done
+            self.highest_completed = max(self.highest_completed, highest)
+            self._advance()
+        return done
+
+    # --- what is committed ---
+
+    def snapshot(self) -> OffsetMap:
+        """Base and map in one piece: what a commit of this moment says."""
+        highest = self.highest_completed
+        starts, stops = array("q"), array("q")
+        for offset in self._stuck[: bisect_left(self._stuck, highest)]:
+            _append_run(starts, stops, offset, offset + 1)
+        window, first = self._window, self._start
+        limit = max(0, min(len(window), highest + 1 - first))
+        start = window.find(_INCOMPLETE, self._head, limit)
+        while start >= 0:
+            stop = window.find(_COMPLETE, start, limit)
+            stop = limit if stop < 0 else stop
+            _append_run(starts, stops, first + start, first + stop)
+            start = window.find(_INCOMPLETE, stop, limit)
+        if self._ahead is not None:
+            for start, stop in self._ahead.incomplete_within(self.position, highest + 1):
+                _append_run(starts, stops, start, stop)
+        return OffsetMap.from_runs(self.base, starts, stops, highest)
+
+    # --- the window ---
+
+    def _extend(self, first: int, stop: int) -> None:
+        """Polled offsets from `first` (the position) to `stop` - 1: incomplete but for what the committed map has."""
+        ahead = self._ahead
+        if ahead is None:
+            self._window.extend(bytes(stop - first))
+            self.pending += stop - first
+            return
+        known = min(stop, ahead.highest_completed + 1)
+        index = len(self._window) - first
+        self._window.extend(_COMPLETE_BYTE * (known - first) + bytes(stop - known))
+        self.pending += stop - known
+        for run_start, run_stop in ahead.incomplete_within(first, known):
+            self._window[run_start + index : run_stop + index] = bytes(run_stop - run_start)
+            self.pending += run_stop - run_start
+        self._leave_committed_map()
+
+    def _pass_gap(self, stop: int) -> None:
+        """The log has nothing from the position to `stop` - 1: complete, whatever the committed map says."""
+        first = self.position
+        if self._ahead is not None:
+            self.incomplete -= _total(self._ahead.incomplete_within(first, stop))
+        if stop - first <= THIN_AT:
+            self._window.extend(_COMPLETE_BYTE * (stop - first))
+        else:
+            self._cut(len(self._window))
+            self._start = stop
+        self._leave_committed_map()
+
+    def _leave_committed_map(self) -> None:
+        if self._ahead is not None and self.position > self._ahead.highest_completed:
+            self._ahead = None
+
+    def _advance(self) -> None:
+        """Move the base to the lowest incomplete offset and cut off what lies before it, now and then."""
+        head = self._window.find(_INCOMPLETE, self._head)
+        self._head = len(self._window) if head < 0 else head
+        if self._head >= COMPACT_AT:
+            self._cut(self._head)
+        if head < 0 and not self._stuck and self._ahead is not None:  # on through what the committed map has complete
+            self._cut(self._head)
+            self._start = self._ahead.first_incomplete(self._start)
+            self._leave_committed_map()
+        base = self._stuck[0] if self._stuck else self._start + self._head
+        if base != self.base:
+            assert base > self.base, (base, self.base)
+            self.base = base
+            self.highest_completed = max(self.highest_completed, base - 1)
+            self.changes += 1
+
+    def _thin(self) -> None:
+        """Halve a long window by moving its few incomplete offsets out; a window with many of them may grow on."""
+        while len(self._window) >= self._thin_at:
+            half = len(self._window) // 2
+            if self._window.count(_INCOMPLETE, self._head, half) * _THIN_SHARE > half:
+                self._thin_at = 2 * len(self._window)
+                return
+            self._cut(half)
+
+    def _cut(self, length: int) -> None:
+        """Drop the window's first bytes; incomplete offsets among them are kept in the list."""
+        window = self._window
+        index = window.find(_INCOMPLETE, self._head, length)
+        while index >= 0:
+            self._stuck.append(self._start + index)
+            index = window.find(_INCOMPLETE, index + 1, length)
+        del window[:length]
+        self._start += length
+        self._head = max(0, self._head - length)
+        self._thin_at = THIN_AT
+
+    def _complete_stuck(self, offset: int) -> bool:
+        at = bisect_left(self._stuck, offset)
+        if at == len(self._stuck) or self._stuck[at] != offset:
+            return False
+        del self._stuck[at]
+        return True
+
+    def _count(self, start: int, stop: int) -> int:
+        """Incomplete polled offsets from `start` to `stop` - 1."""
+        stuck = bisect_left(self._stuck, stop) - bisect_left(self._stuck, start)
+        first = self._start
+        return stuck + self._window.count(_INCOMPLETE, max(0, start - first), max(0, stop - first))
+
+    def _nth_incomplete(self, start: int, n: int) -> int | None:
+        """The nth (from 1) incomplete polled offset from `start` on; None when there are fewer."""
+        at = bisect_left(self._stuck, start) + n - 1
+        if at < len(self._stuck):
+            return self._stuck[at]
+        index = max(start - self._start, self._head) - 1
+        for _ in range(at - len(self._stuck) + 1):
+            index = self._window.find(_INCOMPLETE, index + 1)
+            if index < 0:
+                return None
+        return self._start + index
+
+
+def _contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as runs (start, stop)."""
+    if not offsets:
+        return
+    first = offsets[0]
+    if offsets[-1] - first + 1 == len(offsets):
+        yield first, offsets[-1] + 1
+        return
+    previous = first
+    for offset in offsets[1:]:
+        if offset != previous + 1:
+            yield first, previous + 1
+            first = offset
+        previous = offset
+    yield first, previous + 1
+
+
+def _append_run(starts: array[int], stops: array[int], start: int, stop: int) -> None:
+    if stops and stops[-1] == start:
+        stops[-1] = stop
+    else:
+        starts.append(start)
+        stops.append(stop)
+
+
+def _total(runs: list[tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in runs)
