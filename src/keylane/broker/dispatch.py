@@ -7,6 +7,7 @@ bytes, or as parts to be joined), or None when nothing is to be answered (Produc
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import struct
@@ -60,17 +61,27 @@ class Api(NamedTuple):
     max_version: int
     lacks: str
     handle: Handle
+    may_poll: bool
+    """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
 
 
+@functools.cache
 def load_apis() -> dict[int, Api]:
     """Import every handler module; by API key, in ascending order."""
     apis = []
     for module in pkgutil.iter_modules(handlers.__path__):
         loaded: Any = importlib.import_module(f"{handlers.__name__}.{module.name}")
-        assert loaded.MIN_VERSION <= loaded.MAX_VERSION, module.name
-        apis.append(
-            Api(module.name, loaded.API_KEY, loaded.MIN_VERSION, loaded.MAX_VERSION, loaded.LACKS, loaded.handle)
+        api = Api(
+            module.name,
+            loaded.API_KEY,
+            loaded.MIN_VERSION,
+            loaded.MAX_VERSION,
+            loaded.LACKS,
+            loaded.handle,
+            getattr(loaded, "MAY_POLL", False),
         )
+        assert api.min_version <= api.max_version, module.name
+        apis.append(api)
     return {api.key: api for api in sorted(apis, key=lambda api: api.key)}
 
 

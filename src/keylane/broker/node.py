@@ -2,33 +2,115 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from keylane.broker import data_folder
+from keylane.broker.producer_ids import ProducerIds
+from keylane.broker.topics import TopicRegistry
+from keylane.errors import DataFolderError
+from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from keylane.broker.config import BrokerConfig
+    from keylane.storage.filesystem import FileSystem
 
+logger = logging.getLogger("keylane.broker")
 
-class Topics(Protocol):
-    """The registry of topics, as handlers read it."""
-
-    def exists(self, name: str) -> bool: ...
-    def partition_count(self, name: str) -> int | None: ...
-    def topic_id(self, name: str) -> UUID | None: ...
+LOG_THREADS = 8
+"""Threads that write and sync partitions: a disk serves a few syncs at once, and more would only queue there."""
+CLEAN_SHUTDOWN_KIND = "clean-shutdown"
+HOUSEKEEPING_INTERVAL_S = 600
 
 
 class Node:
-    """One broker. Made by `Node.open`, closed by `close`."""
+    """One broker, without its socket. Made by `Node.open`, closed by `close`."""
 
-    node_id: int
-    host: str
-    """What clients are told to connect to."""
-    port: int
-    cluster_id: str
-    config: BrokerConfig
-    topics: Topics
-    coordinator: Any
-    clock: Callable[[], int]
-    """Milliseconds since the epoch."""
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        folder: data_folder.DataFolder,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        """Milliseconds since the epoch."""
+        self.cluster_id = folder.cluster_id
+        self.node_id = folder.node_id
+        self.host = ""
+        """What clients are told to connect to; set when the server listens."""
+        self.port = 0
+        self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
+        self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
+        self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
+        self._filesystem = filesystem
+        self._folder = folder
+        self._housekeeping: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, filesystem: FileSystem, path: str, config: BrokerConfig, clock: Callable[[], int]) -> Node:
+        """Lock the data folder, recover everything in it, and finish what a crash interrupted.
+
+        Raises `DataFolderError`; nothing stays locked then.
+        """
+        folder = data_folder.open_data_folder(filesystem, path, config.node_id)
+        node = None
+        try:
+            node = cls(filesystem, folder, config, clock)
+            await node._load()
+        except BaseException:
+            if node is not None:
+                node.executor.shutdown()
+            folder.lock.release()
+            raise
+        return node
+
+    async def close(self) -> None:
+        """Make everything durable, leave word of a clean stop, and release the folder."""
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        try:
+            snapshots = await self.topics.close()
+            await asyncio.get_running_loop().run_in_executor(self.executor, self._leave_snapshots, snapshots)
+        finally:
+            self.executor.shutdown()
+            self._folder.lock.release()
+
+    async def _load(self) -> None:
+        snapshots = self._take_snapshots()
+        self.topics.load(snapshots, is_new=self._folder.is_new)
+        self.producer_ids.load()
+        self._keep_house()
+
+    def _keep_house(self) -> None:
+        oldest = self.clock() - self.config.producer_id_expiration_ms
+        for log in self.topics.logs():
+            log.expire_producers(oldest)
+        self._housekeeping = asyncio.get_running_loop().call_later(HOUSEKEEPING_INTERVAL_S, self._keep_house)
+
+    def _take_snapshots(self) -> dict[str, Any] | None:
+        """What a clean stop left; it is removed, durably, before anything changes that it speaks of."""
+        path = f"{self._folder.path}/{data_folder.CLEAN_SHUTDOWN}"
+        if not self._filesystem.exists(path):
+            return None
+        snapshots: dict[str, Any] | None
+        try:
+            snapshots = read_sealed(self._filesystem, path, CLEAN_SHUTDOWN_KIND)
+        except DataFolderError as error:
+            logger.warning("%s; the logs are read instead", error)
+            snapshots = None
+        self._filesystem.remove(path)
+        self._filesystem.sync_dir(self._folder.path)
+        return snapshots
+
+    def _leave_snapshots(self, snapshots: dict[str, Any]) -> None:
+        path = f"{self._folder.path}/{data_folder.CLEAN_SHUTDOWN}"
+        try:
+            write_sealed(self._filesystem, path, CLEAN_SHUTDOWN_KIND, snapshots)
+        except OSError as error:
+            logger.warning("%s: %s; the next start reads the logs", path, error)

@@ -72,6 +72,11 @@ class GroupSync:
         """Whether nothing waits to be durable."""
         return self._current is None and self._next is None
 
+    @property
+    def pending(self) -> Round | None:
+        """Resolves when all that was appended so far is durable; None when it is."""
+        return self._next or self._current
+
     def append(self, data: Data, mark: Any = None) -> Round:
         """Queue `data`; the future resolves when it is durable. Raises `StorageError` once the file has failed.
 
@@ -90,9 +95,8 @@ class GroupSync:
 
     async def flush(self) -> None:
         """Return when all that was appended so far is durable. Raises `StorageError`."""
-        waiting = self._next or self._current
-        if waiting is not None:
-            await waiting
+        if self.pending is not None:
+            await self.pending
         elif self._failure is not None:
             raise self._failure
 

@@ -1,8 +1,8 @@
 """A file system in memory that forgets what was not synced, tears what was being written, and fails on request.
 
 It keeps two states: the live one, which the running program sees, and the durable one, which a sync carries things
-into: `AppendFile.sync` a file's content, `sync_dir` a folder's names. `after_crash` builds what a machine may find after
-power was lost: only what is durable, or also some of the rest, whole, torn or as zeros.
+into: `AppendFile.sync` a file's content, `sync_dir` a folder's names. `after_crash` builds what a machine may find
+after power was lost: only what is durable, or also some of the rest, whole, torn or as zeros.
 """
 
 from __future__ import annotations

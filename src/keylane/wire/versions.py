@@ -7,6 +7,7 @@ except ApiVersions, whose response always has header v0 (KIP-511: a client can r
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import io
@@ -62,6 +63,17 @@ def request_schema(api: str, version: int) -> RequestSchema:
     request = request_type(api, version)
     response_header = response_type(api, version).__header_schema__
     return RequestSchema(entity_reader(request), request.__flexible__, response_header.__flexible__)
+
+
+@functools.cache
+def _field_names(entity_type: Any) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(entity_type))
+
+
+def entity(entity_type: Any, **values: Any) -> Any:
+    """An entity of one version from the values of all versions: those that this version does not have are left out."""
+    names = _field_names(entity_type)
+    return entity_type(**{name: value for name, value in values.items() if name in names})
 
 
 _writers: dict[type, Callable[[io.BytesIO, Any], None]] = {}

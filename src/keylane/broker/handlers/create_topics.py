@@ -1,0 +1,169 @@
+"""CreateTopics (19), versions 2-7: make topics, durably, before the answer.
+
+v4: -1 partitions or replicas mean the broker's default; v5: flexible, the answer has counts and configs; v7: topic ids.
+A config that this broker would not honour is refused with INVALID_CONFIG.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker import codes
+from keylane.broker.topic_settings import HONOURED, check_settings, setting
+from keylane.broker.topics import MAX_PARTITIONS, Topic, check_topic_name
+from keylane.errors import UsageError
+from keylane.storage.filesystem import StorageError
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 19
+MIN_VERSION = 2
+MAX_VERSION = 7
+LACKS = f"replication (factor 1 or -1 only); topic configs other than {', '.join(HONOURED)}"
+
+DEFAULT = -1
+_TOPIC_CONFIG = 1
+_BROKER_CONFIG = 4
+"""Kafka's ConfigSource: set on the topic, or the broker's own."""
+
+
+class _RefusedError(Exception):
+    """A topic cannot be made: error code and sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Plan(NamedTuple):
+    partition_count: int
+    settings: dict[str, str]
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    version = header.api_version
+    module = response_module("create_topics", version)
+    counts = Counter(topic.name for topic in request.topics)
+    results = []
+    for name, count in counts.items():
+        wanted = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if count > 1:
+                raise _RefusedError(codes.INVALID_REQUEST, f"topic {name!r} is in the request {count} times")
+            plan = _plan(wanted, node)
+            topic = None if request.validate_only else await _create(name, plan, node)
+            results.append(_made(module, name, plan, topic, node))
+        except _RefusedError as error:
+            results.append(
+                entity(
+                    module.CreatableTopicResult,
+                    name=name,
+                    topic_id=None,
+                    error_code=ErrorCode(error.code),
+                    error_message=str(error),
+                    configs=None,
+                )
+            )
+    return module.CreateTopicsResponse(throttle_time=datetime.timedelta(0), topics=tuple(results))
+
+
+def _plan(wanted: Any, node: Node) -> _Plan:
+    """What to make. Raises `_RefusedError`."""
+    try:
+        check_topic_name(wanted.name)
+    except UsageError as error:
+        raise _RefusedError(codes.INVALID_TOPIC, str(error)) from error
+    if node.topics.exists(wanted.name):
+        raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
+    other = node.topics.colliding(wanted.name)
+    if other is not None:
+        raise _RefusedError(
+            codes.INVALID_TOPIC, f"topic {wanted.name!r} collides with {other!r}: they differ only in '.' and '_'"
+        )
+    partition_count = _assigned(wanted, node) if wanted.assignments else _counted(wanted, node)
+    try:
+        settings = check_settings((config.name, config.value) for config in wanted.configs)
+    except UsageError as error:
+        raise _RefusedError(codes.INVALID_CONFIG, str(error)) from error
+    return _Plan(partition_count, settings)
+
+
+def _counted(wanted: Any, node: Node) -> int:
+    if wanted.replication_factor not in (1, DEFAULT):
+        raise _RefusedError(
+            codes.INVALID_REPLICATION_FACTOR,
+            f"replication factor {wanted.replication_factor} for topic {wanted.name!r}: this broker is one node; "
+            "give 1 or -1",
+        )
+    count: int = node.config.num_partitions if wanted.num_partitions == DEFAULT else wanted.num_partitions
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise _RefusedError(
+            codes.INVALID_PARTITIONS,
+            f"{wanted.num_partitions} partitions for topic {wanted.name!r}: give 1 to {MAX_PARTITIONS}, or -1",
+        )
+    return count
+
+
+def _assigned(wanted: Any, node: Node) -> int:
+    if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
+        raise _RefusedError(
+            codes.INVALID_REQUEST,
+            f"topic {wanted.name!r}: give either assignments, or numbers of partitions and replicas",
+        )
+    count = len(wanted.assignments)
+    if sorted(assignment.partition_index for assignment in wanted.assignments) != list(range(count)):
+        raise _RefusedError(
+            codes.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {wanted.name!r}: assign the partitions 0 to {count - 1}, each once",
+        )
+    if any(tuple(assignment.broker_ids) != (node.node_id,) for assignment in wanted.assignments):
+        raise _RefusedError(
+            codes.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {wanted.name!r}: assign every partition to broker {node.node_id}, the only one",
+        )
+    if count > MAX_PARTITIONS:
+        raise _RefusedError(
+            codes.INVALID_PARTITIONS, f"{count} partitions for topic {wanted.name!r}: give at most {MAX_PARTITIONS}"
+        )
+    return count
+
+
+async def _create(name: str, plan: _Plan, node: Node) -> Topic:
+    try:
+        return await node.topics.create(name, plan.partition_count, plan.settings)
+    except FileExistsError as error:
+        raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, str(error)) from error
+    except StorageError as error:
+        raise _RefusedError(codes.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) -> Any:
+    configs: tuple[Any, ...] = ()
+    if hasattr(module, "CreatableTopicConfigs"):
+        configs = tuple(
+            module.CreatableTopicConfigs(
+                name=config,
+                value=str(setting(plan.settings, config, node.config)),
+                read_only=False,
+                config_source=_TOPIC_CONFIG if config in plan.settings else _BROKER_CONFIG,
+                is_sensitive=False,
+            )
+            for config in HONOURED
+        )
+    return entity(
+        module.CreatableTopicResult,
+        name=name,
+        topic_id=None if topic is None else topic.topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=plan.partition_count,
+        replication_factor=1,
+        configs=configs,
+    )

@@ -1,0 +1,74 @@
+"""DeleteTopics (20), versions 1-6: delete topics with their records, and their offsets in every group, durably.
+
+v4: flexible; v5: error messages; v6: by name or by topic id.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker import codes
+from keylane.storage.filesystem import StorageError
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 20
+MIN_VERSION = 1
+MAX_VERSION = 6
+LACKS = "nothing"
+
+logger = logging.getLogger("keylane.broker")
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    version = header.api_version
+    module = response_module("delete_topics", version)
+    wanted: list[tuple[str | None, UUID | None]]
+    if version >= 6:
+        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        wanted = [(name, None) for name in request.topic_names]
+    results = []
+    for name, topic_id in wanted:
+        found_name, found_id, code, message = await _delete(name, topic_id, node)
+        results.append(
+            entity(
+                module.DeletableTopicResult,
+                name=found_name,
+                topic_id=found_id,
+                error_code=ErrorCode(code),
+                error_message=message,
+            )
+        )
+    return module.DeleteTopicsResponse(throttle_time=datetime.timedelta(0), responses=tuple(results))
+
+
+async def _delete(
+    name: str | None, topic_id: UUID | None, node: Node
+) -> tuple[str | None, UUID | None, int, str | None]:
+    if (name is None) == (topic_id is None):
+        return name, topic_id, codes.INVALID_REQUEST, "give either the topic's name or its id"
+    if name is None:
+        name = node.topics.name_of(topic_id)
+        if name is None:
+            return None, topic_id, codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"
+    found_id = node.topics.topic_id(name)
+    if found_id is None:
+        return name, None, codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
+    try:
+        await node.topics.delete(name, node.coordinator.delete_topic_offsets)
+    except KeyError:
+        return name, None, codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist any more"
+    except StorageError as error:
+        logger.error("topic %s is not wholly deleted: %s", name, error)  # noqa: TRY400 - one line says it all
+        return name, found_id, codes.KAFKA_STORAGE_ERROR, str(error)
+    return name, found_id, codes.NONE, None

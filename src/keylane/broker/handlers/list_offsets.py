@@ -1,0 +1,83 @@
+"""ListOffsets (2), versions 1-8: where a partition starts and ends, and offsets by time.
+
+v2: isolation level; v4: leader epochs; v6: flexible; v7: the record with the latest timestamp (-3); v8: the earliest
+offset that is stored locally (-4), which here is the earliest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker import codes
+from keylane.errors import PeerError
+from keylane.storage.log import LEADER_EPOCH, OffsetAndTimestamp, PartitionLog
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 2
+MIN_VERSION = 1
+MAX_VERSION = 8
+LACKS = "exact look-ups by time inside snappy and lz4 batches (the batch's first record is given)"
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+_MAX_TIMESTAMP_VERSION = 7
+_EARLIEST_LOCAL_VERSION = 8
+
+logger = logging.getLogger("keylane.broker")
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    module = response_module("list_offsets", header.api_version)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            log = node.topics.log(topic.name, partition.partition_index)
+            code, found = await _look_up(log, partition, header.api_version)
+            partitions.append(
+                entity(
+                    module.ListOffsetsPartitionResponse,
+                    partition_index=partition.partition_index,
+                    error_code=ErrorCode(code),
+                    timestamp=found.timestamp_ms,
+                    offset=found.offset,
+                    leader_epoch=LEADER_EPOCH if found.offset >= 0 else -1,
+                )
+            )
+        topics.append(module.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
+    return entity(module.ListOffsetsResponse, throttle_time=datetime.timedelta(0), topics=tuple(topics))
+
+
+NOT_FOUND = OffsetAndTimestamp(-1, -1)
+
+
+async def _look_up(log: PartitionLog | None, wanted: Any, version: int) -> tuple[int, OffsetAndTimestamp]:
+    if log is None:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
+    code = codes.leader_epoch_error(getattr(wanted, "current_leader_epoch", -1), LEADER_EPOCH)
+    if code != codes.NONE:
+        return code, NOT_FOUND
+    timestamp = wanted.timestamp
+    if timestamp == LATEST:
+        return codes.NONE, OffsetAndTimestamp(log.high_watermark, -1)
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= _EARLIEST_LOCAL_VERSION):
+        return codes.NONE, OffsetAndTimestamp(log.log_start_offset, -1)
+    try:
+        if timestamp == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_VERSION:
+            return codes.NONE, log.latest_timestamp() or NOT_FOUND
+        if timestamp < 0:
+            return codes.UNSUPPORTED_VERSION, NOT_FOUND
+        return codes.NONE, await log.offset_for_timestamp(timestamp) or NOT_FOUND
+    except (OSError, PeerError) as error:
+        logger.error("%s: %s", log.folder, error)  # noqa: TRY400 - one line says it all
+        return codes.KAFKA_STORAGE_ERROR, NOT_FOUND

@@ -1,0 +1,117 @@
+"""Metadata (3), versions 0-12: the broker, and the topics with their partitions, all led by it.
+
+v1: null means all topics, empty none (v0: empty means all); v4: a client may forbid that topics are made; v9: flexible;
+v10: topic ids; v12: topics may be asked for by id. A topic that is made here is durable before it is answered, so there
+is no LEADER_NOT_AVAILABLE to retry on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker import codes
+from keylane.broker.topics import check_topic_name
+from keylane.errors import UsageError
+from keylane.storage.filesystem import StorageError
+from keylane.storage.log import LEADER_EPOCH
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 3
+MIN_VERSION = 0
+MAX_VERSION = 12
+LACKS = "authorized operations (there are no ACLs)"
+
+logger = logging.getLogger("keylane.broker")
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    version = header.api_version
+    module = response_module("metadata", version)
+    wanted = request.topics
+    if wanted is None or (version == 0 and not wanted):
+        topics = [_found(module, node, name) for name in node.topics.names()]
+    else:
+        may_create = node.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
+        topics = [await _topic(module, node, topic, may_create=may_create) for topic in wanted]
+    broker = entity(module.MetadataResponseBroker, node_id=node.node_id, host=node.host, port=node.port)
+    return entity(
+        module.MetadataResponse,
+        throttle_time=datetime.timedelta(0),
+        brokers=(broker,),
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=tuple(topics),
+    )
+
+
+async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> Any:
+    topic_id = getattr(wanted, "topic_id", None)
+    if wanted.name is None:
+        name = node.topics.name_of(topic_id)
+        if name is None:
+            return _error(module, None, topic_id, codes.UNKNOWN_TOPIC_ID)
+        return _found(module, node, name)
+    try:
+        check_topic_name(wanted.name)
+    except UsageError:
+        return _error(module, wanted.name, None, codes.INVALID_TOPIC)
+    if not node.topics.exists(wanted.name):
+        if not may_create:
+            return _error(module, wanted.name, None, codes.UNKNOWN_TOPIC_OR_PARTITION)
+        code = await _create(node, wanted.name)
+        if code != codes.NONE:
+            return _error(module, wanted.name, None, code)
+    return _found(module, node, wanted.name)
+
+
+async def _create(node: Node, name: str) -> int:
+    """`auto.create.topics.enable`."""
+    if node.topics.colliding(name) is not None:
+        return codes.INVALID_TOPIC
+    try:
+        await node.topics.create(name, node.config.num_partitions)
+    except FileExistsError:  # another client was faster, or the name is being deleted
+        return codes.NONE if node.topics.exists(name) else codes.UNKNOWN_TOPIC_OR_PARTITION
+    except StorageError as error:
+        logger.error("topic %s cannot be made: %s", name, error)  # noqa: TRY400 - the error is one line that says it all
+        return codes.KAFKA_STORAGE_ERROR
+    return codes.NONE if node.topics.exists(name) else codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _error(module: Any, name: str | None, topic_id: UUID | None, code: int) -> Any:
+    return entity(module.MetadataResponseTopic, error_code=ErrorCode(code), name=name, topic_id=topic_id, partitions=())
+
+
+def _found(module: Any, node: Node, name: str) -> Any:
+    topic = node.topics.get(name)
+    assert topic is not None
+    here = (node.node_id,)
+    partitions = [
+        entity(
+            module.MetadataResponsePartition,
+            error_code=ErrorCode.none,
+            partition_index=index,
+            leader_id=node.node_id,
+            leader_epoch=LEADER_EPOCH,
+            replica_nodes=here,
+            isr_nodes=here,
+        )
+        for index in range(topic.partition_count)
+    ]
+    return entity(
+        module.MetadataResponseTopic,
+        error_code=ErrorCode.none,
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=tuple(partitions),
+    )

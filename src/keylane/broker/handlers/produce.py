@@ -1,0 +1,164 @@
+"""Produce (0), versions 3-11: append record batches; the answer leaves when they are durable.
+
+v3: record batch format 2 and transactional ids; v5: log start offset; v8: error messages; v9: flexible; v10: leader
+tags, not needed with one node. acks=1 and acks=all are the same here, and both wait for the disk. acks=0 gets no
+answer; when such a request fails, its connection is closed, which is all that its client can notice.
+
+Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from keylane.broker import codes
+from keylane.broker.dispatch import CloseConnectionError
+from keylane.broker.topic_settings import setting
+from keylane.storage.filesystem import StorageError
+from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError
+from keylane.wire.batches import (
+    CODECS,
+    TIMESTAMP_TYPE_MASK,
+    BatchError,
+    BatchHeader,
+    UnsupportedMagicError,
+    check_crc,
+    read_header,
+)
+from keylane.wire.encoders import ProducedPartition, encode_produce
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+    from keylane.storage.log import Appended, PartitionLog
+
+API_KEY = 0
+MIN_VERSION = 3
+MAX_VERSION = 11
+LACKS = "transactions; message formats 0 and 1; checks inside records; LogAppendTime; timestamp bounds"
+
+logger = logging.getLogger("keylane.broker")
+
+_ACKS = (-1, 0, 1)
+
+
+class _RefusedError(Exception):
+    """A batch is not taken: error code and sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes] | None:
+    # All appends come before the first await: batches that a connection pipelines keep their order.
+    topics = [
+        (
+            topic.name,
+            [(partition.index, _append(request, topic.name, partition, node)) for partition in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    answers = [
+        (name, [await _answer(index, outcome, node.topics.log(name, index)) for index, outcome in partitions])
+        for name, partitions in topics
+    ]
+    if request.acks != 0:
+        return encode_produce(header.api_version, answers)
+    for name, partitions in answers:
+        for partition in partitions:
+            if partition.error_code != codes.NONE:
+                raise CloseConnectionError(
+                    f"produce with acks=0 to {name}-{partition.index} failed: {partition.error_message}"
+                )
+    return None
+
+
+def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Appended | _RefusedError:
+    try:
+        if request.acks not in _ACKS:
+            raise _RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
+        topic = node.topics.get(topic_name)
+        log = node.topics.log(topic_name, partition.index)
+        if topic is None or log is None:
+            raise _RefusedError(
+                codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition.index} does not exist"
+            )
+        records = partition.records or b""
+        limit = (
+            setting(topic.settings, "max.message.bytes", node.config)
+            if topic.settings
+            else (node.config.message_max_bytes)
+        )
+        return log.append(records, check_batch(records, limit), node.clock())
+    except _RefusedError as error:
+        return error
+    except OutOfOrderSequenceError as error:
+        return _RefusedError(codes.OUT_OF_ORDER_SEQUENCE_NUMBER, str(error))
+    except ProducerEpochError as error:
+        return _RefusedError(codes.INVALID_PRODUCER_EPOCH, str(error))
+    except StorageError as error:
+        return _RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
+
+
+def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
+    """The header of the one batch that a partition's records must be. Raises `_RefusedError`."""
+    try:
+        header = read_header(records)
+    except UnsupportedMagicError as error:
+        raise _RefusedError(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+    except BatchError as error:
+        raise _RefusedError(codes.CORRUPT_MESSAGE if records else codes.INVALID_RECORD, str(error)) from error
+    if header.length > len(records):
+        raise _RefusedError(
+            codes.CORRUPT_MESSAGE, f"a record batch of {header.length} bytes in a field of {len(records)}"
+        )
+    if header.length < len(records):
+        raise _RefusedError(codes.INVALID_RECORD, "a produce request holds exactly one record batch a partition")
+    if header.length > max_message_bytes:
+        raise _RefusedError(
+            codes.MESSAGE_TOO_LARGE,
+            f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
+        )
+    if not check_crc(records):
+        raise _RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
+    _check_content(header)
+    return header
+
+
+def _check_content(header: BatchHeader) -> None:
+    if header.base_offset != 0:
+        raise _RefusedError(
+            codes.INVALID_RECORD, f"a produced record batch starts with offset 0, not {header.base_offset}"
+        )
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise _RefusedError(
+            codes.INVALID_RECORD,
+            f"a record batch of {header.record_count} records with a last offset delta of {header.last_offset_delta}",
+        )
+    if header.is_control:
+        raise _RefusedError(codes.INVALID_RECORD, "clients may not write control records")
+    if header.is_transactional:
+        raise _RefusedError(codes.INVALID_TXN_STATE, "this broker offers no transactions")
+    if header.attributes & TIMESTAMP_TYPE_MASK:
+        raise _RefusedError(codes.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime")
+    if header.codec not in CODECS:
+        raise _RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise _RefusedError(
+            codes.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
+        )
+
+
+async def _answer(index: int, outcome: Appended | _RefusedError, log: PartitionLog | None) -> ProducedPartition:
+    """Waits until the batch is durable."""
+    if isinstance(outcome, _RefusedError):
+        return ProducedPartition(index, outcome.code, error_message=str(outcome))
+    try:
+        if outcome.durable is not None:
+            await outcome.durable
+    except StorageError as error:
+        return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(error))
+    return ProducedPartition(index, codes.NONE, outcome.base_offset, log.log_start_offset if log is not None else -1)

@@ -1,0 +1,54 @@
+"""Producer ids: never the same one twice, whatever happens. Blocks of ids are reserved durably before they are used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from keylane.storage.filesystem import StorageError
+from keylane.storage.sealed import read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from keylane.storage.filesystem import FileSystem
+
+KIND = "producer-ids"
+BLOCK_SIZE = 1_000
+"""Ids reserved at once; what is left of a block at a restart is never used (Kafka's figure)."""
+
+
+class ProducerIds:
+    """Hands out ids. `load` comes first."""
+
+    def __init__(self, filesystem: FileSystem, path: str, executor: Executor) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._executor = executor
+        self._next = 0
+        self._reserved_until = 0
+        self._reserving = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read where the next block starts. Blocks; raises `DataFolderError` for damage."""
+        if self._filesystem.exists(self._path):
+            self._next = self._reserved_until = read_sealed(self._filesystem, self._path, KIND)
+
+    async def take(self) -> int:
+        """An id that nobody has had before. Raises `StorageError` when none can be reserved."""
+        async with self._reserving:
+            if self._next == self._reserved_until:
+                await self._reserve()
+            self._next += 1
+            return self._next - 1
+
+    async def _reserve(self) -> None:
+        until = self._reserved_until + BLOCK_SIZE
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, write_sealed, self._filesystem, self._path, KIND, until)
+        except OSError as error:
+            raise StorageError(
+                f"{self._path}: {error}; no producer id can be reserved: free or mend the disk"
+            ) from error
+        self._reserved_until = until

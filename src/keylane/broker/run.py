@@ -1,0 +1,153 @@
+"""A broker as a process: its arguments, its start, the line that says it is ready, and its end.
+
+`keylane broker` and `python -m keylane.broker` both come here. Nothing heavy is imported, because a broker has to be
+ready within half a second of its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keylane.broker.config import BrokerConfig, parse_config, parse_properties
+from keylane.errors import DataFolderError, KeylaneError, PeerError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+
+logger = logging.getLogger("keylane.broker")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a broker, with `run` as `func`."""
+    parser.add_argument(
+        "--data-dir", required=True, metavar="DIR", help="where all data is kept; made when it is missing"
+    )
+    parser.add_argument("--host", default=DEFAULT_HOST, help=f"address to listen on (default {DEFAULT_HOST})")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on; 0 takes a free one (default {DEFAULT_PORT})"
+    )
+    parser.add_argument("--config", metavar="FILE", help="properties file with options under Kafka's names")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
+        help="one option under Kafka's name, such as num.partitions=8; may be repeated, and wins over --config",
+    )
+    parser.add_argument(
+        "--until-stdin-ends",
+        action="store_true",
+        help="stop when standard input ends: for a program that must not leave its broker behind",
+    )
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a broker until it is told to stop; the exit code of the process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _leave_hypothesis_out()
+    try:
+        config = _config(arguments)
+        if not 0 <= arguments.port < 65_536:
+            raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
+        asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
+    except KeylaneError as error:
+        sys.stderr.write(f"keylane broker: {error}\n")
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+    except KeyboardInterrupt:  # before the signal handlers were there
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _leave_hypothesis_out() -> None:
+    """kio registers its types with hypothesis wherever that is installed: 0.2 s that a broker does not need."""
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
+
+def _config(arguments: argparse.Namespace) -> BrokerConfig:
+    settings = {}
+    if arguments.config is not None:
+        try:
+            text = Path(arguments.config).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--config {arguments.config}: {error}") from error
+        settings = parse_properties(text, arguments.config)
+    for text in arguments.settings:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"--set {text}: give NAME=VALUE, such as num.partitions=8")
+        settings[name.strip()] = value.strip()
+    return parse_config(settings)
+
+
+async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if arguments.until_stdin_ends:
+        _watch_stdin(loop, stop)
+    _allow_many_files()
+
+    from keylane.broker.dispatch import load_apis
+    from keylane.broker.node import Node
+    from keylane.broker.server import BrokerServer
+    from keylane.storage.filesystem import OsFileSystem
+
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - nothing runs yet that could wait
+        node = await Node.open(OsFileSystem(), path, config, now_ms)
+    except OSError as error:
+        raise DataFolderError(f"{path}: {error.strerror or error}: give a --data-dir that can be written") from error
+    try:
+        server = BrokerServer(node, load_apis())
+        try:
+            host, port = await server.start(arguments.host, arguments.port)
+        except OSError as error:
+            raise PeerError(
+                f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror or error}; "
+                "give another --port (0 takes a free one)"
+            ) from error
+        node.host, node.port = config.advertised_address() or (host, port)
+        sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
+        sys.stdout.flush()
+        await stop.wait()
+        await server.stop()
+    finally:
+        await node.close()
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _allow_many_files() -> None:
+    """Every partition in use holds a file open: take as many as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    fd = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(fd, 4_096):
+            loop.remove_reader(fd)
+            stop.set()
+
+    loop.add_reader(fd, readable)

@@ -1,0 +1,222 @@
+"""The socket side: connections that turn bytes into calls and answers into bytes.
+
+Requests of one connection start in the order in which they came and are answered in that order, but are not waited
+for: what a handler does before its first `await` (an append, a commit) keeps the order of the requests, and all that
+wait for a disk share its sync. A client that sends faster than it is served, or reads slower, is not read from for the
+while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from keylane.broker.dispatch import (
+    Api,
+    Call,
+    CloseConnectionError,
+    MalformedRequestError,
+    answer,
+    decode_request,
+)
+from keylane.wire.framing import FrameError, FrameReader
+
+if TYPE_CHECKING:
+    from keylane.broker.node import Node
+
+logger = logging.getLogger("keylane.broker")
+
+MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
+"""Request bytes of one connection that may be under way before it is not read from for the while."""
+MAX_REQUESTS_IN_FLIGHT = 2_000
+"""Requests of one connection that may be under way; a pipelining client shares syncs well below this."""
+DRAIN_TIMEOUT_S = 5.0
+"""How long a stopping broker waits for requests that are under way."""
+
+
+class _Answer:
+    """The place of one answer in the order of its connection."""
+
+    __slots__ = ("is_ready", "parts", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.is_ready = False
+        self.parts: list[bytes] | None = None
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+        self._frames = FrameReader(server.node.config.socket_request_max_bytes)
+        self._answers: deque[_Answer] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._polls: set[asyncio.Task[None]] = set()
+        self._bytes_in_flight = 0
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._host = ""
+        self._is_reading = True
+        self._may_write = True
+        self._flush_is_due = False
+        self.last_active = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self._host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self._server.connections.add(self)
+        self.last_active = self._server.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._answers.clear()
+        self._server.connections.discard(self)
+        for poll in self._polls:
+            poll.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active = self._server.loop.time()
+        try:
+            for frame in self._frames.feed(data):
+                self._accept(frame)
+        except (FrameError, MalformedRequestError) as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._regulate()
+
+    async def drain(self) -> None:
+        """Take no more requests, answer those under way, and close."""
+        if self._transport is not None:
+            self._is_reading = False
+            self._transport.pause_reading()
+        for poll in self._polls:
+            poll.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._flush()
+        self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def close_if_idle(self, since: float) -> None:
+        """Close a connection that has been quiet since then."""
+        if self.last_active < since and not self._answers:
+            self.close()
+
+    def _accept(self, frame: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        call = decode_request(frame, self._host, self._server.apis)
+        place = _Answer(len(frame))
+        self._answers.append(place)
+        self._bytes_in_flight += place.size
+        task = self._server.loop.create_task(self._serve(call, place))
+        tasks = self._polls if call.api.may_poll else self._tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        self._regulate()
+
+    async def _serve(self, call: Call, place: _Answer) -> None:
+        try:
+            place.parts = await answer(call, self._server.node)
+        except CloseConnectionError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            logger.exception(
+                "%s: %s version %d failed; closing the connection", self._peer, call.api.name, call.header.api_version
+            )
+            self.close()
+            return
+        place.is_ready = True
+        if not self._flush_is_due and self._answers and self._answers[0].is_ready:
+            self._flush_is_due = True
+            self._server.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write all answers that are ready and have none before them that is not, at once."""
+        self._flush_is_due = False
+        parts: list[bytes] = []
+        while self._answers and self._answers[0].is_ready:
+            place = self._answers.popleft()
+            self._bytes_in_flight -= place.size
+            if place.parts is not None:
+                parts += place.parts
+        if parts and self._transport is not None:
+            self._transport.write(b"".join(parts))
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read from the client while it keeps up and its requests under way are few."""
+        wanted = (
+            self._may_write
+            and self._bytes_in_flight < MAX_BYTES_IN_FLIGHT
+            and len(self._answers) < MAX_REQUESTS_IN_FLIGHT
+            and not self._server.is_stopping
+        )
+        if wanted is not self._is_reading and self._transport is not None and not self._transport.is_closing():
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _refuse(self, error: Exception) -> None:
+        logger.warning("%s: %s; closing the connection", self._peer, error)
+        self.close()
+
+
+class BrokerServer:
+    """Listens, and knows its connections."""
+
+    def __init__(self, node: Node, apis: dict[int, Api]) -> None:
+        self.node = node
+        self.apis = apis
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self.is_stopping = False
+        self._server: asyncio.Server | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address that it got. Raises `OSError` when the port is in use."""
+        self._server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=1_024)
+        address: tuple[Any, ...] = self._server.sockets[0].getsockname()
+        self._check_idle()
+        return address[0], address[1]
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is under way within a bound, and close all connections."""
+        self.is_stopping = True
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self.connections:
+            drains = [self.loop.create_task(connection.drain()) for connection in self.connections]
+            _, late = await asyncio.wait(drains, timeout=DRAIN_TIMEOUT_S)
+            for drain in late:
+                drain.cancel()
+            for connection in list(self.connections):
+                connection.close()
+
+    def _check_idle(self) -> None:
+        allowed = self.node.config.connections_max_idle_ms / 1_000
+        since = self.loop.time() - allowed
+        for connection in list(self.connections):
+            connection.close_if_idle(since)
+        self._idle_check = self.loop.call_later(allowed / 2, self._check_idle)

@@ -1,0 +1,128 @@
+"""What a partition remembers of each idempotent producer, to take every batch once and in order.
+
+A producer stamps its batches with its id, an epoch, and a sequence number per partition that counts records and wraps
+after 2^31 - 1. The last five batches are remembered (a producer has at most five requests in flight), so that one sent
+again is answered with its first offset instead of being appended twice.
+
+Source: KIP-98, KIP-360, and the rules of Apache Kafka's ProducerStateManager. Pure: the time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from keylane.wire.batches import BatchHeader
+
+REMEMBERED_BATCHES = 5
+"""Kafka's figure: `max.in.flight.requests.per.connection` may be at most 5 for idempotent producers."""
+LAST_SEQUENCE = 2**31 - 1
+
+
+class OutOfOrderSequenceError(PeerError):
+    """A batch that does not follow the producer's last one: one was lost, or is no longer remembered."""
+
+
+class ProducerEpochError(PeerError):
+    """A batch of an epoch that a newer one has fenced."""
+
+
+class RememberedBatch(NamedTuple):
+    """A batch that was appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class ProducerState:
+    """One producer in one partition."""
+
+    __slots__ = ("batches", "epoch", "last_append_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[RememberedBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.last_append_ms = 0
+
+
+def last_sequence(header: BatchHeader) -> int:
+    """The sequence number of the batch's last record, wrapped."""
+    last = header.base_sequence + header.last_offset_delta
+    return last if last <= LAST_SEQUENCE else last - LAST_SEQUENCE - 1
+
+
+class Producers:
+    """All producers of one partition."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
+        """The batch that this one repeats, or None when it may be appended.
+
+        Raises `ProducerEpochError` for a fenced epoch and `OutOfOrderSequenceError` for a gap. A producer that the
+        partition does not know may start with any sequence: its earlier batches may have expired.
+        """
+        state = self._states.get(header.producer_id)
+        if state is None:
+            return None
+        if header.producer_epoch != state.epoch:
+            if header.producer_epoch < state.epoch:
+                raise ProducerEpochError(
+                    f"producer {header.producer_id} epoch {header.producer_epoch}: epoch {state.epoch} has fenced it"
+                )
+            if header.base_sequence != 0:
+                raise OutOfOrderSequenceError(
+                    f"producer {header.producer_id}: a new epoch {header.producer_epoch} starts with sequence 0, "
+                    f"not {header.base_sequence}"
+                )
+            return None
+        last = last_sequence(header)
+        for batch in state.batches:
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+                return batch
+        expected = state.batches[-1].last_sequence + 1 if state.batches else header.base_sequence
+        if header.base_sequence != (expected if expected <= LAST_SEQUENCE else 0):
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence}, "
+                f"where {expected} follows"
+            )
+        return None
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a batch that was appended at `base_offset`, without checking it (recovery calls it, too)."""
+        state = self._states.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        state.batches.append(RememberedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
+        state.last_append_ms = now_ms
+
+    def expire(self, before_ms: int) -> None:
+        """Forget the producers whose last append was before the given time."""
+        self._states = {key: state for key, state in self._states.items() if state.last_append_ms >= before_ms}
+
+    def snapshot(self) -> list[Any]:
+        """Everything, as lists of numbers for JSON."""
+        return [
+            [producer_id, state.epoch, state.last_append_ms, [list(batch) for batch in state.batches]]
+            for producer_id, state in self._states.items()
+        ]
+
+    @classmethod
+    def restore(cls, snapshot: list[Any]) -> Producers:
+        """The inverse of `snapshot`."""
+        producers = cls()
+        for producer_id, epoch, last_append_ms, batches in snapshot:
+            state = producers._states[producer_id] = ProducerState(epoch)
+            state.last_append_ms = last_append_ms
+            state.batches.extend(RememberedBatch(*batch) for batch in batches)
+        return producers

@@ -1,0 +1,131 @@
+"""What a segment file holds after a crash: its sound batches, a torn tail that is cut, or damage that is refused.
+
+Only what was not acknowledged may be torn: the last write before a crash. So damage is cut off only at the end of a
+log's last segment, when no sound batch follows it. Anything else was acknowledged once; cutting there would lose
+records in silence, so the data folder is refused with file and position.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from keylane.errors import DataFolderError
+from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, MAGIC_OFFSET, BatchError, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.storage.filesystem import AppendFile
+
+logger = logging.getLogger("keylane.storage")
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""How much recovery reads at once (more for a batch that is larger)."""
+
+
+def recover_batches(
+    file: AppendFile, base_offset: int, *, is_last: bool, on_batch: Callable[[BatchHeader, int], None]
+) -> int:
+    """Read a whole segment, checking every batch; returns the offset after its last one.
+
+    `on_batch(header, position)` gets each sound batch. A torn tail of the last segment is cut off, durably. Raises
+    `DataFolderError` for damage that is not a torn tail.
+    """
+    window = _Window(file)
+    position = 0
+    expected = base_offset
+    while position < window.size:
+        try:
+            header = _sound_header(window, position, expected)
+        except BatchError as error:
+            _cut(file, position, expected, str(error), is_last=is_last)
+            break
+        on_batch(header, position)
+        expected = header.next_offset
+        position += header.length
+    return expected
+
+
+class _Window:
+    """A piece of the file in memory, moved forward as it is asked for."""
+
+    def __init__(self, file: AppendFile) -> None:
+        self.size = file.size
+        self.data = b""
+        self._file = file
+        self._start = 0
+
+    def seek(self, position: int, needed: int) -> int:
+        """Where `position` is in `data`, which then holds `needed` bytes from there, or all up to the end."""
+        at = position - self._start
+        if at + needed > len(self.data) and self._start + len(self.data) < self.size:
+            self.data = self._file.read(position, max(needed, WINDOW_BYTES))
+            self._start, at = position, 0
+        return at
+
+
+def _sound_header(window: _Window, position: int, expected: int) -> BatchHeader:
+    """The header of the batch at `position`, checked in every way that does not unpack its records."""
+    at = window.seek(position, HEADER_SIZE)
+    header = read_header(window.data, at)
+    if header.base_offset != expected:
+        raise BatchError(f"a batch of offset {header.base_offset} where offset {expected} follows")
+    if header.last_offset_delta < 0:
+        raise BatchError(f"a batch that ends before it starts (last offset delta {header.last_offset_delta})")
+    if position + header.length > window.size:
+        raise BatchError(f"a batch of {header.length} bytes where {window.size - position} are left")
+    at = window.seek(position, header.length)
+    if crc32c(memoryview(window.data)[at + CRC_START : at + header.length]) != header.crc:
+        raise BatchError("a batch whose checksum does not hold")
+    return header
+
+
+def _cut(file: AppendFile, position: int, expected: int, problem: str, *, is_last: bool) -> None:
+    where = f"{file.path} at byte {position}"
+    if not is_last:
+        raise DataFolderError(
+            f"{where}: {problem}, and later segments follow: records that were acknowledged are damaged; "
+            "restore the file from a copy"
+        )
+    follower = find_sound_batch(file, position + 1, expected)
+    if follower is not None:
+        raise DataFolderError(
+            f"{where}: {problem}, and a sound batch follows at byte {follower}: records that were acknowledged are "
+            f"damaged; restore the file from a copy, or cut it to {position} bytes to go on without what follows"
+        )
+    logger.warning("%s: %s; cutting off the torn tail of %d bytes", where, problem, file.size - position)
+    file.truncate(position)
+    file.sync()
+
+
+def find_sound_batch(file: AppendFile, position: int, expected: int) -> int | None:
+    """Where the first sound batch with an offset of at least `expected` starts at or after `position`, or None."""
+    size = file.size
+    while size - position >= HEADER_SIZE:
+        window = file.read(position, WINDOW_BYTES)
+        magic_at = window.find(MAGIC, MAGIC_OFFSET)
+        while magic_at >= 0:
+            at = magic_at - MAGIC_OFFSET
+            if _is_sound(file, window, at, position + at, expected):
+                return position + at
+            magic_at = window.find(MAGIC, magic_at + 1)
+        if position + len(window) >= size:
+            return None
+        position += len(window) - HEADER_SIZE + 1
+    return None
+
+
+def _is_sound(file: AppendFile, window: bytes, at: int, position: int, expected: int) -> bool:
+    if at + HEADER_SIZE > len(window):
+        return False
+    try:
+        header = read_header(window, at)
+    except BatchError:
+        return False
+    if header.base_offset < expected or position + header.length > file.size:
+        return False
+    batch = file.read(position, header.length)
+    return crc32c(memoryview(batch)[CRC_START:]) == header.crc

@@ -1,0 +1,45 @@
+"""Small state files: one line that says what they are, with a checksum, then JSON. Replaced as a whole, durably.
+
+`keylane topics 1 9ae1c2f0` means: the kind "topics" in format version 1, and the CRC-32C of all bytes after the line.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from keylane.errors import DataFolderError
+
+if TYPE_CHECKING:
+    from keylane.storage.filesystem import FileSystem
+
+FORMAT_VERSION = 1
+_MARK = "keylane"
+
+
+def write_sealed(filesystem: FileSystem, path: str, kind: str, value: Any) -> None:
+    """Replace the file at `path`; it is durable on return, and whole or as before after a crash."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    head = f"{_MARK} {kind} {FORMAT_VERSION} {crc32c(body):08x}\n".encode()
+    filesystem.write_atomic(path, head + body + b"\n")
+
+
+def read_sealed(filesystem: FileSystem, path: str, kind: str) -> Any:
+    """The value in the file at `path`. Raises `DataFolderError` when it is damaged, of another kind, or newer."""
+    head, _, body = filesystem.read(path).partition(b"\n")
+    words = head.decode(errors="replace").split(" ")
+    if len(words) != 4 or words[:2] != [_MARK, kind]:
+        raise DataFolderError(f"{path} at byte 0: not a keylane {kind} file; restore it from a copy")
+    if words[2] != str(FORMAT_VERSION):
+        raise DataFolderError(
+            f"{path} at byte 0: format version {words[2]}, and this keylane reads {FORMAT_VERSION}: "
+            "use the version of keylane that wrote it"
+        )
+    body = body.removesuffix(b"\n")
+    if words[3] != f"{crc32c(body):08x}":
+        raise DataFolderError(
+            f"{path} at byte {len(head) + 1}: the checksum does not hold: the file is damaged; restore it from a copy"
+        )
+    return json.loads(body)

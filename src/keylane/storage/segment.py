@@ -1,0 +1,158 @@
+"""One file of a partition's log, and the sparse index that finds an offset or a timestamp in it.
+
+A segment is a plain sequence of record batches. The index has one entry about every 4 KiB: where a batch starts, its
+base offset, and the latest timestamp of all batches before it. A look-up takes the nearest entry and walks headers from
+there. The index lives in memory only; recovery builds it, or, after a clean shutdown, the first reader.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+from keylane.storage.filesystem import StorageError
+from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keylane.storage.filesystem import AppendFile, FileSystem
+
+SUFFIX = ".log"
+NAME_DIGITS = 20
+"""A segment is named by its base offset, as Apache Kafka's are."""
+NO_TIMESTAMP = -(2**63)
+SCAN_BYTES = 1024 * 1024
+"""How much a scan reads at once."""
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}{SUFFIX}"
+
+
+class Index:
+    """Where batches start, about every `interval` bytes."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.positions = array("q")
+        self.offsets = array("q")
+        self.latest = array("q")
+        """Latest timestamp of all batches before the entry."""
+
+        self._latest = NO_TIMESTAMP
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """Enter the next batch, which starts at `position`, unless the last entry is near."""
+        if not self.positions or position - self.positions[-1] >= self.interval:
+            self.positions.append(position)
+            self.offsets.append(header.base_offset)
+            self.latest.append(self._latest)
+        if header.max_timestamp > self._latest:
+            self._latest = header.max_timestamp
+
+
+class Segment:
+    """A segment file. `size` counts what is synced or about to be; readers stay below what the log says is synced."""
+
+    def __init__(self, path: str, base_offset: int, start: int, index_interval: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.start = start
+        """Bytes of the log before this segment, counted from the first one that is left."""
+        self.size = 0
+        self.index: Index | None = Index(index_interval)
+        """None while what was found at a clean start has not been scanned."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_position = 0
+        """Where the (first) batch with the latest timestamp starts."""
+        self._file: AppendFile | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def open(self, filesystem: FileSystem) -> AppendFile:
+        """The file, opened once."""
+        if self._file is None:
+            self._file = filesystem.open_append(self.path)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """Enter a batch that is durable, in order."""
+        if self.index is not None:
+            self.index.note(header, position)
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_position = position
+
+    def scan(self, filesystem: FileSystem, index: Index, start: int, end: int) -> None:
+        """Enter the batches from `start` to `end` into an index (blocking). Raises `StorageError` for damage."""
+        try:
+            for position, header in headers(self.open(filesystem), start, end):
+                index.note(header, position)
+        except BatchError as error:
+            raise StorageError(f"{self.path}: {error}") from error
+
+    def find_offset(self, filesystem: FileSystem, offset: int) -> int:
+        """Position of the batch that holds `offset`, or of the one after it."""
+        assert self.index is not None
+        entry = max(bisect_right(self.index.offsets, offset) - 1, 0)
+        return self._walk(filesystem, entry, lambda header: header.next_offset > offset)
+
+    def find_timestamp(self, filesystem: FileSystem, timestamp_ms: int) -> int:
+        """Position of the first batch with a record of this time or later; `max_timestamp` says that there is one."""
+        assert self.index is not None
+        entry = max(bisect_left(self.index.latest, timestamp_ms) - 1, 0)
+        return self._walk(filesystem, entry, lambda header: header.max_timestamp >= timestamp_ms)
+
+    def read_batch(self, filesystem: FileSystem, position: int) -> bytes:
+        """The whole batch at `position`."""
+        file = self.open(filesystem)
+        header = self._header(file.read(position, HEADER_SIZE), 0, position)
+        return file.read(position, header.length)
+
+    def _walk(self, filesystem: FileSystem, entry: int, is_wanted: object) -> int:
+        assert self.index is not None
+        assert callable(is_wanted)
+        if not self.index.positions:
+            return 0
+        position = self.index.positions[entry]
+        # Every batch that has no entry of its own starts less than an interval after the entry before it.
+        chunk = self.open(filesystem).read(position, self.index.interval + HEADER_SIZE)
+        at = 0
+        while at + HEADER_SIZE <= len(chunk):
+            header = self._header(chunk, at, position + at)
+            if is_wanted(header):
+                break
+            at += header.length
+        return position + at
+
+    def _header(self, data: bytes, at: int, position: int) -> BatchHeader:
+        try:
+            return read_header(data, at)
+        except BatchError as error:
+            raise StorageError(f"{self.path} at byte {position}: {error}") from error
+
+
+def headers(file: AppendFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from `start` to `end`, without reading all of large ones.
+
+    Raises `BatchError` where there is no header.
+    """
+    position = chunk_start = start
+    chunk = b""
+    while position < end:
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk_start, at = position, 0
+            chunk = file.read(position, min(SCAN_BYTES, end - position))
+        header = read_header(chunk, at)
+        yield position, header
+        position += header.length

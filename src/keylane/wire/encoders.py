@@ -1,0 +1,150 @@
+"""Hand-written encoders: the primitives of Kafka's protocol, and the responses that are hot.
+
+kio's writers take 13 µs for a one-partition response; these take one or two. Each layout is tested against kio's own
+readers. Parts are joined only once, with the frame's head, so that record bytes are not copied on the way.
+
+Source: https://kafka.apache.org/protocol#protocol_types.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PRODUCE_FLEXIBLE_VERSION = 9
+FETCH_FLEXIBLE_VERSION = 12
+EMPTY_TAGS = b"\0"
+_NULL_STRING = b"\xff\xff"
+_NULL_BYTES = b"\xff\xff\xff\xff"
+
+int16 = struct.Struct(">h").pack
+int32 = struct.Struct(">i").pack
+int64 = struct.Struct(">q").pack
+
+_SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Seven bits a byte, least significant first."""
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(value: str | None) -> bytes:
+    """A (nullable) string with an int16 length."""
+    if value is None:
+        return _NULL_STRING
+    data = value.encode()
+    return int16(len(data)) + data
+
+
+def compact_string(value: str | None) -> bytes:
+    """A (nullable) string with a varint of its length plus one."""
+    if value is None:
+        return b"\0"
+    data = value.encode()
+    return unsigned_varint(len(data) + 1) + data
+
+
+def array_length(count: int) -> bytes:
+    """The length before an array's items."""
+    return int32(count)
+
+
+def compact_array_length(count: int) -> bytes:
+    """The same in flexible versions."""
+    return unsigned_varint(count + 1)
+
+
+class ProducedPartition(NamedTuple):
+    """The answer for one partition of a Produce request."""
+
+    index: int
+    error_code: int
+    base_offset: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+_PRODUCED = struct.Struct(">ihqq")
+_LOG_APPEND_TIME_UNUSED = -1
+"""Topics keep the producer's timestamps (CreateTime), so no append time is given."""
+
+
+def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPartition]]]) -> list[bytes]:
+    """The body of a Produce response, versions 3 to 11."""
+    is_flexible = version >= PRODUCE_FLEXIBLE_VERSION
+    write_string = compact_string if is_flexible else string
+    write_length = compact_array_length if is_flexible else array_length
+    tags = EMPTY_TAGS if is_flexible else b""
+    parts = [write_length(len(topics))]
+    for name, partitions in topics:
+        parts += (write_string(name), write_length(len(partitions)))
+        for partition in partitions:
+            parts.append(
+                _PRODUCED.pack(partition.index, partition.error_code, partition.base_offset, _LOG_APPEND_TIME_UNUSED)
+            )
+            if version >= 5:
+                parts.append(int64(partition.log_start_offset))
+            if version >= 8:
+                parts += (write_length(0), write_string(partition.error_message))
+            parts.append(tags)
+        parts.append(tags)
+    parts += (int32(0), tags)
+    return parts
+
+
+class FetchedPartition(NamedTuple):
+    """The answer for one partition of a Fetch request."""
+
+    index: int
+    error_code: int
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: bytes = b""
+
+
+_FETCHED = struct.Struct(">ihqq")
+_NO_PREFERRED_REPLICA = int32(-1)
+
+
+def encode_fetch(
+    version: int, topics: Sequence[tuple[str, Sequence[FetchedPartition]]], *, error_code: int = 0
+) -> list[bytes]:
+    """The body of a Fetch response, versions 4 to 12: without a session, and without transactions.
+
+    The last stable offset is the high watermark, and the list of aborted transactions is null.
+    """
+    is_flexible = version >= FETCH_FLEXIBLE_VERSION
+    write_string = compact_string if is_flexible else string
+    write_length = compact_array_length if is_flexible else array_length
+    tags = EMPTY_TAGS if is_flexible else b""
+    null_array = b"\0" if is_flexible else _NULL_BYTES
+    parts = [int32(0)]
+    if version >= 7:
+        parts += (int16(error_code), int32(0))
+    parts.append(write_length(len(topics)))
+    for name, partitions in topics:
+        parts += (write_string(name), write_length(len(partitions)))
+        for partition in partitions:
+            watermark = partition.high_watermark
+            parts.append(_FETCHED.pack(partition.index, partition.error_code, watermark, watermark))
+            if version >= 5:
+                parts.append(int64(partition.log_start_offset))
+            parts.append(null_array)
+            if version >= 11:
+                parts.append(_NO_PREFERRED_REPLICA)
+            size = len(partition.records)
+            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records, tags)
+        parts.append(tags)
+    parts.append(tags)
+    return parts

@@ -1,0 +1,52 @@
+"""Requests out of a stream of bytes: a signed 32-bit size, then that many bytes. Pure: bytes in, frames out."""
+
+from __future__ import annotations
+
+from keylane.errors import PeerError
+
+SIZE_BYTES = 4
+MIN_FRAME_BYTES = 10
+"""API key, version, correlation id, and the length of the client id."""
+
+
+class FrameError(PeerError):
+    """The stream holds no request frames, or one that is larger than allowed; nothing after it can be read."""
+
+
+class FrameReader:
+    """Collects what arrives and gives whole frames, each as bytes of its own."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = SIZE_BYTES
+        """Bytes at which the next frame may be whole: a large frame is joined once, not at every arrival."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes. Raises `FrameError`."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return []
+        buffer = data if len(self._parts) == 1 else b"".join(self._parts)
+        frames = []
+        position = 0
+        while (left := len(buffer) - position) >= SIZE_BYTES:
+            size = int.from_bytes(buffer[position : position + SIZE_BYTES], "big", signed=True)
+            if not MIN_FRAME_BYTES <= size <= self._max_frame_bytes:
+                raise FrameError(
+                    f"a request of {size} bytes: the limit is {self._max_frame_bytes} (socket.request.max.bytes), "
+                    f"and no request is shorter than {MIN_FRAME_BYTES}"
+                )
+            if left < SIZE_BYTES + size:
+                self._wanted = SIZE_BYTES + size
+                break
+            frames.append(buffer[position + SIZE_BYTES : position + SIZE_BYTES + size])
+            position += SIZE_BYTES + size
+        else:
+            self._wanted = SIZE_BYTES
+        rest = buffer[position:] if position else buffer
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+        return frames
