@@ -48,6 +48,7 @@ class Node:
         self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
         self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
+        self.coordinator: Any = None
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None

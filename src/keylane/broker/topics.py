@@ -206,8 +206,8 @@ class TopicRegistry:
             del self._pending[name]
             await self._in_executor(self._write, self._entries())
 
-    async def close(self) -> dict[str, Any] | None:
-        """Close all logs; their snapshots for a clean start, or None when one of them has failed."""
+    async def close(self) -> dict[str, Any]:
+        """Close all logs; the snapshots, for a clean start, of those that have not failed."""
         async with self._change:
             snapshots = {}
             for topic in self._topics.values():

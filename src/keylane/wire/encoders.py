@@ -68,7 +68,7 @@ def compact_array_length(count: int) -> bytes:
 class ProducedPartition(NamedTuple):
     """The answer for one partition of a Produce request."""
 
-    index: int
+    partition: int
     error_code: int
     base_offset: int = -1
     log_start_offset: int = -1
@@ -91,7 +91,9 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
         parts += (write_string(name), write_length(len(partitions)))
         for partition in partitions:
             parts.append(
-                _PRODUCED.pack(partition.index, partition.error_code, partition.base_offset, _LOG_APPEND_TIME_UNUSED)
+                _PRODUCED.pack(
+                    partition.partition, partition.error_code, partition.base_offset, _LOG_APPEND_TIME_UNUSED
+                )
             )
             if version >= 5:
                 parts.append(int64(partition.log_start_offset))
@@ -106,7 +108,7 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
 class FetchedPartition(NamedTuple):
     """The answer for one partition of a Fetch request."""
 
-    index: int
+    partition: int
     error_code: int
     high_watermark: int = -1
     log_start_offset: int = -1
@@ -137,7 +139,7 @@ def encode_fetch(
         parts += (write_string(name), write_length(len(partitions)))
         for partition in partitions:
             watermark = partition.high_watermark
-            parts.append(_FETCHED.pack(partition.index, partition.error_code, watermark, watermark))
+            parts.append(_FETCHED.pack(partition.partition, partition.error_code, watermark, watermark))
             if version >= 5:
                 parts.append(int64(partition.log_start_offset))
             parts.append(null_array)

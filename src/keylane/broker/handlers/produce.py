@@ -70,7 +70,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
         for partition in partitions:
             if partition.error_code != codes.NONE:
                 raise CloseConnectionError(
-                    f"produce with acks=0 to {name}-{partition.index} failed: {partition.error_message}"
+                    f"produce with acks=0 to {name}-{partition.partition} failed: {partition.error_message}"
                 )
     return None
 
