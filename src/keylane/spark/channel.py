@@ -1,0 +1,264 @@
+"""The authenticated TCP socket between a lane and its driver: snapshots one way, `go` and `stop` the other.
+
+Both ends prove that they know the query's key (`multiprocessing.connection`'s challenge) before anything is unpickled.
+A closed socket is a message too: to the lane, that the driver is gone; to the driver, that the lane's process has
+ended, so that a successor never overlaps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING, Any, Literal
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from keylane.engine.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+Order = Literal["go", "stop"]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+"""How long the other end may take to prove its key: a stray connection must not hold a thread for ever."""
+CONNECT_TIMEOUT_S = 10.0
+"""How long a lane tries to reach its driver: longer means a firewall, and the user should read so."""
+SILENT_PEER_TIMEOUT_S = 20.0
+"""Unacknowledged data for this long breaks the socket (TCP_USER_TIMEOUT): a lane must end within 30 s of its driver."""
+
+
+ACCEPT_RETRY_S = 0.2
+"""After a connection that could not be accepted: with no descriptor left, the next one cannot be either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where and with which key a lane reaches its driver."""
+
+    host: str
+    port: int
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"  # the key stays out of logs
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A lane's first message: which lane, and which process runs it."""
+
+    lane: int
+    launch: int
+    """Which launch of the lane by the supervisor: 1 for the first."""
+    task_attempt: int
+    """Spark's own attempt number within the launch: 0 for the first."""
+    pid: int
+    parent_pid: int
+    host: str
+
+
+class DriverEnd:
+    """The driver's end of one lane's socket. `send` is for the supervisor's thread, receiving for the socket's own."""
+
+    def __init__(self, connection: Connection[Any, Any], hello: Hello) -> None:
+        self.hello = hello
+        self.last_heard = time.monotonic()
+        self._connection = connection
+        self._lock = threading.Lock()  # a descriptor must not be closed, and used anew, in the middle of a send
+
+    def send(self, order: Order) -> None:
+        """Sends an order. A socket that is gone is not an error here: the receiving thread reports it."""
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.send(order)
+
+    def receive(self) -> Snapshot:
+        """The lane's next snapshot. Raises `OSError` or `EOFError` when the socket is closed."""
+        snapshot: Snapshot = self._connection.recv()
+        self.last_heard = time.monotonic()
+        return snapshot
+
+    def shut_down(self) -> None:
+        """Ends both directions, so that a thread blocked in `receive` wakes and closes the socket."""
+        with self._lock, contextlib.suppress(OSError), _socket_of(self._connection) as view:
+            view.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A lane connected."""
+
+    end: DriverEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A lane sent a snapshot."""
+
+    end: DriverEnd
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A lane's socket is closed: its process has ended, or can no longer be heard."""
+
+    end: DriverEnd
+
+
+SocketEvent = Arrived | Reported | Departed
+
+
+class DriverSocket:
+    """Listens for lanes and hands over what they send, as `SocketEvent`s, from one thread a lane."""
+
+    def __init__(self, bind: str, advertise: str, key: bytes, deliver: Callable[[SocketEvent], None]) -> None:
+        self._server = socket.create_server((bind, 0))
+        self.address = Address(advertise, self._server.getsockname()[1], key)
+        self._deliver = deliver
+        self._open: set[DriverEnd] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._wake, self._woken = socket.socketpair()
+        self._accepting = threading.Thread(target=self._accept, name="keylane-lanes-accept", daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Closes the listener and every lane's socket. Lanes that still run take it for the driver's end."""
+        self._closed = True
+        self._wake.close()
+        self._accepting.join()
+        self._woken.close()
+        self._server.close()
+        with self._lock:
+            ends = list(self._open)
+        for end in ends:
+            end.shut_down()
+
+    def _accept(self) -> None:
+        self._server.setblocking(False)
+        waiting = select.poll()
+        waiting.register(self._server, select.POLLIN)
+        waiting.register(self._woken, select.POLLIN)
+        while not self._closed:
+            if self._server.fileno() not in dict(waiting.poll()):
+                continue
+            try:
+                accepted, peer = self._server.accept()
+            except OSError as error:  # the other end went away before it was accepted, or descriptors ran out
+                logger.warning("a lane's connection was not accepted: %r", error)
+                time.sleep(ACCEPT_RETRY_S)
+                continue
+            threading.Thread(target=self._serve, args=(accepted, peer), name="keylane-lane-socket", daemon=True).start()
+
+    def _serve(self, accepted: socket.socket, peer: object) -> None:
+        try:
+            connection = _authenticated(accepted, self.address.key, first=deliver_challenge, then=answer_challenge)
+            end = DriverEnd(connection, connection.recv())
+        except (OSError, EOFError, AuthenticationError) as error:
+            logger.warning("refused a connection from %s that did not prove the query's key: %r", peer, error)
+            return
+        with self._lock:
+            self._open.add(end)
+        self._deliver(Arrived(end))
+        try:
+            while not self._closed:
+                self._deliver(Reported(end, end.receive()))
+        except (OSError, EOFError) as error:
+            logger.debug("lane %d's socket is closed: %r", end.hello.lane, error)
+        finally:
+            with self._lock:
+                self._open.discard(end)
+            end.close()
+            self._deliver(Departed(end))
+
+
+class LaneEnd:
+    """The lane's end of its socket. Used by one thread at a time."""
+
+    def __init__(self, address: Address, hello: Hello) -> None:
+        """Connects and says hello. Raises `PeerError` when the driver cannot be reached."""
+        try:
+            connected = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_PEER_TIMEOUT_S * 1000))
+            self._connection = _authenticated(connected, address.key, first=answer_challenge, then=deliver_challenge)
+            self._writable = select.poll()
+            self._writable.register(self._connection, select.POLLOUT)
+            self._connection.send(hello)
+        except (OSError, EOFError, AuthenticationError) as error:
+            raise PeerError(
+                f"lane {hello.lane} on {hello.host} does not reach its driver at {address.host}:{address.port} "
+                f"({error}): executors must be able to connect to the driver's host (spark.driver.host)"
+            ) from error
+
+    def receive(self, timeout_s: float) -> Order | None:
+        """The driver's next order, or None after the timeout. Raises `ConnectionError` when the driver is gone."""
+        try:
+            if not self._connection.poll(timeout_s):
+                return None
+            order: Order = self._connection.recv()
+        except (OSError, EOFError) as error:
+            raise ConnectionError(f"the driver is gone: {error!r}") from error
+        return order
+
+    def send(self, snapshot: Snapshot) -> None:
+        """Sends a snapshot, or drops it when the driver does not keep up: the next one holds everything again."""
+        if not self._writable.poll(0):
+            return
+        try:
+            self._connection.send(snapshot)
+        except OSError as error:
+            raise ConnectionError(f"the driver is gone: {error!r}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _authenticated(
+    plain: socket.socket, key: bytes, *, first: Callable[[Any, bytes], None], then: Callable[[Any, bytes], None]
+) -> Connection[Any, Any]:
+    """A connection over this socket once both ends have proved the key, within `HANDSHAKE_TIMEOUT_S` a message."""
+    plain.setblocking(True)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _receive_timeout(plain, HANDSHAKE_TIMEOUT_S)
+    connection: Connection[Any, Any] = Connection(plain.detach())
+    try:
+        first(connection, key)
+        then(connection, key)
+        with _socket_of(connection) as view:
+            _receive_timeout(view, 0)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _receive_timeout(plain: socket.socket, seconds: float) -> None:
+    """Sets the kernel's own limit, because `Connection` reads the descriptor itself. 0 is no limit."""
+    whole = int(seconds)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, int((seconds - whole) * 1e6)))
+
+
+@contextlib.contextmanager
+def _socket_of(connection: Connection[Any, Any]) -> Iterator[socket.socket]:
+    """The connection's descriptor as a socket; it stays the connection's to close."""
+    view = socket.socket(fileno=connection.fileno())
+    try:
+        yield view
+    finally:
+        view.detach()

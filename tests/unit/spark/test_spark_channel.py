@@ -1,0 +1,114 @@
+"""The socket between lane and driver: what it delivers, whom it refuses, and how each end notices the other's end."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.engine.snapshot import Snapshot
+from keylane.errors import PeerError
+from keylane.spark.channel import Address, Arrived, Departed, DriverSocket, Hello, LaneEnd, Reported, SocketEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = b"k" * 32
+HELLO = Hello(lane=2, launch=1, task_attempt=0, pid=17, parent_pid=16, host="here")
+PATIENCE_S = 10.0
+
+Events = queue.SimpleQueue[SocketEvent]
+
+
+@pytest.fixture
+def events() -> Events:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def driver(events: Events) -> Iterator[DriverSocket]:
+    made = DriverSocket("127.0.0.1", "127.0.0.1", KEY, events.put)
+    yield made
+    made.close()
+
+
+def test_a_lane_says_hello_reports_and_takes_orders(driver: DriverSocket, events: Events) -> None:
+    lane = LaneEnd(driver.address, HELLO)
+    arrived = events.get(timeout=PATIENCE_S)
+    assert isinstance(arrived, Arrived)
+    assert arrived.end.hello == HELLO
+    lane.send(Snapshot(processed=3))
+    reported = events.get(timeout=PATIENCE_S)
+    assert isinstance(reported, Reported)
+    assert (reported.end, reported.snapshot.processed) == (arrived.end, 3)
+    assert lane.receive(0.0) is None
+    arrived.end.send("go")
+    arrived.end.send("stop")
+    assert [lane.receive(PATIENCE_S), lane.receive(PATIENCE_S)] == ["go", "stop"]
+    lane.close()
+    assert events.get(timeout=PATIENCE_S) == Departed(arrived.end)
+    arrived.end.send("stop")  # to a lane that has gone: nothing to raise
+
+
+def test_a_lane_notices_that_its_driver_is_gone(driver: DriverSocket, events: Events) -> None:
+    lane = LaneEnd(driver.address, HELLO)
+    events.get(timeout=PATIENCE_S)
+    driver.close()
+    with pytest.raises(ConnectionError):
+        lane.receive(PATIENCE_S)
+    lane.close()
+
+
+def test_a_wrong_key_is_refused_and_delivers_nothing(driver: DriverSocket, events: Events) -> None:
+    address = Address(driver.address.host, driver.address.port, b"another key")
+    with pytest.raises(PeerError, match="lane 2 on here does not reach its driver"):
+        LaneEnd(address, HELLO)
+    lane = LaneEnd(driver.address, HELLO)
+    assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+    assert events.empty()
+    lane.close()
+
+
+def test_a_connection_that_says_nothing_holds_up_no_lane(driver: DriverSocket, events: Events) -> None:
+    with socket.create_connection((driver.address.host, driver.address.port)):
+        lane = LaneEnd(driver.address, HELLO)
+        assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+        lane.close()
+
+
+def test_a_stranger_that_says_nothing_is_dropped(
+    driver: DriverSocket, monkeypatch: pytest.MonkeyPatch, events: Events
+) -> None:
+    monkeypatch.setattr("keylane.spark.channel.HANDSHAKE_TIMEOUT_S", 0.2)
+    with socket.create_connection((driver.address.host, driver.address.port)) as stranger:
+        stranger.settimeout(PATIENCE_S)
+        while stranger.recv(1024):  # the challenge, then the end
+            pass
+    assert events.empty()
+
+
+def test_no_driver_is_a_peer_error_that_names_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(PeerError, match=f"127.0.0.1:{port}.*spark.driver.host"):
+        LaneEnd(Address("127.0.0.1", port, KEY), HELLO)
+
+
+def test_the_key_stays_out_of_an_addresss_text(driver: DriverSocket) -> None:
+    assert "kkk" not in repr(driver.address)
+
+
+def test_closing_leaves_no_thread(events: Events) -> None:
+    before = set(threading.enumerate())
+    driver = DriverSocket("127.0.0.1", "127.0.0.1", KEY, events.put)
+    lane = LaneEnd(driver.address, HELLO)
+    events.get(timeout=PATIENCE_S)
+    driver.close()
+    assert isinstance(events.get(timeout=PATIENCE_S), Departed)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    lane.close()

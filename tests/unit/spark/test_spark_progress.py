@@ -1,0 +1,77 @@
+"""Progress: the shape of Structured Streaming's, from merged snapshots."""
+
+from __future__ import annotations
+
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.spark.progress import ProgressReporter, QueryName, by_topic
+
+QUERY = QueryName(id="an-id", run_id="a-run", name="weather", group="g", topics=("flights",))
+
+
+def partition(number: int, committed: int | None, log_end: int | None, incomplete: int = 0) -> PartitionSnapshot:
+    base = committed or 0
+    return PartitionSnapshot("flights", number, base, committed, base - 1, incomplete, base + incomplete, log_end)
+
+
+def test_rows_and_rates_are_of_the_time_since_the_last_progress() -> None:
+    reporter = ProgressReporter(QUERY)
+    first = reporter.report(Snapshot(processed=10, buffered=5), [], now=100.0, wall_clock=0.0)
+    assert (first["numInputRows"], first["processedRowsPerSecond"]) == (10, 0.0)
+    second = reporter.report(
+        Snapshot(processed=14, skipped=1, dead_lettered=1, buffered=9), [], now=102.0, wall_clock=2.0
+    )
+    assert second["numInputRows"] == 6
+    assert second["processedRowsPerSecond"] == 3.0
+    assert second["inputRowsPerSecond"] == 5.0  # 25 taken, 15 before, in 2 s
+    assert second["durationMs"] == {"triggerExecution": 2000}
+    assert second["timestamp"] == "1970-01-01T00:00:02.000Z"
+    assert (second["id"], second["runId"], second["name"], second["batchId"]) == ("an-id", "a-run", "weather", 1)
+
+
+def test_offsets_are_those_committed_before_and_now_and_the_log_ends() -> None:
+    reporter = ProgressReporter(QUERY)
+    reporter.report(Snapshot(partitions=(partition(0, 10, 100), partition(1, None, None))), [], 0.0, 0.0)
+    source = reporter.report(Snapshot(partitions=(partition(0, 40, 110),)), [], 1.0, 0.0)["sources"][0]
+    assert source["description"] == "keylane[group g, topics flights]"
+    assert source["startOffset"] == {"flights": {"0": 10}}
+    assert source["endOffset"] == {"flights": {"0": 40}}
+    assert source["latestOffset"] == {"flights": {"0": 110}}
+    assert source["metrics"] == {"lag": 70}
+    assert reporter.lag == 70
+
+
+def test_a_partition_between_two_lanes_keeps_what_was_known() -> None:
+    reporter = ProgressReporter(QUERY)
+    reporter.note(Snapshot(partitions=(partition(0, 40, 100),)))
+    reporter.note(Snapshot())
+    reporter.note(Snapshot(partitions=(partition(0, None, 120),)))
+    assert reporter.lag == 80
+    reporter.note_committed({("flights", 0): 120})
+    assert reporter.lag == 0
+
+
+def test_nothing_known_is_no_lag_and_not_zero() -> None:
+    assert ProgressReporter(QUERY).lag is None
+
+
+def test_a_killed_lane_takes_unreported_rows_with_it_and_rates_stay_above_zero() -> None:
+    reporter = ProgressReporter(QUERY)
+    reporter.report(Snapshot(processed=100, buffered=50), [], 0.0, 0.0)
+    progress = reporter.report(Snapshot(processed=90), [], 1.0, 0.0)
+    assert progress["numInputRows"] == 0
+    assert progress["inputRowsPerSecond"] == 0.0
+
+
+def test_keylanes_own_gauges() -> None:
+    oldest = OldestRecord("flights", 3, 17, 1200)
+    snapshot = Snapshot(
+        in_flight=4, buffered=9, oldest=oldest, partitions=(partition(0, 1, 9, 3), partition(1, 1, 9, 2))
+    )
+    progress = ProgressReporter(QUERY).report(snapshot, [{"lane": 0}], 0.0, 0.0)
+    assert (progress["inFlight"], progress["buffered"], progress["incomplete"]) == (4, 9, 5)
+    assert progress["oldestRecord"] == {"topic": "flights", "partition": 3, "offset": 17, "ageMs": 1200}
+    assert progress["lanes"] == [{"lane": 0}]
+
+
+def test_offsets_by_topic_are_sorted() -> None:
+    assert by_topic({("b", 1): 2, ("a", 10): 3, ("a", 9): 4}) == {"a": {"9": 4, "10": 3}, "b": {"1": 2}}
