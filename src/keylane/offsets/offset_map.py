@@ -66,7 +66,7 @@ class OffsetMap:
     base: int
     """The committed offset: the next one to read."""
     highest_completed: int
-    incomplete: IncompleteOffsets
+    incomplete: Set[int]
     """The incomplete offsets from base up to `highest_completed`, ascending."""
     _starts: array[int]
     _stops: array[int]

@@ -1,0 +1,164 @@
+"""The tracker against a naive model: plain sets, looked at from scratch after every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, decode, encode, tracker
+from keylane.offsets.commit import CommitState, Drained, PartitionKey, PartitionOffset, plan_commits
+
+SMALL = DispatchBound(max_span=20, max_incomplete=4)
+KEY = PartitionKey("group", "topic", 0)
+
+
+class TrackerAgainstModel(RuleBasedStateMachine):
+    """Limits are lowered so that short runs cut, thin and jump the window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = {name: getattr(tracker, name) for name in ("COMPACT_AT", "THIN_AT", "_THIN_SHARE")}
+
+    def teardown(self) -> None:
+        for name, value in self.limits.items():
+            setattr(tracker, name, value)
+
+    @initialize(
+        base=st.integers(0, 50),
+        states=st.lists(st.booleans(), max_size=40),
+        compact_at=st.sampled_from([1, 4, 4096]),
+        thin_at=st.sampled_from([8, 32, 65_536]),
+        thin_share=st.sampled_from([1, 4, 64]),
+    )
+    def start(self, base: int, states: list[bool], compact_at: int, thin_at: int, thin_share: int) -> None:
+        tracker.COMPACT_AT, tracker.THIN_AT, tracker._THIN_SHARE = compact_at, thin_at, thin_share
+        self.first = base
+        self.complete = {base + i for i, done in enumerate(states) if done}
+        self.records = set(self.complete)
+        """Offsets known to be records: polled, or complete in the committed map."""
+        self.polled: set[int] = set()
+        self.reach = max(self.complete, default=base - 1)
+        committed = OffsetMap(base, [base + i for i, done in enumerate(states) if not done], base + len(states) - 1)
+        self.tracker = PartitionTracker(committed)
+        self.position = self.base
+        self.reach = max(self.reach, self.base - 1)
+        self.rule_state = CommitState()
+        self.rule_commit: int | None = None
+        self.news = Drained([], [])
+
+    @property
+    def base(self) -> int:
+        offset = self.first
+        while offset in self.complete:
+            offset += 1
+        return offset
+
+    def pass_gap(self, stop: int) -> None:
+        self.complete |= set(range(self.position, stop))
+        self.position = max(self.position, stop)
+
+    def settle(self) -> None:
+        """Records that the committed map has complete need not be polled for the base to pass them."""
+        self.position = max(self.position, self.base)
+
+    # --- steps ---
+
+    @rule(steps=st.lists(st.sampled_from([1] * 12 + [2, 5, 100]), min_size=1, max_size=40))
+    def poll(self, steps: list[int]) -> None:
+        offsets = [self.position + sum(steps[: i + 1]) - 1 for i in range(len(steps))]
+        skipped = set(offsets) & self.complete
+        for offset in offsets:
+            self.pass_gap(offset)
+            self.position = offset + 1
+        assert self.tracker.observe(offsets) == len(skipped)
+        self.records |= set(offsets)
+        self.polled |= set(offsets) - skipped
+        self.news.in_flight.extend(PartitionOffset(KEY, o) for o in offsets)
+        self.news.completed.extend(PartitionOffset(KEY, o) for o in skipped)
+        self.settle()
+
+    @rule(beyond=st.integers(-3, 6))
+    def reach_the_end(self, beyond: int) -> None:
+        self.tracker.observe_end(self.position + beyond)
+        self.pass_gap(self.position + beyond)
+        self.settle()
+
+    @rule(beyond=st.integers(-3, 20))
+    def lose_to_retention(self, beyond: int) -> None:
+        log_start = self.position + beyond
+        lost = [o for o in range(self.position, log_start) if o not in self.complete]
+        assert self.tracker.drop_below(log_start) == len(lost)
+        self.pass_gap(log_start)
+        self.settle()
+
+    @precondition(lambda self: self.polled - self.complete)
+    @rule(data=st.data())
+    def dispatch(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.polled - self.complete)))
+        self.tracker.mark_dispatched(offset)
+        self.reach = max(self.reach, offset)
+
+    @precondition(lambda self: self.polled - self.complete)
+    @rule(data=st.data(), spare_lowest=st.booleans())
+    def finish(self, data: st.DataObject, spare_lowest: bool) -> None:
+        pending = sorted(self.polled - self.complete)
+        chosen = data.draw(st.lists(st.sampled_from(pending[spare_lowest:] or pending), min_size=1, unique=True))
+        assert self.tracker.complete([*chosen, chosen[0]]) == len(chosen)
+        self.complete |= set(chosen)
+        self.reach = max(self.reach, *chosen)
+        self.news.completed.extend(PartitionOffset(KEY, o) for o in chosen)
+        self.settle()
+
+    # --- looks ---
+
+    @invariant()
+    def state_agrees(self) -> None:
+        base = self.base
+        assert self.tracker.base == base
+        assert self.tracker.position == self.position
+        assert self.tracker.pending == len(self.polled - self.complete)
+        assert self.tracker.span == max(0, self.reach - base + 1)
+        assert self.tracker.incomplete == len(set(range(base, self.reach + 1)) - self.complete)
+        for offset in range(self.first - 3, self.position + 50):
+            assert self.tracker.is_complete(offset) == (offset < self.first or offset in self.complete), offset
+
+    @invariant()
+    def snapshot_agrees_and_round_trips(self) -> None:
+        snapshot = self.tracker.snapshot()
+        assert snapshot.base == self.base
+        assert snapshot.highest_completed == self.tracker.highest_completed
+        assert snapshot == snapshot.trimmed()
+        for offset in self.records:
+            assert snapshot.is_complete(offset) == (offset in self.complete), offset
+        assert decode(encode(snapshot), snapshot.base) == snapshot
+        resumed = PartitionTracker(snapshot)
+        assert (resumed.base, resumed.snapshot()) == (snapshot.base, snapshot)
+
+    @invariant()
+    def dispatch_decisions_agree(self) -> None:
+        limit = self.tracker.dispatch_limit(SMALL)
+        base = self.base
+        for offset in self.polled:
+            within = len([o for o in range(base, offset + 1) if o not in self.complete])
+            allowed = offset <= self.reach or SMALL.allows(offset - base + 1, within)
+            assert self.tracker.may_dispatch(offset, SMALL) == allowed
+            assert (offset <= limit) == allowed
+
+    @invariant()
+    def the_commit_rule_agrees(self) -> None:
+        """The rule's offset is the tracker's base, but for gaps and committed maps, of which it knows nothing."""
+        commits, self.rule_state = plan_commits(self.rule_state, self.news)
+        self.news = Drained([], [])
+        self.rule_commit = commits.get(KEY, self.rule_commit)
+        if self.rule_commit is not None:
+            offset = self.rule_commit
+            while offset in self.complete:
+                offset += 1
+            assert offset == self.base
+
+
+TestTrackerAgainstModel: Any = TrackerAgainstModel.TestCase
+TestTrackerAgainstModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
