@@ -1,0 +1,218 @@
+"""The coordinator: committed offsets and consumer groups behind one durable journal.
+
+The thin shell around pure parts. `Groups` decides, `OffsetStore` remembers, the journal makes durable; what is answered
+and what is shown to readers is durable first. Here is who may be served at all: nobody before the journal is loaded,
+and nobody after `close`.
+
+Thread safety: everything runs in the event loop's thread; only the journal's file work is in the executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator import codes
+from keylane.coordinator.group_service import GroupService
+from keylane.coordinator.journal import FileJournal
+from keylane.coordinator.members import JoinAnswer, SyncAnswer
+from keylane.coordinator.offset_service import CommitRequest, CommitResult, FetchedTopic, OffsetService
+from keylane.coordinator.records import partition_for
+from keylane.coordinator.replay import Replayer
+from keylane.coordinator.states import State
+from keylane.errors import DataFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.members import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.storage.filesystem import FileSystem
+
+logger = logging.getLogger("keylane.coordinator")
+
+START_WAIT_S = 0.25
+"""How long `start` waits for the load, so that a small journal is ready (and a damaged one refused) at once; a longer
+load goes on while requests are answered with COORDINATOR_LOAD_IN_PROGRESS."""
+CLASSIC_TYPE = "classic"
+
+
+class ListedGroup(NamedTuple):
+    group: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+class Coordinator:
+    """Made with what it needs of the node; `start` before use, `close` after."""
+
+    def __init__(
+        self,
+        *,
+        filesystem: FileSystem,
+        folder: str,
+        executor: Executor,
+        options: CoordinatorOptions,
+        partition_count: Callable[[str], int | None],
+        clock: Callable[[], int],
+        on_load_failure: Callable[[DataFolderError], None] | None = None,
+    ) -> None:
+        """`partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
+        `on_load_failure` is told of a damaged journal that `start` did not wait for."""
+        self._partitions = options.offsets_topic_num_partitions
+        self._partition_count = partition_count
+        self._on_load_failure = on_load_failure
+        self._journal: Journal = FileJournal(
+            filesystem, folder, executor, partitions=self._partitions, max_batch_bytes=options.message_max_bytes
+        )
+        self._offsets = OffsetService(self._journal, options, partition_count, clock)
+        self._groups = GroupService(self._journal, options, clock)
+        self._loading = set(range(self._partitions))
+        """Offsets partitions whose groups cannot be served yet."""
+        self._load_task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Load the journal. Call it when the topics are known. Raises `DataFolderError` for one that is damaged, unless
+        the load takes longer than `START_WAIT_S`: then `loaded` raises it."""
+        self._load_task = asyncio.get_running_loop().create_task(self._load())
+        await asyncio.wait({self._load_task}, timeout=START_WAIT_S)
+        if self._load_task.done():
+            self._load_task.result()
+        else:
+            logger.info("loading committed offsets; their groups are served when it is done")
+            self._load_task.add_done_callback(self._loaded_late)
+
+    async def loaded(self) -> None:
+        """Return when every partition is served. Raises `DataFolderError`."""
+        assert self._load_task is not None, "start the coordinator first"
+        await asyncio.shield(self._load_task)
+
+    async def close(self) -> None:
+        """Answer everyone who waits, and make all that was accepted durable."""
+        self._is_closed = True
+        if self._load_task is not None and not self._load_task.done():
+            self._load_task.cancel()
+            await asyncio.wait({self._load_task})
+        self._groups.close()
+        await self._journal.close()
+
+    async def _load(self) -> None:
+        replayer = Replayer(self._offsets.store)
+        await self._journal.load(replayer.replay)
+        for group, value in replayer.groups():
+            self._groups.restore(group, value)
+        # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
+        for topic in self._offsets.store.topics():
+            if self._partition_count(topic) is None:
+                logger.info("topic %s is gone: its committed offsets end", topic)
+                await self._offsets.end_topic(topic)
+        self._loading.clear()
+        self._groups.set_timer()
+
+    def _loaded_late(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            logger.info("committed offsets are loaded: %d in all", len(self._offsets.store))
+            return
+        logger.critical("committed offsets cannot be loaded, and no group is served: %s", error)
+        if self._on_load_failure is not None and isinstance(error, DataFolderError):
+            self._on_load_failure(error)
+
+    def _refusal(self, group: str) -> int:
+        """Why this group is not served here, or NONE."""
+        if self._is_closed:
+            return codes.NOT_COORDINATOR
+        if self._loading and partition_for(group, self._partitions) in self._loading:
+            is_broken = self._load_task is not None and self._load_task.done()
+            return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
+        return codes.NONE
+
+    # Offsets
+
+    def commit(self, request: CommitRequest) -> int | CommitResult:
+        """Append one commit: one batch, whole or not at all. An error code, when the whole request is refused."""
+        group = request.group
+        error = self._refusal(group) or self._groups.groups.check_commit(
+            group,
+            request.member_id,
+            request.instance_id,
+            request.generation,
+            self._groups.now_ms(),
+            api_version=request.api_version,
+            has_offsets=group in self._offsets.store,
+        )
+        return error or self._offsets.commit(partition_for(group, self._partitions), request)
+
+    def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> int | Sequence[FetchedTopic]:
+        """What is committed and durable: of these partitions, or (None) of all that the group has; or an error code."""
+        error = self._refusal(group)
+        if error != codes.NONE:
+            return error
+        return self._offsets.fetch(group, topics)
+
+    async def delete_topic_offsets(self, topic: str) -> None:
+        """End every group's offsets in `topic`, durably. Call it when the topic takes no more commits.
+
+        Raises `StorageError`.
+        """
+        await self.loaded()
+        await self._offsets.end_topic(topic)
+
+    def end_offset(self, partition: int) -> int:
+        """The end of this partition of `__consumer_offsets`."""
+        return self._journal.end_offset(partition)
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Record batches of this partition of `__consumer_offsets`."""
+        return await self._journal.read(partition, offset, max_bytes)
+
+    # Groups
+
+    async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
+        error = self._refusal(group)
+        if error != codes.NONE:
+            return JoinAnswer(error, request.member_id)
+        return await self._groups.join(group, request)
+
+    async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
+        error = self._refusal(group)
+        return SyncAnswer(error) if error != codes.NONE else await self._groups.sync(group, request)
+
+    def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        error = self._refusal(group)
+        if error == codes.COORDINATOR_LOAD_IN_PROGRESS:
+            return codes.NONE  # whether it is a member is not known yet; it keeps its session, as in Kafka
+        return error or self._groups.groups.heartbeat(group, member_id, instance_id, generation, self._groups.now_ms())
+
+    async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
+        """An error code for the whole request, and one for each leaver."""
+        error = self._refusal(group) if group else codes.INVALID_GROUP_ID
+        return (error, ()) if error != codes.NONE else await self._groups.leave(group, leavers)
+
+    def describe(self, group: str) -> tuple[int, GroupDescription]:
+        has_offsets = group in self._offsets.store
+        return self._refusal(group), self._groups.groups.describe(group, has_offsets=has_offsets)
+
+    def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
+        """All groups, or those in one of these states and of one of these types (case does not matter)."""
+        if self._is_closed:
+            return codes.COORDINATOR_NOT_AVAILABLE, ()
+        if self._loading:
+            return codes.COORDINATOR_LOAD_IN_PROGRESS, ()
+        if types and CLASSIC_TYPE not in {name.lower() for name in types}:
+            return codes.NONE, ()
+        groups = self._groups.groups
+        listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups]
+        simple = (group for group in self._offsets.store.groups if group not in groups)
+        listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)
+        wanted = {name.lower() for name in states}
+        return codes.NONE, [row for row in listed if not wanted or row.state.lower() in wanted]

@@ -1,0 +1,161 @@
+"""The bytes of a journal segment, purely: its header, its frames, and what a damaged one looks like.
+
+A segment is a 36-byte header and then frames. A frame is 12 bytes that name an offsets partition, and one Kafka record
+batch in exactly the bytes that a reader of that partition sees:
+
+    crc32c u32 | batch length u32 | offsets partition i32 | record batch v2
+
+The frame's checksum covers its length and partition and the batch's first 21 bytes, which end with the batch's own
+checksum; that covers the rest. So every byte is covered, and none twice. docs/offset-store.md has the layout in full.
+
+A tail is *torn* when it is what a crash leaves of a write that was never acknowledged: cut off before the end of a
+frame, or zeros where a file's length was kept and its content was not. Anything else that does not hold is *damage*.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from keylane.errors import DataFolderError
+from keylane.wire.batches import CRC_START, HEADER_SIZE, LENGTH_OFFSET, MAGIC, MAGIC_OFFSET, PREFIX_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEGMENT_MAGIC = b"keylane journal\0"
+FORMAT_VERSION = 1
+_SEGMENT_HEADER = struct.Struct(">16sIQI")
+SEGMENT_HEADER_SIZE = _SEGMENT_HEADER.size + 4
+"""Magic, format version, segment number, offsets partitions, and their checksum."""
+
+_FRAME_HEAD = struct.Struct(">IIi")
+FRAME_HEAD_SIZE = _FRAME_HEAD.size
+_COVERED = struct.Struct(">Ii")
+_CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
+_U32 = struct.Struct(">I")
+_BATCH_LENGTH = struct.Struct(">i")
+_BATCH_CRC_OFFSET = CRC_START - 4
+
+SECTOR_BYTES = 512
+"""A disk writes at least this much at once: a write that was lost in part is zeros from such a boundary on."""
+
+
+class JournalDamagedError(DataFolderError):
+    """Bytes in a journal that no crash explains: what they held may have been acknowledged."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"{path} at byte {position}: {reason}; committed offsets may be lost behind it: restore this file from a "
+            "copy, or move its folder away to start without committed offsets"
+        )
+        self.path = path
+        self.position = position
+
+
+class Frame(NamedTuple):
+    position: int
+    partition: int
+    batch: bytes
+
+
+def encode_segment_header(number: int, partitions: int) -> bytes:
+    head = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, number, partitions)
+    return head + _U32.pack(crc32c(head))
+
+
+def encode_frame(partition: int, batch: bytes) -> bytes:
+    covered = _COVERED.pack(len(batch), partition)
+    return _U32.pack(crc32c(batch[:CRC_START], crc32c(covered))) + covered + batch
+
+
+def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
+    """Batch length and offsets partition of a frame that was checked before."""
+    _, length, partition = _FRAME_HEAD.unpack_from(data, position)
+    return length, partition
+
+
+class SegmentReader:
+    """Reads one segment from memory. `may_be_torn` is true for the last one: only there a crash can cut a write short.
+
+    Iterating yields the frames in order; then `end` is where sound content ends, and `is_torn` whether a tail follows.
+    Raises `JournalDamagedError`.
+    """
+
+    def __init__(self, data: bytes, path: str, *, number: int, partitions: int, may_be_torn: bool) -> None:
+        self._data = data
+        self._path = path
+        self._may_be_torn = may_be_torn
+        self.end = 0
+        self.is_torn = False
+        self._check_header(number, partitions)
+
+    def _check_header(self, number: int, partitions: int) -> None:
+        head = self._data[:SEGMENT_HEADER_SIZE]
+        if not any(head) or (len(head) < SEGMENT_HEADER_SIZE and SEGMENT_MAGIC.startswith(head[: len(SEGMENT_MAGIC)])):
+            self._stop(
+                0, f"its header of {SEGMENT_HEADER_SIZE} bytes is not there", is_cut=len(head) == len(self._data)
+            )
+            return
+        if not head.startswith(SEGMENT_MAGIC):
+            raise JournalDamagedError(self._path, 0, "this is not a keylane journal")
+        _, version, found_number, found_partitions = _SEGMENT_HEADER.unpack_from(head)
+        if _U32.unpack_from(head, _SEGMENT_HEADER.size)[0] != crc32c(head[: _SEGMENT_HEADER.size]):
+            raise JournalDamagedError(self._path, 0, "the checksum of its header does not hold")
+        if version != FORMAT_VERSION:
+            raise DataFolderError(
+                f"{self._path}: journal format {version}, and this release reads {FORMAT_VERSION}: use the version of "
+                "keylane that wrote it"
+            )
+        if found_number != number:
+            raise JournalDamagedError(self._path, 0, f"it says that it is segment {found_number}")
+        if found_partitions != partitions:
+            raise DataFolderError(
+                f"offsets.topic.num.partitions={partitions}: {self._path} was written with {found_partitions}; groups "
+                f"cannot move between partitions, so start with {found_partitions}"
+            )
+        self.end = SEGMENT_HEADER_SIZE
+
+    def __iter__(self) -> Iterator[Frame]:
+        data = self._data
+        size = len(data)
+        while not self.is_torn and self.end < size:
+            position = self.end
+            start = position + FRAME_HEAD_SIZE
+            if size - position < _CHECKED_SIZE:
+                self._stop(position, f"{size - position} bytes are no frame", is_cut=True)
+                return
+            crc, length, partition = _FRAME_HEAD.unpack_from(data, position)
+            if crc != crc32c(data[position + 4 : position + _CHECKED_SIZE]):
+                self._stop(position, "the checksum of a frame does not hold", is_cut=False)
+                return
+            (batch_length,) = _BATCH_LENGTH.unpack_from(data, start + LENGTH_OFFSET)
+            if length < HEADER_SIZE or batch_length + PREFIX_SIZE != length or data[start + MAGIC_OFFSET] != MAGIC:
+                raise JournalDamagedError(self._path, position, f"a frame of {length} bytes that holds no such batch")
+            if start + length > size:
+                self._stop(position, f"a frame of {length} bytes, and {size - start} are left", is_cut=True)
+                return
+            batch = data[start : start + length]
+            if crc32c(batch[CRC_START:]) != _U32.unpack_from(batch, _BATCH_CRC_OFFSET)[0]:
+                self._stop(position, "the checksum of a record batch does not hold", is_cut=False)
+                return
+            self.end = start + length
+            yield Frame(position, partition, batch)
+
+    def _stop(self, position: int, reason: str, *, is_cut: bool) -> None:
+        """What begins at `position` does not hold: a torn tail, or damage."""
+        if self._may_be_torn and (is_cut or _ends_in_lost_writes(self._data, position)):
+            self.is_torn = True
+            return
+        raise JournalDamagedError(self._path, position, reason)
+
+
+def _ends_in_lost_writes(data: bytes, position: int) -> bool:
+    """Whether everything from `position`, or from a disk sector behind it, is zeros to the end."""
+    zeros_from = len(data.rstrip(b"\0"))
+    if zeros_from <= position:
+        return True
+    boundary = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
+    return boundary < len(data) and len(data) - zeros_from >= FRAME_HEAD_SIZE

@@ -1,0 +1,135 @@
+"""The groups' shell: performs what the pure `Groups` decide, and owns the one timer that calls them.
+
+Waiting requests are futures, and serve as the tokens of the group protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from keylane.coordinator import codes
+from keylane.coordinator.commits import encode_records
+from keylane.coordinator.groups import Groups
+from keylane.coordinator.journal import BatchTooLargeError
+from keylane.coordinator.members import Answer, JoinAnswer, SyncAnswer
+from keylane.coordinator.records import encode_group_key, encode_group_value, partition_for
+from keylane.storage.filesystem import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.members import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.records import GroupValue
+    from keylane.storage.group_sync import Round
+
+logger = logging.getLogger("keylane.coordinator")
+
+MAX_ID_PREFIX = 255
+"""Characters of a client id that go into the member ids made from it."""
+
+
+class GroupService:
+    """Time and events in, answers and records out."""
+
+    def __init__(self, journal: Journal, options: CoordinatorOptions, clock: Callable[[], int]) -> None:
+        self.groups = Groups(options, lambda prefix: f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}")
+        self._journal = journal
+        self._partitions = options.offsets_topic_num_partitions
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        # Timeouts must not follow a clock that someone sets; stored times must mean something after a restart.
+        self._epoch_ms = clock() - int(self._loop.time() * 1000)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch as of the start, and steady from then on."""
+        return int(self._loop.time() * 1000) + self._epoch_ms
+
+    async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
+        """Waits for the group's next generation, if need be."""
+        token: asyncio.Future[JoinAnswer] = self._loop.create_future()
+        self._perform(self.groups.join(group, request, token, self.now_ms()))
+        return await token
+
+    async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
+        """Waits for the leader's assignment, if need be."""
+        token: asyncio.Future[SyncAnswer] = self._loop.create_future()
+        self._perform(self.groups.sync(group, request, token, self.now_ms()))
+        return await token
+
+    async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
+        """Waits until the group that it leaves empty, if it does, is durably so."""
+        results, actions = self.groups.leave(group, leavers, self.now_ms())
+        durable = self._perform(actions)
+        if durable is not None:
+            try:
+                await durable
+            except StorageError:
+                return codes.COORDINATOR_NOT_AVAILABLE, ()
+        return codes.NONE, results
+
+    def restore(self, group: str, value: GroupValue) -> None:
+        self.groups.restore(group, value, self.now_ms())
+
+    def close(self) -> None:
+        """Answer everyone who waits."""
+        self._perform(self.groups.unload(self.now_ms()))
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _perform(self, actions: Sequence[Action]) -> Round | None:
+        """Do what the groups decided; what becomes durable by it, if anything."""
+        durable = None
+        for action in actions:
+            if isinstance(action, Answer):
+                token = action.token
+                assert isinstance(token, asyncio.Future)
+                if not token.done():  # the client may have gone meanwhile
+                    token.set_result(action.response)
+            else:
+                durable = self._persist(action) or durable
+        self.set_timer()
+        return durable
+
+    def _persist(self, action: Persist) -> Round | None:
+        group, ticket, value = action
+        records = encode_records([(encode_group_key(group), encode_group_value(value))], self._clock())
+        try:
+            return self._journal.append(
+                partition_for(group, self._partitions),
+                records,
+                lambda failure: self._stored(
+                    group, ticket, codes.NONE if failure is None else codes.COORDINATOR_NOT_AVAILABLE
+                ),
+            )
+        except BatchTooLargeError as error:
+            logger.warning("the members and assignments of group %s are too large to keep: %s", group, error)
+            code = codes.UNKNOWN_SERVER_ERROR
+        except StorageError:
+            code = codes.COORDINATOR_NOT_AVAILABLE
+        self._loop.call_soon(self._stored, group, ticket, code)
+        return None
+
+    def _stored(self, group: str, ticket: int, error: int) -> None:
+        self._perform(self.groups.stored(group, ticket, error, self.now_ms()))
+
+    def set_timer(self) -> None:
+        """Wake at the next deadline."""
+        deadline = self.groups.next_deadline_ms
+        if deadline is None:
+            return
+        when = (deadline - self._epoch_ms + 1) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._perform(self.groups.tick(self.now_ms()))

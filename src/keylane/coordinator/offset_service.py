@@ -1,0 +1,178 @@
+"""Commits and fetches: from a request's columns to the journal and the store.
+
+A commit is checked, becomes one batch, and enters the store in the moment in which that batch is durable; the answer
+leaves after that. So commits of a group take effect in the order in which they came, readers see each whole or not at
+all, and what was answered is on disk.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator import codes
+from keylane.coordinator.commits import TopicCommit, encode_commit, encode_records
+from keylane.coordinator.journal import BatchTooLargeError
+from keylane.coordinator.offsets import FetchedColumns, OffsetStore
+from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP, encode_offset_key, partition_for
+from keylane.storage.filesystem import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.storage.group_sync import Round
+
+TOMBSTONES_A_BATCH = 1_000
+
+
+class CommitRequest(NamedTuple):
+    group: str
+    topics: Sequence[TopicCommit]
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+    retention_ms: int = -1
+    """How long the offsets are to be kept (OffsetCommit 2 to 4); -1 for the broker's own rule."""
+    api_version: int = 9
+
+
+class CommitResult(NamedTuple):
+    """`errors` has, for each topic of the request, one code a partition, or None when all are accepted."""
+
+    errors: Sequence[Sequence[int] | None]
+    durable: Round | None
+    """Await it before answering; raises `StorageError`. None when nothing was accepted."""
+
+
+class FetchedTopic(NamedTuple):
+    topic: str
+    columns: FetchedColumns
+    errors: Sequence[int] | None
+    """One code a partition; None when there is none."""
+
+
+class OffsetService:
+    """Commits and fetches over one store and one journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        options: CoordinatorOptions,
+        partition_count: Callable[[str], int | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self.store = OffsetStore()
+        self._journal = journal
+        self._options = options
+        self._partition_count = partition_count
+        self._clock = clock
+
+    def commit(self, partition: int, request: CommitRequest) -> int | CommitResult:
+        """Append one commit of a member that may commit. An error code, when the whole request is refused."""
+        group = request.group
+        accepted, errors = self._split(request.topics)
+        if not accepted:
+            return CommitResult(errors, None)
+        now = self._clock()
+        expires = now + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
+        records = encode_commit(group, accepted, now, expires)
+
+        def done(failure: StorageError | None) -> None:
+            if failure is None:
+                self.store.apply(group, accepted, now, expires)
+
+        try:
+            return CommitResult(errors, self._journal.append(partition, records, done))
+        except BatchTooLargeError:
+            return codes.INVALID_COMMIT_OFFSET_SIZE
+        except StorageError:
+            return codes.KAFKA_STORAGE_ERROR
+
+    def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> Sequence[FetchedTopic]:
+        """What is committed and durable: of these partitions, or (None) of all that the group has."""
+        if topics is None:
+            return [FetchedTopic(topic, columns, None) for topic, columns in self.store.fetch_all(group)]
+        return [self._fetch_topic(group, topic, partitions) for topic, partitions in topics]
+
+    async def end_topic(self, topic: str) -> None:
+        """End every group's offsets in `topic`, durably: tombstones by offsets partition. Raises `StorageError`."""
+        await self._journal.flush()  # commits that were accepted before come into the store first
+        entries: dict[int, list[tuple[str, int]]] = {}
+        for group, partitions in self.store.entries_of(topic):
+            rows = entries.setdefault(partition_for(group, self._options.offsets_topic_num_partitions), [])
+            rows += ((group, partition) for partition in partitions)
+        for partition, rows in entries.items():
+            for chunk in _chunks(rows, TOMBSTONES_A_BATCH):
+                keys = [(encode_offset_key(group, topic, index), None) for group, index in chunk]
+                self._journal.append(partition, encode_records(keys, self._clock()), partial(self._ended, topic, chunk))
+        await self._journal.flush()
+
+    def _ended(self, topic: str, rows: Sequence[tuple[str, int]], failure: StorageError | None) -> None:
+        if failure is None:
+            for group, partition in rows:
+                self.store.remove(group, topic, partition)
+
+    def _split(self, topics: Sequence[TopicCommit]) -> tuple[list[TopicCommit], list[Sequence[int] | None]]:
+        """What may be committed, and for each topic what may not."""
+        accepted: list[TopicCommit] = []
+        errors: list[Sequence[int] | None] = []
+        for commit in topics:
+            found = self._check(commit)
+            errors.append(found)
+            if found is None:
+                accepted.append(commit)
+            elif codes.NONE in found:
+                accepted.append(_without(commit, found))
+        return accepted, errors
+
+    def _check(self, commit: TopicCommit) -> list[int] | None:
+        count = self._partition_count(commit.topic) or 0
+        partitions = commit.partitions
+        has_all = min(partitions, default=0) >= 0 and max(partitions, default=-1) < count
+        if has_all and commit.metadata is None:
+            return None
+        limit = self._options.offset_metadata_max_bytes
+        metadata = commit.metadata or ("",) * len(partitions)
+        found = [
+            codes.UNKNOWN_TOPIC_OR_PARTITION
+            if not 0 <= partition < count
+            else codes.OFFSET_METADATA_TOO_LARGE
+            if _is_too_large(text, limit)
+            else codes.NONE
+            for partition, text in zip(partitions, metadata, strict=True)
+        ]
+        return found if any(found) else None
+
+    def _fetch_topic(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedTopic:
+        columns = self.store.fetch(group, topic, partitions)
+        count = self._partition_count(topic) or 0
+        if min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
+            return FetchedTopic(topic, columns, None)
+        errors = [codes.NONE if 0 <= p < count else codes.UNKNOWN_TOPIC_OR_PARTITION for p in partitions]
+        return FetchedTopic(topic, columns, errors)
+
+
+def _without(commit: TopicCommit, errors: Sequence[int]) -> TopicCommit:
+    """The rows of `commit` that have no error."""
+    rows = [row for row, error in enumerate(errors) if error == codes.NONE]
+    return TopicCommit(
+        commit.topic,
+        [commit.partitions[row] for row in rows],
+        [commit.offsets[row] for row in rows],
+        [commit.leader_epochs[row] for row in rows],
+        None if commit.metadata is None else [commit.metadata[row] for row in rows],
+    )
+
+
+def _is_too_large(metadata: str, limit: int) -> bool:
+    """Kafka counts UTF-16 units; and no record holds a string of more than 32,767 bytes."""
+    if metadata.isascii():
+        return len(metadata) > min(limit, MAX_STRING_BYTES)
+    return len(metadata.encode("utf-16-le")) // 2 > limit or len(metadata.encode()) > MAX_STRING_BYTES
+
+
+def _chunks(rows: Sequence[tuple[str, int]], size: int) -> Iterator[Sequence[tuple[str, int]]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
