@@ -1,0 +1,234 @@
+"""`ParallelConsumer`: a pipeline in this process, with many records in flight at once.
+
+The idea: this file only joins the parts. The engine decides (`keylane.engine`), the adapters talk to Kafka
+(`keylane.kafka`), and `run` waits. Nothing here is global and no signal handler is set, so it runs inside a Spark task
+as well as in a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.core import Core
+from keylane.engine.events import Delivered, Inbox
+from keylane.engine.intake import Intake
+from keylane.engine.loop import Loop
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.engine.threads import ThreadWorkers
+from keylane.errors import InternalError, KeylaneError, UsageError
+from keylane.kafka.consumer import KafkaConsumer
+from keylane.kafka.producer import KafkaProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from keylane.engine.ports import Workers
+    from keylane.options import Pipeline
+
+__all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot"]
+
+PROGRESS_S = 1.0
+"""How often `on_progress` is called."""
+
+
+class ParallelConsumer:
+    """Runs a pipeline as a member of its consumer group.
+
+    with kl.ParallelConsumer(pipeline) as consumer: consumer.run()
+
+    `ending_offsets`: records at or past these offsets are not run, and `run` returns when the group's committed
+    offsets have reached them on every partition listed, by whichever member; "latest" takes the ends of the logs at
+    the start. `client_id` is what the broker calls this member. `on_progress` gets a `Snapshot` about once a second,
+    and one at the end, on the thread that called `run`; what it raises ends the run.
+
+    Thread safety: `stop` and `snapshot` may be called from any thread, and `stop` from a signal handler. `close` may
+    not be called from a handler.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        ending_offsets: Mapping[tuple[str, int], int] | Literal["latest"] | None = None,
+        client_id: str | None = None,
+        on_progress: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        _check_ending_offsets(ending_offsets, pipeline)
+        self._pipeline = pipeline
+        self._ending_offsets = ending_offsets
+        self._client_id = client_id
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        """Guards that a consumer runs once, and that closing knows of a run."""
+        self._begun = False
+        self._stopped = False
+        self._loop: Loop | None = None
+        self._finished = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> None:
+        """Consume until `stop`, or until the ending offsets are reached; a consumer runs once.
+
+        Raises `HandlerError` naming the record when the pipeline halts at one, `BrokerUnavailableError` when no broker
+        answers at the start, `UsageError` for a topic that does not exist, and `PeerError` when the broker refuses.
+        An exception in the calling thread (KeyboardInterrupt) drains and commits like `stop`, then goes on.
+        """
+        with self._lock:
+            if self._begun:
+                raise UsageError("this ParallelConsumer has run already: make a new one")
+            self._begun = True
+        try:
+            loop = self._start()
+            try:
+                self._wait(loop)
+            finally:
+                loop.stop()
+                loop.join()
+            _raise(loop.failure)
+            self._report_progress()
+        finally:
+            self._finished.set()
+
+    async def run_async(self) -> None:
+        """`run`, without blocking the running asyncio loop. Cancelling it drains and commits like `stop`."""
+        running = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = running.create_future()
+
+        def run() -> None:
+            try:
+                self.run()
+            except BaseException as error:  # handed to the one who awaits
+                running.call_soon_threadsafe(_settle, ended, error)
+            else:
+                running.call_soon_threadsafe(_settle, ended, None)
+
+        thread = threading.Thread(target=run, name="keylane-run", daemon=True)
+        thread.start()
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait([ended])
+            raise
+        finally:
+            thread.join()
+
+    def stop(self) -> None:
+        """Start no more records, finish those in handlers (at most `drain_timeout_ms`), commit, leave the group.
+
+        Returns at once; `run` then returns. Safe from any thread and from signal handlers.
+        """
+        self._stopped = True
+        if self._loop is not None:
+            self._loop.stop()
+
+    def close(self) -> None:
+        """`stop`, and wait until every thread that was started has ended. May be called again."""
+        self.stop()
+        with self._lock:
+            begun = self._begun
+            self._begun = True
+        if begun:
+            self._finished.wait()
+
+    def snapshot(self) -> Snapshot:
+        """Counters, gauges and partitions of this moment; of the last moment once the run is over."""
+        return Snapshot() if self._loop is None else self._loop.snapshot()
+
+    # --- the run ---
+
+    def _start(self) -> Loop:
+        """Connect, check, and start the threads."""
+        consumer = KafkaConsumer(self._pipeline, self._client_id)
+        try:
+            consumer.check(self._ending_offsets if isinstance(self._ending_offsets, Mapping) else ())
+            ends = consumer.ends() if self._ending_offsets == "latest" else self._ending_offsets
+            loop = self._joined(consumer, ends)
+        except BaseException:
+            consumer.close()
+            raise
+        self._loop = loop
+        loop.start()
+        if self._stopped:  # before there was a loop to tell
+            loop.stop()
+        return loop
+
+    def _joined(self, consumer: KafkaConsumer, ends: Any) -> Loop:
+        """All parts of an engine, joined, and not yet started."""
+        pipeline, name = self._pipeline, self._client_id or "keylane"
+        inbox = Inbox()
+        made = AsyncioWorkers if pipeline.is_async else ThreadWorkers
+        workers: Workers = made(pipeline, inbox.put, name)
+        core = Core(
+            pipeline,
+            concurrency=workers.concurrency,
+            may_queue=workers.may_queue,
+            random=random.Random().random,
+            ending_offsets=ends,
+        )
+        intake = Intake(consumer, inbox.put, revoke_timeout_s=pipeline.revoke_timeout_ms / 1000, name=name)
+
+        def make_producer() -> KafkaProducer:
+            return KafkaProducer(
+                pipeline.kafka, lambda answers: inbox.put(Delivered(answers)), client_id=self._client_id, name=name
+            )
+
+        return Loop(core, inbox, intake, workers, make_producer, name=name)
+
+    def _wait(self, loop: Loop) -> None:
+        """Until the loop has ended, reporting progress."""
+        next_report = monotonic() + PROGRESS_S
+        while not loop.ended.wait(max(0.0, next_report - monotonic())):
+            next_report += PROGRESS_S
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.snapshot())
+
+
+def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
+    if ending is None or ending == "latest":
+        return
+    try:
+        for (topic, partition), offset in ending.items():
+            if topic not in pipeline.topics:
+                raise UsageError(
+                    f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.topics!r}"
+                )
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or not isinstance(partition, int):
+                raise UsageError(f"ending_offsets[{(topic, partition)!r}]={offset!r}: give an offset of at least 0")
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"ending_offsets={ending!r}: give {{(topic, partition): offset}}, 'latest' or None") from None
+
+
+def _raise(failure: BaseException | None) -> None:
+    """What ended the run, if anything did; what is not an error of ours is told as a defect."""
+    if failure is None:
+        return
+    if isinstance(failure, KeylaneError) or not isinstance(failure, Exception):
+        raise failure
+    raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
+
+
+def _settle(ended: asyncio.Future[None], error: BaseException | None) -> None:
+    if ended.done():
+        return
+    if error is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(error)

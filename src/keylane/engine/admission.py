@@ -1,0 +1,125 @@
+"""How much is polled, and how much is handed to workers: two bounds, each a small pure planner.
+
+`HandOver`: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread that ends
+a record finds the next one without a turn of the loop; slow handlers leave the queue all but empty, so nothing gets
+old in it.
+
+`PollBound`: the bound on polled records is shared by all partitions, and one stuck partition must not take it all. Each
+may hold at most as much as is free (the dynamic thresholds of Choudhury and Hahne, 1998): one hog gets half of the
+bound, two get two thirds, and a newcomer always finds room. A partition over its threshold stops the poll for a
+moment; only if it is still over after that is it paused, because librdkafka throws away what it has prefetched of a
+paused partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keylane.engine.assignment import Assignment
+
+OBSERVED_S = 0.010
+"""How long completions are counted before their rate is believed."""
+
+AHEAD_S = 0.005
+"""How much work, in time, may wait in the workers' queue."""
+
+MAX_AHEAD = 2_000
+"""Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
+
+PAUSE_AFTER_S = 0.2
+"""How long the poll may stand still before partitions are paused. Rebalances wait as long."""
+
+POLL_SHARE = 4
+"""One poll takes at most one in so many of the free records, so that it cannot carry a partition far over its
+threshold."""
+
+
+class HandOver:
+    """How many records may be with the workers at once."""
+
+    __slots__ = ("_ahead", "_done", "_since", "concurrency", "may_queue")
+
+    def __init__(self, concurrency: int, *, may_queue: bool) -> None:
+        self.concurrency = concurrency
+        self.may_queue = may_queue
+        self._ahead = 0
+        self._done = 0
+        self._since = 0.0
+
+    def completed(self, count: int, now: float) -> None:
+        self._done += count
+        elapsed = now - self._since
+        if elapsed >= OBSERVED_S:
+            self._ahead = min(MAX_AHEAD, int(self._done / elapsed * AHEAD_S))
+            self._done = 0
+            self._since = now
+
+    @property
+    def size(self) -> int:
+        return self.concurrency + (self._ahead if self.may_queue else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PollPlan:
+    """What the intake may do next."""
+
+    credit: int
+    """Records that it may poll now."""
+    pause: tuple[Assignment, ...] = ()
+    resume: tuple[Assignment, ...] = ()
+
+
+class PollBound:
+    """Decides the poll's credit, and which partitions are paused, from what is buffered."""
+
+    __slots__ = ("_limit", "_over", "_paused", "_still_since")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._over: set[Assignment] = set()
+        self._paused: set[Assignment] = set()
+        self._still_since: float | None = None
+        """Since when a partition over its threshold has kept the poll from running."""
+
+    def polled(self, assignment: Assignment, buffered: int) -> None:
+        """A batch of `assignment` was taken in; `buffered` is the total after it."""
+        pending = assignment.tracker.pending
+        if not assignment.paused and (assignment.reached_end or (pending and pending >= self._limit - buffered)):
+            self._over.add(assignment)
+
+    def forget(self, assignment: Assignment) -> None:
+        self._over.discard(assignment)
+        self._paused.discard(assignment)
+
+    def plan(self, buffered: int, now: float) -> PollPlan:
+        if not self._over and not self._paused:
+            return PollPlan(max(1, (self._limit - buffered) // POLL_SHARE))
+        free = max(0, self._limit - buffered)
+        self._over = {one for one in self._over if one.reached_end or one.tracker.pending > free // 2}
+        resume = tuple(one for one in self._paused if not one.reached_end and one.tracker.pending <= free // 2)
+        pause = tuple(one for one in self._over if one.reached_end)
+        if len(pause) < len(self._over):
+            if self._still_since is None:
+                self._still_since = now
+            if now - self._still_since < PAUSE_AFTER_S:
+                self._move(pause, resume)
+                return PollPlan(0, pause, resume)
+            pause = tuple(self._over)
+        self._still_since = None
+        self._move(pause, resume)
+        return PollPlan(max(1, free // POLL_SHARE), pause, resume)
+
+    def _move(self, pause: tuple[Assignment, ...], resume: tuple[Assignment, ...]) -> None:
+        for one in pause:
+            one.paused = True
+        for one in resume:
+            one.paused = False
+        self._paused.update(pause)
+        self._paused.difference_update(resume)
+        self._over.difference_update(pause)
+
+    def next_check(self) -> float | None:
+        """When `plan` has something new to decide even if nothing happens."""
+        return None if self._still_since is None else self._still_since + PAUSE_AFTER_S

@@ -1,0 +1,204 @@
+"""`Assignment`: one partition, from the moment it is assigned until it is revoked or lost.
+
+The object itself is the epoch: a partition that comes back gets a new one, and work that names the old one changes
+nothing. It holds what the partition has ready, and hands it out within the dispatch bound (docs/adr/0002).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from keylane.engine.ordering import Shards, shards_for
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+from keylane.engine.work import Work
+from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.options import Ordering
+    from keylane.records import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a newly assigned partition starts (`keylane.engine.start` decides it)."""
+
+    topic: str
+    partition: int
+    epoch: int
+    """Grows with every assignment that the consumer takes; polled batches carry it."""
+    offsets: OffsetMap
+    """What the group has committed, or the resolved start with nothing complete above it."""
+    log_start: int
+    log_end: int
+
+
+class Assignment:
+    """One partition's tracker, shards, and ready work.
+
+    Thread safety: the loop's, but for `may_start` and `wanted`, which workers read.
+    """
+
+    __slots__ = (
+        "bound",
+        "committed",
+        "committed_changes",
+        "end",
+        "epoch",
+        "held",
+        "in_flight",
+        "log_end",
+        "may_start",
+        "partition",
+        "paused",
+        "queued",
+        "ready",
+        "shards",
+        "topic",
+        "tracker",
+        "wanted",
+        "without_map",
+    )
+
+    def __init__(self, start: Start, ordering: Ordering, bound: DispatchBound, end: int | None = None) -> None:
+        self.topic = start.topic
+        self.partition = start.partition
+        self.epoch = start.epoch
+        self.bound = bound
+        self.end = end
+        """The ending offset: records from here on are not run. None without one."""
+        self.tracker = PartitionTracker(start.offsets)
+        self.shards: Shards = shards_for(ordering)
+        self.committed: int | None = start.offsets.base
+        self.committed_changes = self.tracker.changes
+        """`tracker.changes` as of the last acknowledged commit: while equal, there is nothing to commit."""
+        self.log_end: int | None = start.log_end
+        self.ready: deque[Work] = deque()
+        self.held: list[Work] = []
+        """Ready, but beyond the dispatch bound: a heap by offset."""
+        self.in_flight: dict[int, float] = {}
+        """Offset and time of dispatch of what is with the workers or waits for its outputs, oldest dispatch first."""
+        self.may_start = True
+        """False once nothing of it may start: it is being revoked, or the consumer is stopping."""
+        self.wanted = True
+        """False once no result counts any more: it was given up."""
+        self.queued = False
+        """Whether the dispatcher has it in its rotation."""
+        self.paused = False
+        self.without_map = False
+        """The next commit must go without a map: the broker refused this one."""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return (self.topic, self.partition)
+
+    @property
+    def reached_end(self) -> bool:
+        """Whether there is nothing left to poll before the ending offset."""
+        return self.end is not None and self.tracker.position >= self.end
+
+    @property
+    def uncommitted(self) -> bool:
+        return self.tracker.changes != self.committed_changes
+
+    # --- what was polled ---
+
+    def observe(self, messages: Sequence[Message], *, with_keys: bool) -> tuple[int, int]:
+        """Take in a polled batch; returns how many records it added, and how many were complete already.
+
+        Records below the position (polled twice after a seek or a rebalance) and from the ending offset on are left
+        out.
+        """
+        offsets = [message.offset() for message in messages]
+        position = self.tracker.position
+        if offsets[0] < position:
+            fresh = [message for message in messages if message.offset() >= position]
+            return self.observe(fresh, with_keys=with_keys) if fresh else (0, 0)
+        if self.end is not None and offsets[-1] >= self.end:
+            due = [message for message in messages if message.offset() < self.end]
+            counts = self.observe(due, with_keys=with_keys) if due else (0, 0)
+            self.observe_end(self.end)
+            return counts
+        done = self.tracker.observe(offsets)
+        if done:
+            is_complete = self.tracker.is_complete
+            messages = [message for message in messages if not is_complete(message.offset())]
+            offsets = [message.offset() for message in messages]
+        keys = [message.key() for message in messages] if with_keys else repeat(None)
+        self.ready.extend(self.shards.admit(list(map(Work, repeat(self), offsets, keys, messages))))
+        return len(messages), done
+
+    def observe_end(self, log_end: int) -> None:
+        """The log has no more records below `log_end` for now."""
+        self.tracker.observe_end(log_end if self.end is None else min(log_end, self.end))
+
+    # --- what may run ---
+
+    def take(self, room: int, now: float) -> list[Work]:
+        """Up to `room` records that may run at once, and are within the dispatch bound."""
+        if not self.may_start:
+            return []
+        limit = self.tracker.dispatch_limit(self.bound)
+        ready = self.ready
+        if not self.held and limit >= self.tracker.position - 1:
+            if len(ready) <= room:
+                works = list(ready)
+                ready.clear()
+            else:
+                works = [ready.popleft() for _ in range(room)]
+        else:
+            works = self._take_within(limit, room)
+        if works:
+            offsets = [work.offset for work in works]
+            self.tracker.mark_dispatched(max(offsets))
+            self.in_flight.update(zip(offsets, repeat(now)))
+        return works
+
+    def _take_within(self, limit: int, room: int) -> list[Work]:
+        works: list[Work] = []
+        held, ready = self.held, self.ready
+        while held and len(works) < room and held[0].offset <= limit:
+            works.append(heapq.heappop(held))
+        while ready and len(works) < room:
+            work = ready.popleft()
+            if work.offset <= limit:
+                works.append(work)
+            else:
+                heapq.heappush(held, work)
+        return works
+
+    # --- what was given up ---
+
+    def close(self) -> None:
+        """Revoked or lost: nothing of it starts, and nothing of it counts, any more."""
+        self.may_start = self.wanted = False
+        self.ready.clear()
+        self.held.clear()
+
+    # --- what is seen from outside ---
+
+    def oldest_in_flight(self, now: float) -> OldestRecord | None:
+        for offset, since in self.in_flight.items():
+            return OldestRecord(self.topic, self.partition, offset, round((now - since) * 1000))
+        return None
+
+    def snapshot(self) -> PartitionSnapshot:
+        tracker = self.tracker
+        return PartitionSnapshot(
+            self.topic,
+            self.partition,
+            base=tracker.base,
+            committed=self.committed,
+            highest_completed=tracker.highest_completed,
+            incomplete=tracker.pending,
+            position=tracker.position,
+            log_end_offset=self.log_end,
+        )
+
+    def __repr__(self) -> str:
+        return f"Assignment({self.topic}-{self.partition}, epoch {self.epoch}, base {self.tracker.base})"

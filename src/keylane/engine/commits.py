@@ -1,0 +1,158 @@
+"""When to commit, and what a commit says.
+
+The idea: a commit is made of one snapshot a partition, at most one is on its way, and it counts only once the broker
+has acknowledged it: until then the partition stays uncommitted, and what failed is simply part of the next commit.
+Offsets cannot go back within an assignment, because the base cannot, and commits do not overtake one another.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.offsets import DispatchBound, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from keylane.engine.assignment import Assignment
+    from keylane.engine.counters import Counters
+
+logger = logging.getLogger("keylane.engine")
+
+LEAST_GAP_S = 0.1
+"""Time between two commits, however promptly the lag could go to 0."""
+
+AFTER_FAILURE_S = 0.5
+"""Time from a failed commit to the next one: a broker that restarts is not hurried."""
+
+LEAST_CAP = 64
+"""Characters: a broker that refuses so few is taken to refuse all metadata."""
+
+
+class CommitEntry(NamedTuple):
+    """One partition of a commit."""
+
+    assignment: Assignment
+    offset: int
+    metadata: str
+    changes: int
+    """The tracker's `changes` that this says."""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.assignment.name
+
+
+@dataclass(frozen=True, slots=True)
+class CommitProblem:
+    """Why the broker did not take one partition's offset."""
+
+    text: str
+    metadata_too_large: bool = False
+    fatal: bool = False
+    """Trying again cannot help (not authorized): the consumer stops."""
+
+
+class Commits:
+    """Plans commits and learns from their answers."""
+
+    def __init__(self, interval_s: float, metadata_cap: int, counters: Counters) -> None:
+        self._interval_s = interval_s
+        self._counters = counters
+        self._last = 0.0
+        self._not_before = 0.0
+        self._failing = False
+        self.metadata_cap = metadata_cap
+        self.bound = DispatchBound.for_cap(metadata_cap)
+        self.on_its_way: list[CommitEntry] | None = None
+        """The commit that the broker has not answered yet."""
+
+    def started(self, now: float) -> None:
+        """The first interval begins."""
+        self._last = now
+
+    def due_at(self, *, promptly: bool) -> float:
+        """The earliest time for the next commit; `promptly` when nothing is left to wait for."""
+        regular = self._last + (LEAST_GAP_S if promptly else self._interval_s)
+        return max(regular, self._not_before)
+
+    def plan(self, assignments: Iterable[Assignment], now: float) -> list[CommitEntry] | None:
+        """The next commit, of all partitions that changed; None when there is nothing to say, or one is on its way."""
+        if self.on_its_way is not None:
+            return None
+        entries = self.entries(assignments)
+        if not entries:
+            return None
+        self._last = now
+        self.on_its_way = entries
+        return entries
+
+    def entries(self, assignments: Iterable[Assignment]) -> list[CommitEntry]:
+        """What a commit of this moment says of each partition that changed since its last acknowledged commit."""
+        return [self._entry(one) for one in assignments if one.uncommitted]
+
+    def _entry(self, assignment: Assignment) -> CommitEntry:
+        tracker = assignment.tracker
+        changes = tracker.changes
+        offsets = tracker.snapshot()
+        metadata = encode(offsets) if offsets.span else ""
+        if metadata and (assignment.without_map or len(metadata) > self.metadata_cap):
+            self._counters.commits_without_map += 1
+            logger.warning(
+                "%s-%d: committing offset %d without its map of %d characters: the broker takes fewer",
+                *assignment.name,
+                offsets.base,
+                len(metadata),
+            )
+            metadata = ""
+        return CommitEntry(assignment, offsets.base, metadata, changes)
+
+    def answered(
+        self, entries: list[CommitEntry], problems: Mapping[tuple[str, int], CommitProblem], now: float
+    ) -> CommitProblem | None:
+        """The broker answered; returns a problem that the consumer cannot go on with, if there is one."""
+        if entries is self.on_its_way:
+            self.on_its_way = None
+        for entry in entries:
+            problem = problems.get(entry.assignment.name)
+            if problem is None:
+                self._acknowledged(entry)
+            elif problem.metadata_too_large:
+                self._lower_cap(entry)
+        others = [problem for problem in problems.values() if not problem.metadata_too_large]
+        if not others:
+            self._counters.commits += bool(len(problems) < len(entries))
+            self._counters.commit_failures += bool(problems)
+            self._failing = False
+            return None
+        self._counters.commit_failures += 1
+        self._not_before = now + AFTER_FAILURE_S
+        if not self._failing:
+            logger.warning("a commit failed and will be repeated: %s", others[0].text)
+            self._failing = True
+        return next((problem for problem in others if problem.fatal), None)
+
+    def _acknowledged(self, entry: CommitEntry) -> None:
+        assignment = entry.assignment
+        assert assignment.committed is None or entry.offset >= assignment.committed, (assignment, entry)
+        assignment.committed = entry.offset
+        assignment.committed_changes = max(assignment.committed_changes, entry.changes)
+        assignment.without_map = False
+
+    def _lower_cap(self, entry: CommitEntry) -> None:
+        entry.assignment.without_map = True
+        lower = len(entry.metadata) // 2 if len(entry.metadata) > LEAST_CAP else 0
+        self._not_before = self._last = float("-inf")  # the same commit goes again at once, without that map
+        if lower < self.metadata_cap:
+            logger.warning(
+                "%s-%d: the broker refused %d characters of commit metadata (offset.metadata.max.bytes); "
+                "lowering offset_metadata_max_bytes from %d to %d",
+                *entry.assignment.name,
+                len(entry.metadata),
+                self.metadata_cap,
+                lower,
+            )
+            self.metadata_cap = lower
+            self.bound = DispatchBound.for_cap(lower)

@@ -1,0 +1,71 @@
+"""Outputs and dead letters: what is produced for a record before it is complete.
+
+The idea: a `Delivery` is all that one attempt of one record produces. The record is complete when each of it is
+acknowledged (docs/adr/0004); one failure makes the whole delivery a failed attempt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.engine.work import Failure, Work
+
+MAX_ERROR_TEXT = 4_096
+"""Characters of an error's text that a dead letter's header carries: enough to see, never too large to produce."""
+
+
+class Delivery:
+    """The outputs of one attempt, and how many of them the broker has not answered yet."""
+
+    __slots__ = ("error", "outputs", "pending", "work")
+
+    def __init__(self, work: Work, outputs: Sequence[Output]) -> None:
+        self.work = work
+        self.outputs = outputs
+        self.pending = len(outputs)
+        self.error: BaseException | None = None
+
+    def answered(self, error: BaseException | None) -> bool:
+        """One output was delivered, or failed; returns whether it was the last."""
+        assert self.pending > 0, "more answers than outputs"
+        self.pending -= 1
+        if error is not None and self.error is None:
+            self.error = error
+        return self.pending == 0
+
+
+class DeadLetterState:
+    """A record on its way to the dead-letter topic."""
+
+    __slots__ = ("attempts", "failure", "tries")
+
+    def __init__(self, failure: Failure, attempts: int) -> None:
+        self.failure = failure
+        self.attempts = attempts
+        """Attempts of the handler."""
+        self.tries = 1
+        """Attempts to deliver the dead letter."""
+
+
+def dead_letter(work: Work, topic: str, failure: Failure, attempts: int) -> Output:
+    """The record as it was, with headers that say where it came from and what failed."""
+    message = work.message
+    error = failure.error
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    said: dict[str, Any] = {
+        "keylane.topic": message.topic(),
+        "keylane.partition": message.partition(),
+        "keylane.offset": message.offset(),
+        "keylane.timestamp": message.timestamp()[1],
+        "keylane.error.class": name,
+        "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
+        "keylane.attempts": attempts,
+    }
+    headers = [*(message.headers() or ()), *((key, str(value).encode()) for key, value in said.items())]
+    return Output(topic, key=message.key(), value=message.value(), headers=headers)

@@ -1,0 +1,63 @@
+"""Ending offsets: when a run that should read only so far has read so far.
+
+The idea: what counts is what the *group* has committed. Partitions of our own are known here; those of other members
+are asked for from the broker, but only once our own are through, and not too often.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.engine.assignment import Assignment
+
+ASK_EVERY_S = 0.5
+"""Time between two questions to the broker for other members' committed offsets."""
+
+
+class Ending:
+    """The ending offsets of a run, and which of them the group has reached."""
+
+    __slots__ = ("_ask_at", "_asking", "_offsets", "_reached")
+
+    def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        self._offsets = dict(offsets)
+        self._reached: set[tuple[str, int]] = set()
+        self._asking = False
+        self._ask_at = float("-inf")
+
+    def of(self, topic: str, partition: int) -> int | None:
+        return self._offsets.get((topic, partition))
+
+    def committed(self, offsets: Mapping[tuple[str, int], int | None], now: float) -> None:
+        """The broker's answer: what the group has committed (None: nothing)."""
+        self._asking = False
+        self._ask_at = now + ASK_EVERY_S
+        for name, offset in offsets.items():
+            if offset is not None and offset >= self._offsets[name]:
+                self._reached.add(name)
+
+    def is_reached(self, assignments: Mapping[tuple[str, int], Assignment]) -> bool:
+        """Whether the group's committed offsets have reached every ending offset, as far as is known."""
+        return all(name in self._reached or self._is_ours(name, assignments) for name in self._offsets)
+
+    def ask(self, assignments: Mapping[tuple[str, int], Assignment], now: float) -> list[tuple[str, int]]:
+        """Partitions whose committed offset to ask the broker for now: others', once our own are through."""
+        if self._asking or now < self._ask_at:
+            return []
+        waiting = [name for name in self._offsets if name not in self._reached and not self._is_ours(name, assignments)]
+        if any(name in assignments for name in waiting):
+            return []
+        self._asking = bool(waiting)
+        return waiting
+
+    def next_ask(self) -> float | None:
+        return None if self._asking else self._ask_at
+
+    def _is_ours(self, name: tuple[str, int], assignments: Mapping[tuple[str, int], Assignment]) -> bool:
+        assignment = assignments.get(name)
+        return (
+            assignment is not None and assignment.committed is not None and assignment.committed >= self._offsets[name]
+        )

@@ -1,0 +1,106 @@
+"""What the loop's queue carries, beside finished `Work` itself: plain values, handed over and never shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.engine.assignment import Start
+    from keylane.engine.commits import CommitEntry, CommitProblem
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.ports import Polled, TopicPartition
+    from keylane.engine.snapshot import Snapshot
+
+
+class Inbox:
+    """The one queue that the loop waits on. `put` is safe from any thread, and from a signal handler."""
+
+    __slots__ = ("_get", "_get_nowait", "put")
+
+    def __init__(self) -> None:
+        queue: SimpleQueue[Any] = SimpleQueue()
+        self.put = queue.put
+        self._get = queue.get
+        self._get_nowait = queue.get_nowait
+
+    def take(self, timeout_s: float | None) -> list[Any]:
+        """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
+        events: list[Any] = []
+        append, get = events.append, self._get_nowait
+        try:
+            if timeout_s is None or timeout_s > 0:
+                append(self._get(timeout=timeout_s))
+            while True:
+                append(get())
+        except Empty:
+            return events
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    starts: list[Start]
+
+
+@dataclass(frozen=True, slots=True)
+class PolledRecords:
+    polled: Polled
+    total: int
+    """Records that the intake has polled since it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    ends: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoking:
+    """The intake thread waits for `answer`: the last commit of these partitions."""
+
+    names: list[TopicPartition]
+    answer: SimpleQueue[list[CommitEntry]] = field(default_factory=SimpleQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    names: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswered:
+    entries: list[CommitEntry]
+    problems: dict[TopicPartition, CommitProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommitted:
+    offsets: dict[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    answers: list[tuple[Delivery, BaseException | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeFailed:
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeClosed:
+    """The client has left its group, and its thread ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    answer: SimpleQueue[Snapshot] = field(default_factory=SimpleQueue)

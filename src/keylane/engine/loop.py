@@ -1,0 +1,213 @@
+"""The loop: one thread that owns the core, and carries events into it and its plans out of it (docs/adr/0003).
+
+The idea: a turn takes everything that the inbox holds, tells the core, asks it for a plan, and acts. Nothing in a turn
+blocks; the only wait is for the inbox, until the core's next check at the latest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from keylane.engine import events
+from keylane.engine.core import Core, Phase, Plan
+from keylane.engine.ports import WorkersFailed
+from keylane.engine.snapshot import Snapshot
+from keylane.engine.work import Work
+from keylane.errors import HandlerError, InternalError, KeylaneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.engine.events import Inbox
+    from keylane.engine.intake import Intake
+    from keylane.engine.ports import ProducerPort, Workers
+
+logger = logging.getLogger("keylane.engine")
+
+WORKERS_CLOSE_S = 2.0
+"""How long closing waits for handlers that outlived the drain, before their threads are left behind."""
+
+PRODUCER_CLOSE_S = 5.0
+"""How long closing waits for outputs that outlived the drain."""
+
+
+class Loop:
+    """Runs one consumer's engine on its own thread, from `start` until everything is closed.
+
+    Thread safety: `stop` and `snapshot` are for any thread; everything else is the loop's.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        inbox: Inbox,
+        intake: Intake,
+        workers: Workers,
+        make_producer: Callable[[], ProducerPort],
+        *,
+        name: str,
+    ) -> None:
+        self._core = core
+        self._inbox = inbox
+        self._intake = intake
+        self._workers = workers
+        self._make_producer = make_producer
+        self._producer: ProducerPort | None = None
+        self._polled = 0
+        self._intake_closing = False
+        self._intake_closed = False
+        self._last_snapshot = Snapshot()
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            events.PolledRecords: self._on_polled,
+            events.Assigned: lambda event, now: core.assigned(event.starts, now),
+            events.Revoking: lambda event, now: core.revoking(event.names, event.answer, now),
+            events.Lost: lambda event, _: core.lost(event.names),
+            events.LogEnds: lambda event, _: core.log_ends(event.ends),
+            events.CommitAnswered: lambda event, now: core.commit_answered(event.entries, event.problems, now),
+            events.GroupCommitted: lambda event, now: core.group_committed(event.offsets, now),
+            events.Delivered: lambda event, now: core.delivered(event.answers, now),
+            events.Stop: lambda _, now: core.stop(now),
+            events.SnapshotRequest: lambda event, now: event.answer.put(core.snapshot(now)),
+            events.IntakeFailed: lambda event, _: core.abandon(event.error),
+            events.IntakeClosed: self._on_intake_closed,
+            WorkersFailed: self._on_workers_failed,
+        }
+
+    # --- any thread ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        self._inbox.put(events.Stop())
+
+    def snapshot(self) -> Snapshot:
+        """Of now, or the last one when the loop has ended."""
+        request = events.SnapshotRequest()
+        self._inbox.put(request)
+        while not self.ended.is_set():
+            try:
+                return request.answer.get(timeout=0.1)
+            except Empty:
+                continue
+        return self._last_snapshot
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it ended, when it was not asked to."""
+        return self._core.failure
+
+    # --- the loop's thread ---
+
+    def _run(self) -> None:
+        try:
+            self._workers.start()
+            self._intake.start()
+            while not self._intake_closed:
+                self._turn()
+        except BaseException as error:  # a defect, or the interpreter ends: told by run()
+            logger.exception("the engine's loop failed")
+            self._core.abandon(error)
+            self._leave_group()
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        check = self._core.next_check()
+        taken = self._inbox.take(None if check is None else check - monotonic())
+        now = monotonic()
+        works = []
+        for event in taken:
+            if type(event) is Work:
+                works.append(event)
+            else:
+                self._handlers[type(event)](event, now)
+        if works:
+            self._core.completed(works, now)
+        self._act(self._core.plan(now))
+
+    def _act(self, plan: Plan) -> None:
+        if plan.dispatch:
+            self._workers.submit(plan.dispatch)
+        if plan.produce:
+            if self._producer is None:
+                self._producer = self._make_producer()
+            self._producer.send(plan.produce)
+        if plan.withdraw and (withdrawn := self._workers.withdraw()):
+            self._core.withdrawn(withdrawn, monotonic())
+            self._act(self._core.plan(monotonic()))
+        if plan.cancel:
+            self._workers.cancel()
+        for answer in plan.revoked:
+            answer.token.put(answer.entries)
+        self._direct_intake(plan)
+
+    def _direct_intake(self, plan: Plan) -> None:
+        intake = self._intake
+        if plan.pause:
+            intake.pause([one.name for one in plan.pause])
+        if plan.resume:
+            intake.resume([one.name for one in plan.resume])
+        if plan.commit is not None:
+            intake.commit(plan.commit)
+        if plan.ask_committed:
+            intake.ask_committed(plan.ask_committed)
+        intake.allow(self._polled + plan.credit)
+        if self._core.phase is Phase.FINISHED and not self._intake_closing:
+            self._intake_closing = True
+            intake.close()
+
+    def _on_polled(self, event: events.PolledRecords, _: float) -> None:
+        self._polled = event.total
+        for name, epoch, log_start in event.polled.log_starts:
+            self._core.log_start_moved(name, epoch, log_start)
+        for name, epoch, messages in event.polled.batches:
+            self._core.polled(name, epoch, messages)
+        for name, epoch, log_end in event.polled.ends:
+            self._core.partition_ended(name, epoch, log_end)
+
+    def _on_workers_failed(self, event: WorkersFailed, now: float) -> None:
+        self._core.fail(_resource_error("could not be made", event.error), now)
+
+    def _on_intake_closed(self, _: events.IntakeClosed, __: float) -> None:
+        self._intake_closed = True
+
+    def _leave_group(self) -> None:
+        """After a failure of the loop itself: let the intake close, answering its revokes with nothing to commit."""
+        self._intake.close()
+        while not self._intake_closed:
+            for event in self._inbox.take(None):
+                if isinstance(event, events.Revoking):
+                    event.answer.put([])
+                elif isinstance(event, events.IntakeClosed):
+                    self._intake_closed = True
+
+    def _close(self) -> None:
+        closed = self._workers.close(WORKERS_CLOSE_S)
+        for name in closed.still_running:
+            logger.error("closed while the handler still ran on %s; its thread is left behind", name)
+        if closed.error is not None and self._core.failure is None:
+            self._core.failure = _resource_error("could not be closed", closed.error)
+        if self._producer is not None:
+            self._producer.close(PRODUCER_CLOSE_S)
+        self._intake.join()
+        self._last_snapshot = self._core.snapshot(monotonic())
+        self.ended.set()
+
+
+def _resource_error(what: str, error: BaseException) -> BaseException:
+    if isinstance(error, KeylaneError | InternalError):
+        return error
+    made = HandlerError(f"the pipeline's resource {what}: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

@@ -1,0 +1,131 @@
+"""What the engine needs of the world: a consumer, a producer, workers. Narrow, so that fakes are small.
+
+Each protocol says whose thread calls it. `keylane.kafka` implements the first two on confluent-kafka, `keylane.testing`
+in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.engine.assignment import Start
+    from keylane.engine.commits import CommitProblem
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.work import Work
+    from keylane.records import Message
+
+TopicPartition = tuple[str, int]
+
+
+class Offset(Protocol):
+    """One partition of a commit, as the consumer port needs it."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def metadata(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Polled:
+    """What one poll brought, by partition; each with the epoch of the assignment that it belongs to."""
+
+    batches: list[tuple[TopicPartition, int, list[Message]]] = field(default_factory=list)
+    ends: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+    """Partitions whose log ends at this offset for now."""
+    log_starts: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+    """Partitions whose log now starts at this offset, above the position."""
+    count: int = 0
+
+
+class ConsumerListener(Protocol):
+    """Who is told of rebalances and commit answers. Called by the consumer, inside `poll` and `close`."""
+
+    def on_assigned(self, starts: list[Start]) -> None: ...
+
+    def on_revoked(self, names: list[TopicPartition]) -> None:
+        """Returns once the partitions are committed and forgotten."""
+
+    def on_lost(self, names: list[TopicPartition]) -> None: ...
+
+    def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
+        """The answer to the last `commit`."""
+
+
+class ConsumerPort(Protocol):
+    """A member of a consumer group. All calls come from one thread, the intake's."""
+
+    def subscribe(self, listener: ConsumerListener) -> None: ...
+
+    def poll(self, max_records: int, timeout_s: float) -> Polled | None:
+        """At most `max_records` records; None when there was nothing within `timeout_s`. Serves the group."""
+
+    def pause(self, names: Iterable[TopicPartition]) -> None: ...
+    def resume(self, names: Iterable[TopicPartition]) -> None: ...
+
+    def commit(self, offsets: Sequence[Offset]) -> None:
+        """Start a commit; `on_committed` has its answer. One at a time."""
+
+    def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
+        """Commit, and wait for the answer."""
+
+    def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """What the group has committed; empty when no answer came in time."""
+
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        """The assigned partitions' high watermarks as last seen."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+class ProducerPort(Protocol):
+    """Produces outputs. Calls come from the loop's thread; answers may come on another one."""
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        """Produce each output; never blocks."""
+
+    def close(self, timeout_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersFailed:
+    """The workers cannot work: the pipeline's resource could not be made."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersClosed:
+    """How the workers ended."""
+
+    still_running: tuple[str, ...] = ()
+    """Records whose handlers did not end in time; their threads are left behind."""
+    error: BaseException | None = None
+    """What leaving the resource raised."""
+
+
+class Workers(Protocol):
+    """Runs the handler. Calls come from the loop's thread; records are reported from others."""
+
+    concurrency: int
+    """Records in handlers at once."""
+    may_queue: bool
+    """Whether it takes more than that, and keeps what does not run yet."""
+
+    def start(self) -> None: ...
+    def submit(self, works: Sequence[Work]) -> None: ...
+
+    def withdraw(self) -> list[Work]:
+        """Take back what no handler has begun and whose assignment may start nothing any more."""
+
+    def cancel(self) -> None:
+        """Cancel what nobody wants any more."""
+
+    def close(self, timeout_s: float) -> WorkersClosed: ...

@@ -1,0 +1,59 @@
+"""When a failed record runs again: exponential backoff with jitter, and the schedule of what waits.
+
+Time is passed in, and so is the source of randomness.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.engine.work import Work
+    from keylane.options import Retries
+
+
+def delay_s(retries: Retries, attempt: int, random: Callable[[], float]) -> float:
+    """Seconds to wait after the failed `attempt` (the first is 1). `random` gives floats from 0 to 1."""
+    try:
+        full_ms = min(retries.delay_ms * retries.multiplier ** (attempt - 1), retries.max_delay_ms)
+    except OverflowError:  # far beyond any limit
+        full_ms = retries.max_delay_ms
+    return full_ms * (1 - retries.jitter * random()) / 1000
+
+
+class RetrySchedule:
+    """Work that waits for its next attempt, earliest first."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Work]] = []
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, work: Work, due: float) -> None:
+        heapq.heappush(self._heap, (due, next(self._order), work))
+
+    @property
+    def next_due(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+    def take_due(self, now: float) -> list[Work]:
+        """What is due at `now`, and still belongs to an open assignment."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            work = heapq.heappop(self._heap)[2]
+            if work.assignment.wanted:
+                due.append(work)
+        return due
+
+    def forget_closed(self) -> None:
+        """Drop the work of closed assignments, so that it does not wait here for its turn."""
+        self._heap = [entry for entry in self._heap if entry[2].assignment.wanted]
+        heapq.heapify(self._heap)

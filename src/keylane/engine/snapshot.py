@@ -1,0 +1,103 @@
+"""`Snapshot`: what a consumer has done and holds, as one value that travels and adds up.
+
+Counters are cumulative since the consumer started, gauges are of now. Both are plain numbers, so that the snapshots of
+many consumers (the lanes of one Spark query) merge into one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """One assigned partition. Offsets as Kafka means them: `base` and `committed` are the next to read."""
+
+    topic: str
+    partition: int
+    base: int
+    """Everything below is complete: what the next commit says."""
+    committed: int | None
+    """What the broker has acknowledged; None before the first acknowledgement."""
+    highest_completed: int
+    """base - 1 when nothing above the base is complete."""
+    incomplete: int
+    """Records polled and not complete."""
+    position: int
+    """The next offset to poll."""
+    log_end_offset: int | None
+    """The broker's high watermark as last seen; None before it was seen."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the log's end; None while either is unknown."""
+        if self.log_end_offset is None or self.committed is None:
+            return None
+        return max(0, self.log_end_offset - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class OldestRecord:
+    """The record that has been in flight longest: the head of the line."""
+
+    topic: str
+    partition: int
+    offset: int
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Counters, gauges and partitions of one consumer, or of several merged."""
+
+    processed: int = 0
+    """Records whose handler succeeded, and whose outputs are acknowledged."""
+    failed: int = 0
+    """Failed attempts."""
+    retried: int = 0
+    """Failed attempts that were followed by another one, or wait for it."""
+    dead_lettered: int = 0
+    skipped: int = 0
+    """Records given up under `Skip`."""
+    produced: int = 0
+    """Outputs and dead letters that the broker acknowledged."""
+    commits: int = 0
+    """Commits that the broker acknowledged."""
+    commit_failures: int = 0
+    commits_without_map: int = 0
+    """Commits of a partition that had to leave out its map, because the broker takes less metadata than was set."""
+    already_complete: int = 0
+    """Polled records that were not run, because an earlier run had completed them."""
+    lost_to_retention: int = 0
+    """Offsets that the log had dropped before they were complete."""
+    in_flight: int = 0
+    """Records handed to workers, or waiting for the acknowledgement of their outputs."""
+    buffered: int = 0
+    """Records polled and not complete; those in flight are among them."""
+    oldest: OldestRecord | None = None
+    partitions: tuple[PartitionSnapshot, ...] = ()
+
+    def merge(self, other: Snapshot) -> Snapshot:
+        """Both together. Of a partition that is in both (it moved), the view that got further."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        ages = [one for one in (self.oldest, other.oldest) if one is not None]
+        partitions = {(p.topic, p.partition): p for p in self.partitions}
+        for theirs in other.partitions:
+            ours = partitions.get((theirs.topic, theirs.partition))
+            if ours is None or theirs.base > ours.base:
+                partitions[theirs.topic, theirs.partition] = theirs
+        return Snapshot(
+            **sums,
+            oldest=max(ages, key=lambda one: one.age_ms, default=None),
+            partitions=tuple(partitions[name] for name in sorted(partitions)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and strings, for JSON."""
+        made = asdict(self)
+        made["partitions"] = list(made["partitions"])
+        return made
+
+
+_NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("oldest", "partitions")]

@@ -1,0 +1,121 @@
+"""Kafka's errors as keylane's: which pass by themselves, which stop the consumer, and what the user can do.
+
+The idea: a broker that restarts shows as many different errors; all that pass by themselves are logged once and ridden
+out. Foreign exceptions are mapped here and nowhere else.
+"""
+
+# ruff: noqa: SLF001 - the client's names for librdkafka's own errors begin with an underscore
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException
+
+from keylane.engine.commits import CommitProblem
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("keylane.kafka")
+
+REPEAT_AFTER_S = 30.0
+"""An error that goes on is logged again after this long."""
+
+PARTITION_END = KafkaError._PARTITION_EOF
+OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
+"""The log has nothing at the position, and the client does not reset it by itself."""
+
+REFUSED = frozenset(
+    {
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.INVALID_SESSION_TIMEOUT,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._FATAL,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
+"""Trying again cannot help."""
+
+PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+        KafkaError._RESOLVE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+"""A question to the broker that failed like this is worth asking again: it restarts, or elects a leader."""
+
+
+def error_of(raised: KafkaException) -> KafkaError:
+    """The `KafkaError` inside a `KafkaException`."""
+    error = raised.args[0] if raised.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(raised))
+
+
+def describe(error: KafkaError) -> str:
+    """One line: Kafka's name for it, and its text."""
+    return f"{error.name()}: {error.str()}"
+
+
+def commit_problem(error: KafkaError) -> CommitProblem:
+    """Why the broker did not take an offset."""
+    code = error.code()
+    return CommitProblem(
+        describe(error),
+        metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
+        fatal=error.fatal() or code in REFUSED,
+    )
+
+
+class Faults:
+    """Decides what an error that the client reports means: it is logged once, or remembered as the consumer's end.
+
+    Thread safety: the intake thread's; callbacks run on it too.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[int, float] = {}
+        self.failure: BaseException | None = None
+        self.last: str | None = None
+        """The last error's description, for messages about a broker that does not answer."""
+
+    def report(self, error: KafkaError) -> None:
+        """An error from the client; `failure` is set when it is one to stop for."""
+        self.last = describe(error)
+        if error.fatal() or error.code() in REFUSED:
+            self.failure = self.failure or PeerError(f"the Kafka client cannot go on: {self.last}")
+            return
+        now = self._clock()
+        if now - self._logged.get(error.code(), -REPEAT_AFTER_S) >= REPEAT_AFTER_S:
+            self._logged[error.code()] = now
+            logger.warning("%s (will be tried again)", self.last)
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure

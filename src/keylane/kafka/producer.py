@@ -1,0 +1,126 @@
+"""`KafkaProducer`: outputs and dead letters on confluent-kafka, idempotent unless the pipeline says otherwise.
+
+The idea: `send` never blocks. librdkafka's queue is the buffer; what it has no room for waits here until reports have
+made some. A thread of its own serves the delivery reports and hands them on in batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, Producer
+
+from keylane.errors import PeerError, UsageError
+from keylane.kafka.faults import Faults, describe, error_of
+from keylane.kafka.settings import producer_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from confluent_kafka import KafkaError
+
+    from keylane.engine.deliveries import Delivery
+    from keylane.records import Output
+
+logger = logging.getLogger("keylane.kafka")
+
+POLL_S = 0.1
+"""How long one poll for delivery reports waits; close waits as long for the thread."""
+
+Answers = list[tuple["Delivery", BaseException | None]]
+
+
+class KafkaProducer:
+    """Produces deliveries and reports each output's fate.
+
+    Raises `UsageError` when librdkafka refuses the settings. Thread safety: `send` and `close` are the loop's;
+    `report` is called from the poll thread, and from `send` for what is refused at once.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, Any], report: Callable[[Answers], None], *, client_id: str | None, name: str
+    ) -> None:
+        self._faults = Faults()
+        try:
+            self._producer = Producer(producer_settings(kafka, client_id) | {"error_cb": self._faults.report})
+        except (KafkaException, TypeError, ValueError) as error:
+            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
+            raise UsageError(f"kafka={dict(kafka)!r}: librdkafka refuses these producer settings: {text}") from None
+        self._report = report
+        self._lock = threading.Lock()
+        """Guards the backlog, and with it the order of outputs."""
+        self._backlog: deque[tuple[Delivery, Output]] = deque()
+        self._reports: Answers = []
+        """Written and handed on by the poll thread alone."""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"{name}-producer", daemon=True)
+        self._thread.start()
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        """Produce every output of every delivery, in order."""
+        with self._lock:
+            self._backlog.extend((delivery, output) for delivery in deliveries for output in delivery.outputs)
+            refused = self._produce_backlog()
+        if refused:
+            self._report(refused)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is on its way, for at most `timeout_s`, and end the thread."""
+        left = self._producer.flush(timeout_s) + len(self._backlog)
+        if left:
+            logger.warning("closed with %d outputs not acknowledged; their records will run again", left)
+        self._closing.set()
+        self._thread.join()
+        self._producer.purge()
+        del self._producer  # ends librdkafka's threads
+
+    def _produce_backlog(self) -> Answers:
+        """Hand over what librdkafka has room for; returns what it refuses for good."""
+        refused: Answers = []
+        backlog = self._backlog
+        while backlog:
+            delivery, output = backlog[0]
+            try:
+                self._producer.produce(
+                    output.topic,
+                    key=output.key,
+                    value=output.value,
+                    headers=list(output.headers) or None,
+                    on_delivery=partial(self._delivered, delivery),
+                    **_optional(output),
+                )
+            except BufferError:  # full: reports make room, and the poll thread goes on here
+                break
+            except KafkaException as raised:
+                refused.append((delivery, _failed(output.topic, error_of(raised))))
+            except Exception as error:  # an output that is no record (a wrong type): its record's failure
+                refused.append((delivery, error))
+            backlog.popleft()
+        return refused
+
+    def _delivered(self, delivery: Delivery, error: KafkaError | None, message: Any) -> None:
+        self._reports.append((delivery, None if error is None else _failed(message.topic(), error)))
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            self._producer.poll(POLL_S)
+            if self._backlog:
+                with self._lock:
+                    self._reports += self._produce_backlog()
+            if self._reports:
+                reports, self._reports = self._reports, []
+                self._report(reports)
+
+
+def _optional(output: Output) -> dict[str, Any]:
+    """librdkafka takes no None for these."""
+    given = {"partition": output.partition, "timestamp": output.timestamp_ms}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _failed(topic: str, error: KafkaError) -> PeerError:
+    return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
