@@ -1,0 +1,153 @@
+"""Lanes as Spark jobs: one job of one task a lane, from a thread and a job group of its own, in a FAIR pool.
+
+An RDD job, because `mapInArrow` asks for pandas (PySpark 4.3) and a lane passes no data through Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError, Py4JJavaError
+
+import keylane
+from keylane.errors import InternalError, UsageError
+from keylane.spark.lanes import lane_body
+from keylane.spark.outcome import LaneOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark import SparkContext
+
+logger = logging.getLogger(__name__)
+
+POOL = "keylane"
+"""The FAIR pool of all lanes: the user's other jobs share the slots with one pool, not with one job a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """A lane's job that returned no outcome."""
+
+    kind: Literal["died", "cancelled", "session stopped"]
+    text: str
+
+
+JobResult = LaneOutcome | JobFailure | InternalError | UsageError
+"""An exception stands for what no new start can mend: an executor without keylane, or with another version."""
+
+
+class SparkLaneJobs:
+    """Starts, cancels and finds lanes in one Spark context.
+
+    Thread safety: every method may be called from any thread; `on_end` is called in the job's thread.
+    """
+
+    def __init__(self, context: SparkContext, run_id: str, group: str) -> None:
+        if not isinstance(context._gateway, ClientServer):  # noqa: SLF001 - how PySpark itself tells the two modes apart
+            raise UsageError("PYSPARK_PIN_THREAD=false: lanes need PySpark's pinned threads; unset it")
+        self._context = context
+        self._run_id = run_id
+        self._group = group
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
+        """Starts the lane's job; `on_end` gets its result once, whatever happens."""
+
+        def run() -> None:
+            on_end(self._run(lane, shipment))
+
+        thread = threading.Thread(target=run, name=f"keylane-lane-{lane}-job", daemon=True)
+        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def cancel(self, lane: int) -> None:
+        """Cancels the lane's job. Spark kills its Python worker two seconds later: for lanes that cannot be asked."""
+        try:
+            self._context.cancelJobGroup(self._job_group(lane))
+        except (Py4JError, AttributeError, OSError) as error:  # the session was stopped: its jobs are gone as well
+            logger.debug("lane %d's job not cancelled: %r", lane, error)
+
+    def executor_of(self, lane: int) -> str | None:
+        """The id of the executor that runs the lane's task (`driver` in local mode); None when Spark does not know."""
+        try:
+            return self._executor_of(lane)
+        except (Py4JError, AttributeError, OSError) as error:
+            logger.debug("lane %d's executor not found: %r", lane, error)
+            return None
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the jobs' threads."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _job_group(self, lane: int) -> str:
+        return f"keylane-{self._run_id}-lane-{lane}"
+
+    def _run(self, lane: int, shipment: bytes) -> JobResult:
+        context = self._context
+        words = f"keylane lane {lane} of group {self._group}"
+        try:
+            context.setLocalProperty("spark.scheduler.pool", POOL)
+            context.setLocalProperty("callSite.short", words)
+            context.setJobGroup(self._job_group(lane), words)
+            rows = context.parallelize([lane], 1).setName(words)
+            kind, value = rows.mapPartitions(lane_body(shipment, keylane.__version__)).collect()
+        except Exception as error:  # a job fails in many ways; what they mean is told apart below
+            return self._failure(error)
+        return _result(kind, value)
+
+    def _failure(self, error: Exception) -> JobFailure:
+        text = _first_line(error)
+        if "SPARK_JOB_CANCELLED" in text:
+            return JobFailure("cancelled", text)
+        if self._is_stopped():
+            return JobFailure("session stopped", text)
+        return JobFailure("died", text)
+
+    def _is_stopped(self) -> bool:
+        java_context = self._context._jsc  # noqa: SLF001 - None after stop(); there is no public way to ask
+        try:
+            return java_context is None or bool(java_context.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
+
+    def _executor_of(self, lane: int) -> str | None:
+        """From the status store behind Spark's UI: neither PySpark nor a task's context knows its executor."""
+        tracker = self._context.statusTracker()
+        store = self._context._jsc.sc().statusStore()  # noqa: SLF001
+        for job in sorted(tracker.getJobIdsForGroup(self._job_group(lane)), reverse=True):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info is not None else []:
+                tasks = store.taskList(stage, 0, 100)
+                running = [t for t in map(tasks.apply, range(tasks.size())) if t.status() == "RUNNING"]
+                if running:
+                    return str(running[-1].executorId())
+        return None
+
+
+def _result(kind: str, value: Any) -> JobResult:
+    if kind == "outcome":
+        assert isinstance(value, LaneOutcome)
+        return value
+    if kind == "missing":
+        return UsageError(
+            f"the executors' Python cannot import keylane ({value}): install keylane {keylane.__version__} there"
+        )
+    if kind == "version":
+        return UsageError(
+            f"the executors have keylane {value}, the driver has {keylane.__version__}: install one version on both"
+        )
+    return InternalError(f"a lane returned {kind!r}")
+
+
+def _first_line(error: Exception) -> str:
+    """What a Spark error says, without its Java and Python stack traces."""
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,118 @@
+"""What the driver knows of one lane, and the moves it can make. Owned by the supervisor's thread.
+
+A lane *launches* (its job is submitted), *connects* (its task runs and waits), *runs*, *backs off* after a failure, and
+has *ended*. It is let go only once every earlier process of the same lane has closed its socket: a predecessor that
+drains because its executor went away must not overlap its successor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from keylane.engine.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from keylane.spark.channel import DriverEnd
+    from keylane.spark.restarts import Restarts
+
+State = Literal["launching", "connected", "running", "backing off", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One lane, as `LaneQuery.lanes` shows it."""
+
+    lane: int
+    state: State
+    pid: int | None
+    """The Python worker's process id on `host`; None while no process runs the lane."""
+    host: str | None
+    executor_id: str | None
+    """Spark's id of the executor (`driver` in local mode)."""
+    launches: int
+    """Spark jobs started for this lane: more than 1 after failures."""
+    failures: int
+    """Failures in the window that counts."""
+    partitions: tuple[str, ...]
+    """What the group has assigned to it, as `flights-3`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        made = dataclasses.asdict(self)
+        return {"executorId" if name == "executor_id" else name: value for name, value in made.items()}
+
+
+@dataclass(slots=True)
+class LaneRecord:
+    """The state of one lane."""
+
+    lane: int
+    restarts: Restarts
+    state: State = "launching"
+    launches: int = 0
+    since: float = 0.0
+    """When the state was entered, in monotonic seconds; for `backing off`, when to start again."""
+    warned: bool = False
+    end: DriverEnd | None = None
+    """The socket of the process that runs the lane now."""
+    predecessors: list[DriverEnd] = field(default_factory=list)
+    executor_id: str | None = None
+    snapshot: Snapshot | None = None
+    retired: Snapshot = field(default_factory=Snapshot)
+    """The counters of processes that have ended."""
+
+    def enter(self, state: State, since: float) -> None:
+        assert self.state != "ended", f"lane {self.lane} has ended and cannot become {state}"
+        self.state, self.since, self.warned = state, since, False
+
+    def connect(self, end: DriverEnd, executor_id: str | None) -> None:
+        """Another process runs the lane from now on."""
+        self.disconnect()
+        self.end, self.executor_id = end, executor_id
+
+    def disconnect(self) -> None:
+        """The process of now becomes a predecessor, and its counters are kept."""
+        if self.end is not None:
+            self.predecessors.append(self.end)
+        if self.snapshot is not None:
+            self.retired = self.retired.merge(counters(self.snapshot))
+        self.end = self.executor_id = self.snapshot = None
+
+    def departed(self, end: DriverEnd) -> None:
+        """A socket of this lane is closed: its process has ended."""
+        if end is self.end:
+            self.end = None  # its snapshot stays until its job has said how it ended
+        if end in self.predecessors:
+            self.predecessors.remove(end)
+
+    def drop_silent_predecessors(self, now: float, silent_s: float) -> list[DriverEnd]:
+        """Gives up predecessors that were not heard for `silent_s`: by then the group has fenced them."""
+        silent = [one for one in self.predecessors if now - one.last_heard > silent_s]
+        self.predecessors = [one for one in self.predecessors if one not in silent]
+        return silent
+
+    @property
+    def total(self) -> Snapshot:
+        """Everything that the lane has done, over all its processes."""
+        return self.retired if self.snapshot is None else self.retired.merge(self.snapshot)
+
+    @property
+    def status(self) -> LaneStatus:
+        hello = None if self.end is None else self.end.hello
+        assigned = () if self.snapshot is None else self.snapshot.partitions
+        return LaneStatus(
+            lane=self.lane,
+            state=self.state,
+            pid=None if hello is None else hello.pid,
+            host=None if hello is None else hello.host,
+            executor_id=self.executor_id,
+            launches=self.launches,
+            failures=self.restarts.in_window,
+            partitions=tuple(f"{one.topic}-{one.partition}" for one in assigned),
+        )
+
+
+def counters(snapshot: Snapshot) -> Snapshot:
+    """A snapshot's sums without its gauges: what remains of a process that has ended."""
+    return dataclasses.replace(snapshot, in_flight=0, buffered=0, oldest=None, partitions=())

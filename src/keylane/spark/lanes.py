@@ -1,0 +1,245 @@
+"""The lane itself: what runs inside the one task of its Spark job, in the executor's Python worker.
+
+A lane is a member of the consumer group: it builds a `ParallelConsumer` and runs it in the worker's main thread. One
+more thread, the *link*, talks to the driver and watches for the three ways in which a lane is asked to end early:
+the driver says `stop`; the driver is gone (its socket closed); the executor is gone (SIGHUP from Spark's daemon, or
+another parent process). Each of them stops intake, lets the records in handlers finish, commits, and leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.errors import InternalError
+from keylane.spark.channel import Address, Hello, LaneEnd
+from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from keylane.engine.snapshot import Snapshot
+    from keylane.options import Pipeline
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""How often a lane sends a snapshot and looks at its parent."""
+ORPHAN_LIMIT_S = 25.0
+"""How long a lane without driver or executor may drain; then its process exits, so that nothing is left after 30 s."""
+
+
+class Runner(Protocol):
+    """The part of `ParallelConsumer` that a lane uses."""
+
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def snapshot(self) -> Snapshot: ...
+
+
+MakeRunner = Callable[["Pipeline", "LaneTask"], Runner]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTask:
+    """What one launch of a lane needs beside the pipeline."""
+
+    lane: int
+    launch: int
+    """Which launch of the lane by the supervisor: 1 for the first."""
+    cargo: bytes
+    """The pipeline and the function that makes its runner, from `shipping.pack`: the same bytes for every lane."""
+    kafka: Mapping[str, Any]
+    """Client settings of this lane alone, over the pipeline's."""
+    ending_offsets: Mapping[tuple[str, int], int] | None
+    client_id: str
+    driver: Address
+
+
+def parallel_consumer(pipeline: Pipeline, task: LaneTask) -> Runner:
+    """The runner of every real lane."""
+    from keylane.consumer import ParallelConsumer
+
+    return ParallelConsumer(pipeline, ending_offsets=task.ending_offsets, client_id=task.client_id)
+
+
+def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_attempt: int) -> LaneOutcome:
+    """Runs one lane to its end. Never raises an `Exception`: a failure is part of the outcome."""
+    hello = Hello(task.lane, task.launch, task_attempt, os.getpid(), os.getppid(), socket.gethostname())
+    try:
+        end = LaneEnd(task.driver, hello)
+    except Exception as error:  # by value, as every failure of a lane
+        return LaneOutcome("failed", None, LaneFailure.of(error))
+    link = Link(end)
+    try:
+        with link.hangups():
+            return _run(link, lambda: make_runner(replace(pipeline, kafka={**pipeline.kafka, **task.kafka}), task))
+    finally:
+        end.close()
+
+
+def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
+    snapshot = None
+    try:
+        if not link.wait_for_go():
+            return LaneOutcome(link.ending, None)
+        runner = make_runner()
+        try:
+            with link.serving(runner):
+                runner.run()
+        finally:
+            runner.close()
+            snapshot = runner.snapshot()
+            link.report(snapshot)
+    except Exception as error:  # by value: an exception would reach the driver as a Java stack trace
+        return LaneOutcome("failed", snapshot, LaneFailure.of(error))
+    return LaneOutcome(link.ending, snapshot)
+
+
+class Link:
+    """The lane's conversation with its driver, and why the lane must end.
+
+    Thread safety: before and after `serving`, everything runs in the task's thread. Within it, the link's thread alone
+    uses the socket. A signal handler only calls `_end`.
+    """
+
+    def __init__(self, end: LaneEnd) -> None:
+        self.ending: Ending = "work done"
+        self._end_of_lane = end
+        self._parent = os.getppid()
+        self._runner: Runner | None = None
+        self._ending_since: float | None = None
+        self._finished = threading.Event()
+        self._error: Exception | None = None
+
+    def wait_for_go(self) -> bool:
+        """Waits until the driver lets the lane start; False when the lane must end instead."""
+        while self.ending == "work done":
+            try:
+                order = self._end_of_lane.receive(TICK_S)
+            except ConnectionError:
+                self._end("driver gone")
+                break
+            if order == "go":
+                return True
+            if order == "stop":
+                self._end("stopped")
+            self._look_at_parent()
+        return False
+
+    @contextmanager
+    def serving(self, runner: Runner) -> Iterator[None]:
+        """Serves the driver from a thread of its own, joined at the end."""
+        self._runner = runner
+        if self.ending != "work done":  # a hangup came before there was a runner to stop
+            runner.stop()
+        thread = threading.Thread(target=self._serve, args=(runner,), name="keylane-lane-link", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._finished.set()
+            thread.join()
+        if self._error is not None:
+            raise InternalError(f"the lane's link to its driver failed: {self._error!r}") from self._error
+
+    @contextmanager
+    def hangups(self) -> Iterator[None]:
+        """Takes SIGHUP as the executor's end while the task runs; the worker may serve other tasks after it."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+            yield
+            return
+        before = signal.signal(signal.SIGHUP, lambda *_: self._end("executor gone"))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
+
+    def report(self, snapshot: Snapshot) -> None:
+        """Sends the last snapshot; it also travels in the outcome, so a driver that is gone does not matter."""
+        try:
+            self._end_of_lane.send(snapshot)
+        except ConnectionError as error:
+            logger.debug("last snapshot not sent: %s", error)
+
+    def _serve(self, runner: Runner) -> None:
+        try:
+            self._serve_until_finished(runner)
+        except Exception as error:  # raised in the task's thread, once the runner has stopped
+            self._error = error
+            runner.stop()
+
+    def _serve_until_finished(self, runner: Runner) -> None:
+        driver_there = True
+        while not self._finished.is_set():
+            if driver_there:
+                driver_there = self._talk(runner)
+            else:
+                self._finished.wait(TICK_S)
+            self._look_at_parent()
+            self._exit_if_overdue()
+
+    def _talk(self, runner: Runner) -> bool:
+        """One exchange with the driver, of at most a tick. False when the driver is gone."""
+        try:
+            self._end_of_lane.send(runner.snapshot())
+            if self._end_of_lane.receive(TICK_S) == "stop":
+                self._end("stopped")
+        except ConnectionError:
+            self._end("driver gone")
+            return False
+        return True
+
+    def _look_at_parent(self) -> None:
+        if os.getppid() != self._parent:
+            self._end("executor gone")
+
+    def _end(self, ending: Ending) -> None:
+        """The lane shall end. Safe in a signal handler: it takes no lock, and `Runner.stop` promises the same."""
+        if ending in ("driver gone", "executor gone") and self._ending_since is None:
+            self._ending_since = time.monotonic()
+        if self.ending != "work done":
+            return
+        self.ending = ending
+        if self._runner is not None:
+            self._runner.stop()
+
+    def _exit_if_overdue(self) -> None:
+        since = self._ending_since
+        if since is not None and time.monotonic() - since > ORPHAN_LIMIT_S:
+            logger.error(
+                "%s: records are still in handlers after %.0f s; the process exits", self.ending, ORPHAN_LIMIT_S
+            )
+            os._exit(1)
+
+
+def lane_body(shipment: bytes, version: str) -> Callable[[Any], list[Any]]:
+    """The function that Spark runs, for `shipment = pickle.dumps(task)`.
+
+    It travels as code, not as a name, so that it can look before it trusts: it checks that the executor has the
+    driver's version of keylane before it unpickles anything of keylane's.
+    """
+
+    def body(rows: Any) -> list[Any]:
+        for _ in rows:  # an input left undrained would cost the worker its reuse
+            pass
+        try:
+            import keylane
+        except ImportError as error:
+            return ["missing", repr(error)]
+        if keylane.__version__ != version:
+            return ["version", keylane.__version__]
+        from keylane.spark.shipping import open_and_run
+
+        return ["outcome", open_and_run(shipment)]
+
+    return body

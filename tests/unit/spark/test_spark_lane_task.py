@@ -1,0 +1,252 @@
+"""One lane in its task: orders, the loss of its driver or executor, failures as values, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+import keylane as kl
+from keylane.engine.snapshot import Snapshot
+from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
+from keylane.spark.lanes import LaneTask, run_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from keylane.spark.outcome import LaneOutcome
+
+PATIENCE_S = 10.0
+Event = TypeVar("Event", bound=SocketEvent)
+PIPELINE = kl.Pipeline(kafka={"bootstrap.servers": "b", "group.id": "g"}, topics=["t"], handler=print)
+
+
+class Runner:
+    """Runs until it is stopped, or does what the test tells it."""
+
+    def __init__(self, pipeline: kl.Pipeline, act: Callable[[], None] | None = None) -> None:
+        self.pipeline = pipeline
+        self.stopped = threading.Event()
+        self.running = threading.Event()
+        self.closed = False
+        self.broken = False
+        self._act = act or self._wait
+
+    def _wait(self) -> None:
+        assert self.stopped.wait(PATIENCE_S), "nobody stopped the runner"
+
+    def run(self) -> None:
+        self.running.set()
+        self._act()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def snapshot(self) -> Snapshot:
+        if self.broken and threading.current_thread().name == "keylane-lane-link":
+            raise RuntimeError("no snapshot")
+        return Snapshot(processed=7, commits=int(self.closed))
+
+
+class Driver:
+    """The driver's socket, its events by kind."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[SocketEvent] = queue.SimpleQueue()
+        self.socket = DriverSocket("127.0.0.1", "127.0.0.1", b"key", self.events.put)
+
+    def next(self, kind: type[Event]) -> Event:
+        while not isinstance(event := self.events.get(timeout=PATIENCE_S), kind):
+            pass
+        return event
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    yield made
+    made.socket.close()
+
+
+class Lane(threading.Thread):
+    """A lane's task in a thread beside the test."""
+
+    def __init__(self, driver: Driver, runner: Runner | None = None, kafka: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.outcome: LaneOutcome | None = None
+        self.runner = runner
+        self._task = LaneTask(0, 1, b"", kafka or {}, None, "client", driver.socket.address)
+
+    def make(self, pipeline: kl.Pipeline, task: LaneTask) -> Runner:
+        if self.runner is None:
+            self.runner = Runner(pipeline)
+        return self.runner
+
+    def run(self) -> None:
+        self.outcome = run_lane(self._task, PIPELINE, self.make, 0)
+
+    def has_runner(self) -> bool:
+        return self.runner is not None
+
+    def result(self) -> LaneOutcome:
+        self.join(PATIENCE_S)
+        assert self.outcome is not None
+        return self.outcome
+
+
+def test_a_lane_starts_at_go_reports_and_stops_when_told(driver: Driver) -> None:
+    lane = Lane(driver, kafka={"group.instance.id": "lane-0"})
+    lane.start()
+    end = driver.next(Arrived).end
+    assert (end.hello.pid, end.hello.launch) == (os.getpid(), 1)
+    assert not lane.has_runner(), "it must not join the group before the driver lets it"
+    end.send("go")
+    assert driver.next(Reported).snapshot.processed == 7
+    end.send("stop")
+    outcome = lane.result()
+    assert (outcome.ending, outcome.failure) == ("stopped", None)
+    assert lane.runner is not None
+    assert lane.runner.closed
+    assert lane.runner.pipeline.kafka == {**PIPELINE.kafka, "group.instance.id": "lane-0"}
+    assert outcome.snapshot == Snapshot(processed=7, commits=1), "the last snapshot is taken after the close"
+    driver.next(Departed)
+
+
+def test_a_lane_that_is_stopped_before_go_never_makes_a_consumer(driver: Driver) -> None:
+    lane = Lane(driver)
+    lane.start()
+    driver.next(Arrived).end.send("stop")
+    assert lane.result().ending == "stopped"
+    assert lane.runner is None
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_lane_whose_driver_is_gone_drains_and_ends(driver: Driver, *, started: bool) -> None:
+    lane = Lane(driver)
+    lane.start()
+    end = driver.next(Arrived).end
+    if started:
+        end.send("go")
+        driver.next(Reported)
+    driver.socket.close()
+    outcome = lane.result()
+    assert outcome.ending == "driver gone"
+    assert (lane.runner is not None) == started
+
+
+def test_work_that_is_done_ends_the_lane(driver: Driver) -> None:
+    lane = Lane(driver, Runner(PIPELINE, act=lambda: None))
+    lane.start()
+    driver.next(Arrived).end.send("go")
+    outcome = lane.result()
+    assert (outcome.ending, outcome.failure) == ("work done", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (kl.HandlerError("flights-0@3: ValueError: no"), True),
+        (kl.UsageError("no"), True),
+        (kl.PeerError("broker"), False),
+        (OSError("disk"), False),
+    ],
+)
+def test_a_failure_is_a_value_with_the_original_error(driver: Driver, error: Exception, *, lasting: bool) -> None:
+    def act() -> None:
+        raise error
+
+    lane = Lane(driver, Runner(PIPELINE, act))
+    lane.start()
+    driver.next(Arrived).end.send("go")
+    failure = lane.result().failure
+    assert failure is not None
+    assert failure.lasting == lasting
+    seen = failure.exception(0)
+    assert (type(seen), str(seen)) == (type(error), str(error))
+    assert "in lane 0:" in seen.__notes__[0]
+    assert "in act" in seen.__notes__[0]
+
+
+def test_an_error_that_cannot_be_pickled_is_quoted(driver: Driver) -> None:
+    class Local(Exception):  # noqa: N818
+        def __init__(self, thing: object) -> None:
+            super().__init__("lost", thing)
+
+    def act() -> None:
+        raise Local(threading.Lock())
+
+    lane = Lane(driver, Runner(PIPELINE, act))
+    lane.start()
+    driver.next(Arrived).end.send("go")
+    failure = lane.result().failure
+    assert failure is not None
+    seen = failure.exception(4)
+    assert isinstance(seen, kl.PeerError)
+    assert "lane 4 failed: Local: ('lost'" in str(seen)
+
+
+def test_a_link_that_fails_stops_the_lane_with_an_internal_error(driver: Driver) -> None:
+    lane = Lane(driver, Runner(PIPELINE))
+    lane.start()
+    driver.next(Arrived).end.send("go")
+    driver.next(Reported)
+    assert lane.runner is not None
+    lane.runner.broken = True
+    failure = lane.result().failure
+    assert failure is not None
+    assert "RuntimeError('no snapshot')" in failure.text
+
+
+def test_no_driver_is_a_failure_by_value() -> None:
+    driver = Driver()
+    driver.socket.close()
+    failure = _in_this_thread(driver, Runner(PIPELINE)).failure
+    assert failure is not None
+    assert not failure.lasting
+    assert "does not reach its driver" in failure.text
+
+
+def test_a_hangup_drains_the_lane_and_the_worker_stays_usable(driver: Driver) -> None:
+    """Spark's daemon sends SIGHUP when the executor's JVM is gone; it reaches the main thread, where the task runs."""
+    before = signal.getsignal(signal.SIGHUP)
+    threads = set(threading.enumerate())
+    runner = Runner(PIPELINE)
+    letting_go = threading.Thread(target=lambda: driver.next(Arrived).end.send("go"))
+
+    def hang_up() -> None:
+        if runner.running.wait(PATIENCE_S):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    hanging_up = threading.Thread(target=hang_up)
+    letting_go.start()
+    hanging_up.start()
+    outcome = _in_this_thread(driver, runner)
+    letting_go.join()
+    hanging_up.join()
+    assert outcome.ending == "executor gone"
+    assert runner.closed
+    assert signal.getsignal(signal.SIGHUP) == before
+    left = {thread.name for thread in set(threading.enumerate()) - threads if "lane-link" in thread.name}
+    assert not left
+
+
+def test_a_lane_whose_parent_has_changed_ends(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor can also vanish without a signal: SIGKILL of Spark's daemon leaves workers to another parent."""
+    lane = Lane(driver)
+    lane.start()
+    driver.next(Arrived).end.send("go")
+    driver.next(Reported)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert lane.result().ending == "executor gone"
+
+
+def _in_this_thread(driver: Driver, runner: Runner) -> LaneOutcome:
+    task = LaneTask(0, 1, b"", {}, None, "client", driver.socket.address)
+    return run_lane(task, PIPELINE, lambda _pipeline, _task: runner, 0)

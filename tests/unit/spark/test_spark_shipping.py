@@ -1,0 +1,85 @@
+"""How a pipeline travels: user modules as code, installed ones by name, and what cannot travel is named."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keylane as kl
+from keylane.spark.lanes import lane_body, parallel_consumer
+from keylane.spark.shipping import pack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTINGS = {"bootstrap.servers": "b", "group.id": "g"}
+
+READ = """
+import pickle, sys
+pipeline, make = pickle.loads(sys.stdin.buffer.read())
+sys.stdout.write(f"{pipeline.handler(None)} {make.__module__} {'users_app' in sys.modules}")
+"""
+
+
+def elsewhere(data: bytes) -> str:
+    """What another process makes of it, one that does not have the test's modules."""
+    command = [sys.executable, "-c", READ]
+    return subprocess.run(command, input=data, capture_output=True, check=True, cwd="/").stdout.decode()
+
+
+def test_a_users_module_and_its_neighbour_travel_as_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_words.py").write_text("GREETING = 'hello'\ndef greet(name):\n    return f'{GREETING} {name}'\n")
+    (tmp_path / "users_app.py").write_text(
+        "from users_words import greet\ndef handle(record):\n    return greet('you')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import users_app  # type: ignore[import-not-found]
+
+    pipeline = kl.Pipeline(kafka=SETTINGS, topics=["t"], handler=users_app.handle)
+    assert elsewhere(pack(pipeline, parallel_consumer)) == "hello you keylane.spark.lanes False"
+    assert pickle.loads(pickle.dumps(users_app.handle)) is users_app.handle, "by name again once it is packed"
+
+
+def test_a_local_function_travels() -> None:
+    answer = "closed over"
+
+    def handle(record: kl.Record) -> str:
+        return answer
+
+    pipeline = kl.Pipeline(kafka=SETTINGS, topics=["t"], handler=handle)
+    assert elsewhere(pack(pipeline, parallel_consumer)).startswith("closed over ")
+
+
+def test_what_cannot_travel_is_named_with_the_way_out() -> None:
+    lock = threading.Lock()
+
+    def handle(record: kl.Record) -> None:
+        with lock:
+            pass
+
+    pipeline = kl.Pipeline(kafka=SETTINGS, topics=["t"], handler=handle)
+    with pytest.raises(kl.UsageError, match=r"cannot travel.*'_thread.lock'.*resource"):
+        pack(pipeline, parallel_consumer)
+
+
+def test_another_version_is_told_before_anything_is_unpickled() -> None:
+    assert lane_body(b"no pickle", "0.0.0")(iter([0])) == ["version", kl.__version__]
+
+
+def test_a_missing_keylane_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = lane_body(b"no pickle", kl.__version__)
+    monkeypatch.setitem(sys.modules, "keylane", None)
+    kind, text = body(iter([0]))
+    assert kind == "missing"
+    assert "keylane" in text
+
+
+def test_the_input_is_drained() -> None:
+    rows = iter([1, 2, 3])
+    lane_body(b"no pickle", "0.0.0")(rows)
+    assert next(rows, None) is None

@@ -1,0 +1,77 @@
+"""Group instance ids: taken over when nothing runs under them, waited for when something may."""
+
+from __future__ import annotations
+
+import pytest
+
+from keylane.errors import UsageError
+from keylane.spark import static_members
+from keylane.spark.static_members import StaticMembers
+
+
+class Clock:
+    """A clock that moves by what is slept."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(static_members, "time", made)
+    monkeypatch.setattr(static_members, "_ended_here", {})
+    return made
+
+
+def never() -> bool:
+    return False
+
+
+def test_ids_that_nobody_holds_are_free_at_once(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 2, 10.0, lambda: frozenset({"other-0", "lane-2"}))
+    assert members.ids == ("lane-0", "lane-1")
+    members.await_earlier(never)
+    assert clock.now == 1000.0
+
+
+def test_members_of_an_earlier_run_are_waited_for(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 2, 10.0, lambda: frozenset({"lane-1"} if clock.now < 1008 else ()))
+    members.await_earlier(never)
+    assert 1008 <= clock.now < 1009
+
+
+def test_members_that_do_not_expire_belong_to_another_query(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 2, 10.0, lambda: frozenset({"lane-0", "lane-1"}))
+    with pytest.raises(UsageError, match=r"'g' has had the members lane-0, lane-1 for 40 s.*name=.*members='dynamic'"):
+        members.await_earlier(never)
+
+
+def test_ids_that_a_query_of_this_process_ended_are_taken_over(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 2, 10.0, lambda: frozenset({"lane-0", "lane-1"}))
+    members.ended()
+    members.await_earlier(never)
+    assert clock.now == 1000.0
+    other_group = StaticMembers("h", "lane", 1, 10.0, lambda: frozenset({"lane-0"}))
+    with pytest.raises(UsageError):
+        other_group.await_earlier(never)
+
+
+def test_an_entry_after_the_session_timeout_is_somebody_elses(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 1, 10.0, lambda: frozenset({"lane-0"}))
+    members.ended()
+    clock.now += 60
+    with pytest.raises(UsageError):
+        members.await_earlier(never)
+
+
+def test_a_stop_ends_the_wait(clock: Clock) -> None:
+    members = StaticMembers("g", "lane", 1, 10.0, lambda: frozenset({"lane-0"}))
+    members.await_earlier(lambda: clock.now > 1003)
+    assert clock.now < 1005

@@ -1,0 +1,417 @@
+"""The supervisor against scripted lanes: real sockets, no Spark. What Spark and a lane's process do, the test does."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.engine.snapshot import PartitionSnapshot, Snapshot
+from keylane.errors import InternalError, PeerError
+from keylane.spark import supervisor as supervisor_module
+from keylane.spark.channel import Hello, LaneEnd
+from keylane.spark.jobs import JobFailure
+from keylane.spark.outcome import LaneFailure, LaneOutcome
+from keylane.spark.progress import QueryName
+from keylane.spark.query import LaneQuery
+from keylane.spark.restarts import RestartLimits
+from keylane.spark.supervisor import LanePlan, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from keylane.spark.jobs import JobResult
+    from keylane.spark.lanes import LaneTask
+
+PATIENCE_S = 10.0
+DIED = JobFailure("died", "Python worker exited unexpectedly (crashed)")
+
+
+class Launch:
+    """One job that the supervisor submitted, and the lane process that the test plays for it."""
+
+    def __init__(self, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
+        self.task: LaneTask = pickle.loads(shipment)
+        self.on_end = on_end
+
+    def connect(self, pid: int = 100, task_attempt: int = 0) -> LaneEnd:
+        hello = Hello(self.task.lane, self.task.launch, task_attempt, pid, 1, "host")
+        return LaneEnd(self.task.driver, hello)
+
+
+class Jobs:
+    """Spark, as the supervisor sees it."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.cancelled: list[int] = []
+        self.ignores_cancels = False
+        self.changed = threading.Condition()
+
+    def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
+        with self.changed:
+            self.launches.append(Launch(shipment, on_end))
+            self.changed.notify_all()
+
+    def cancel(self, lane: int) -> None:
+        self.cancelled.append(lane)
+        if self.ignores_cancels:
+            return
+        self.of(lane).on_end(JobFailure("cancelled", "SPARK_JOB_CANCELLED"))
+
+    def executor_of(self, lane: int) -> str | None:
+        return f"executor of {lane}"
+
+    def join(self, timeout_s: float) -> None:
+        pass
+
+    def of(self, lane: int, launch: int = 0) -> Launch:
+        """The lane's newest launch, or waits for the one of that number."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: bool(self._found(lane, launch)), PATIENCE_S), (
+                "the lane was not launched"
+            )
+            return self._found(lane, launch)[-1]
+
+    def _found(self, lane: int, launch: int) -> list[Launch]:
+        return [one for one in self.launches if one.task.lane == lane and launch in (0, one.task.launch)]
+
+
+PLAN = LanePlan(
+    query=QueryName("id", "run", None, "g", ("t",)),
+    lanes=2,
+    cargo=b"",
+    ending_offsets=None,
+    lane_settings=lambda lane: {"group.instance.id": f"lane-{lane}"},
+    limits=RestartLimits(max_failures=2),
+    drain_timeout_s=5.0,
+    session_timeout_s=5.0,
+    progress_interval_s=0.05,
+    recent_progress=10,
+    prepare=lambda _: None,
+    committed=dict,
+    closed=lambda: None,
+)
+
+
+class Query:
+    """A supervisor that runs, with its jobs and its handle."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.jobs = Jobs()
+        self.supervisor = Supervisor(replace(PLAN, **changes), self.jobs, "127.0.0.1", "127.0.0.1", b"key")
+        self.handle = LaneQuery(PLAN.query, self.supervisor)
+        self.supervisor.start()
+
+    def running(self, lane: int, launch: int = 1) -> LaneEnd:
+        """Connects the lane's process and waits until it is let go."""
+        end = self.jobs.of(lane, launch).connect()
+        assert end.receive(PATIENCE_S) == "go"
+        return end
+
+    def all_running(self) -> list[LaneEnd]:
+        return [self.running(lane) for lane in range(2)]
+
+    def finish(self, end: LaneEnd, lane: int, ending: Any = "stopped", snapshot: Snapshot | None = None) -> None:
+        end.close()
+        self.jobs.of(lane).on_end(LaneOutcome(ending, snapshot))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.handle.lanes
+            time.sleep(0.005)
+
+    def states(self) -> list[str]:
+        return [lane.state for lane in self.handle.lanes]
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
+    monkeypatch.setattr("keylane.spark.restarts.FIRST_WAIT_S", 0.01)
+    made: list[Query] = []
+
+    def make(**changes: Any) -> Query:
+        made.append(Query(**changes))
+        return made[-1]
+
+    yield make
+    for query in made:
+        query.supervisor.stop()
+        for lane, state in enumerate(query.states()):
+            if state != "ended":
+                query.jobs.cancel(lane)
+        assert query.supervisor.ended.wait(PATIENCE_S)
+
+
+def test_every_lane_is_launched_with_its_own_settings_and_let_go(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.until(lambda: query.states() == ["running", "running"])
+    assert [one.task.kafka["group.instance.id"] for one in query.jobs.launches] == ["lane-0", "lane-1"]
+    first = query.handle.lanes[0]
+    assert (first.pid, first.host, first.executor_id, first.launches) == (100, "host", "executor of 0", 1)
+    assert query.handle.isActive
+    assert query.handle.status["message"] == "2 of 2 lanes running"
+    for end in ends:
+        end.close()
+
+
+def test_stop_tells_lanes_and_returns_when_their_jobs_have_ended(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    stopping = threading.Thread(target=query.handle.stop)
+    stopping.start()
+    for lane, end in enumerate(ends):
+        assert end.receive(PATIENCE_S) == "stop"
+        assert stopping.is_alive()
+        query.finish(end, lane)
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    assert query.jobs.cancelled == []
+    assert (query.handle.isActive, query.handle.exception()) == (False, None)
+    assert query.handle.awaitTermination() is None
+    assert query.handle.awaitTermination(0) is True
+    assert query.handle.status == {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+
+
+def test_a_lane_without_a_process_is_cancelled_at_stop(queries: Callable[..., Query]) -> None:
+    query = queries()
+    end = query.running(0)
+    query.supervisor.stop()
+    assert end.receive(PATIENCE_S) == "stop"
+    query.finish(end, 0)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert query.jobs.cancelled == [1]
+    assert query.handle.exception() is None
+
+
+def test_a_lane_that_connects_during_stop_is_told_so(queries: Callable[..., Query]) -> None:
+    query = queries()
+    end = query.running(0)
+    query.jobs.ignores_cancels = True
+    query.supervisor.stop()
+    assert end.receive(PATIENCE_S) == "stop"
+    late = query.jobs.of(1).connect()
+    assert late.receive(PATIENCE_S) == "stop"
+    query.finish(end, 0)
+    query.finish(late, 1)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+
+
+def test_a_lane_that_does_not_stop_is_cancelled_in_the_end(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor_module, "STOP_SLACK_S", 0.1)
+    query = queries(drain_timeout_s=0.1)
+    ends = query.all_running()
+    query.handle.stop()
+    assert query.jobs.cancelled == [0, 1]
+    assert "lane 0 did not stop within 0 s" in caplog.text
+    for end in ends:
+        end.close()
+
+
+def test_a_lane_that_died_starts_again_and_its_counters_stay(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    part = PartitionSnapshot("t", 0, 5, 5, 4, 0, 5, 9)
+    ends[0].send(Snapshot(processed=5, in_flight=3, partitions=(part,)))
+    query.until(lambda: query.handle.snapshot().processed == 5)
+    assert query.handle.lanes[0].partitions == ("t-0",)
+    ends[0].close()
+    query.jobs.of(0).on_end(DIED)
+    again = query.running(0, launch=2)
+    again.send(Snapshot(processed=2, in_flight=1))
+    query.until(lambda: query.handle.snapshot().processed == 7)
+    merged = query.handle.snapshot()
+    assert (merged.in_flight, merged.partitions) == (1, ())
+    lane = query.handle.lanes[0]
+    assert (lane.launches, lane.failures, lane.state) == (2, 1, "running")
+    assert query.handle.lanes[1].launches == 1
+    for end in (again, ends[1]):
+        end.close()
+
+
+def test_counters_of_an_ended_lane_are_counted_once(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    ends[0].send(Snapshot(processed=5))
+    query.until(lambda: query.handle.snapshot().processed == 5)
+    query.supervisor.stop()
+    for lane, end in enumerate(ends):
+        query.finish(end, lane, "stopped", Snapshot(processed=6 + lane))
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert query.handle.snapshot().processed == 13
+
+
+def test_a_successor_waits_until_its_predecessors_process_has_ended(queries: Callable[..., Query]) -> None:
+    """The executor's JVM is gone, its Python worker still drains: the job has failed, the socket is open."""
+    query = queries()
+    ends = query.all_running()
+    query.jobs.of(0).on_end(DIED)
+    successor = query.jobs.of(0, launch=2).connect(pid=200)
+    query.until(lambda: query.states()[0] == "connected")
+    assert successor.receive(0.2) is None, "it must not start beside its predecessor"
+    ends[0].close()
+    assert successor.receive(PATIENCE_S) == "go"
+    for end in (successor, ends[1]):
+        end.close()
+
+
+def test_a_predecessor_that_is_silent_for_its_session_timeout_is_taken_for_lost(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries(session_timeout_s=0.3)
+    ends = query.all_running()
+    query.jobs.of(0).on_end(DIED)
+    successor = query.jobs.of(0, launch=2).connect(pid=200)
+    assert successor.receive(PATIENCE_S) == "go"
+    assert "process 100 on host has been silent" in caplog.text
+    for end in (successor, *ends):
+        end.close()
+
+
+def test_a_task_that_spark_started_again_counts_as_a_failure_and_goes_on(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    ends[0].send(Snapshot(processed=5))
+    query.until(lambda: query.handle.snapshot().processed == 5)
+    ends[0].close()
+    retried = query.jobs.of(0).connect(pid=300, task_attempt=1)
+    assert retried.receive(PATIENCE_S) == "go"
+    query.until(lambda: query.handle.lanes[0].pid == 300)
+    lane = query.handle.lanes[0]
+    assert (lane.launches, lane.failures) == (1, 1)
+    assert query.handle.snapshot().processed == 5
+    for end in (retried, ends[1]):
+        end.close()
+
+
+def test_too_many_failures_end_the_query_with_the_last_cause(queries: Callable[..., Query]) -> None:
+    query = queries()
+    end = query.running(1)
+    for launch in (1, 2, 3):
+        query.jobs.of(0, launch).on_end(DIED)
+    assert end.receive(PATIENCE_S) == "stop", "the other lanes drain"
+    query.finish(end, 1)
+    with pytest.raises(PeerError, match=r"lane 0 died: Python worker exited"):
+        query.handle.awaitTermination(PATIENCE_S)
+    assert isinstance(query.handle.exception(), PeerError)
+    assert len(query.jobs.launches) == 4
+
+
+@pytest.mark.parametrize(
+    "error", [kl.HandlerError("flights-0@3: ValueError: no"), kl.UsageError("no"), InternalError("no")]
+)
+def test_a_lasting_failure_ends_the_query_with_the_original_error(
+    queries: Callable[..., Query], error: Exception
+) -> None:
+    query = queries()
+    ends = query.all_running()
+    ends[0].close()
+    query.jobs.of(0).on_end(LaneOutcome("failed", Snapshot(processed=3), LaneFailure.of(error)))
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    query.finish(ends[1], 1)
+    with pytest.raises(type(error)) as caught:
+        query.handle.awaitTermination(PATIENCE_S)
+    assert str(caught.value) == str(error)
+    assert len(query.jobs.launches) == 2
+    assert query.handle.snapshot().processed == 3
+
+
+def test_a_failure_that_may_pass_starts_the_lane_again(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    ends[0].close()
+    query.jobs.of(0).on_end(LaneOutcome("failed", None, LaneFailure.of(PeerError("no broker"))))
+    again = query.running(0, launch=2)
+    for end in (again, ends[1]):
+        end.close()
+
+
+@pytest.mark.parametrize("ending", ["executor gone", "driver gone"])
+def test_a_lane_that_lost_its_executor_or_the_socket_starts_again(queries: Callable[..., Query], ending: str) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.finish(ends[0], 0, ending, Snapshot(processed=1))
+    again = query.running(0, launch=2)
+    for end in (again, ends[1]):
+        end.close()
+
+
+def test_a_job_cancelled_from_outside_ends_the_query(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.jobs.of(0).on_end(JobFailure("cancelled", "[SPARK_JOB_CANCELLED] Job 3 cancelled"))
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    query.finish(ends[1], 1)
+    with pytest.raises(PeerError, match="lane 0's Spark job was cancelled from outside the query"):
+        query.handle.awaitTermination(PATIENCE_S)
+    ends[0].close()
+
+
+def test_available_now_ends_when_lanes_say_so_and_the_broker_agrees(queries: Callable[..., Query]) -> None:
+    query = queries(ending_offsets={("t", 0): 9}, committed=lambda: {("t", 0): 9})
+    end = query.running(0)
+    assert query.jobs.of(0).task.ending_offsets == {("t", 0): 9}
+    part = PartitionSnapshot("t", 0, 7, 7, 6, 0, 7, 9)
+    query.finish(end, 0, "work done", Snapshot(processed=9, partitions=(part,)))
+    assert query.handle.awaitTermination(PATIENCE_S) is True
+    assert query.jobs.cancelled == [1], "a lane that never got a slot has nothing left to do"
+    last = query.handle.lastProgress
+    assert last is not None
+    assert last["sources"][0]["endOffset"] == {"t": {"0": 9}}
+    assert not query.handle.status["isDataAvailable"]
+
+
+def test_available_now_does_not_take_the_lanes_word_for_it(queries: Callable[..., Query]) -> None:
+    query = queries(ending_offsets={("t", 0): 9, ("t", 1): 0}, committed=lambda: {("t", 0): 8})
+    for lane, end in enumerate(query.all_running()):
+        query.finish(end, lane, "work done")
+    with pytest.raises(InternalError, match=r"group g has not committed all: t-0 at 8 of 9$"):
+        query.handle.awaitTermination(PATIENCE_S)
+
+
+def test_what_prepare_raises_is_what_the_query_fails_with(queries: Callable[..., Query]) -> None:
+    def prepare(_: object) -> None:
+        raise kl.UsageError("another query runs under this name")
+
+    query = queries(prepare=prepare)
+    with pytest.raises(kl.UsageError, match="another query"):
+        query.handle.awaitTermination(PATIENCE_S)
+    assert query.jobs.launches == []
+
+
+def test_lanes_without_a_slot_are_named(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor_module, "UNSCHEDULED_WARNING_S", 0.1)
+    query = queries()
+    end = query.running(0)
+    query.until(lambda: "no task slot for lane 1 of group g" in caplog.text)
+    query.until(lambda: len(query.handle.recentProgress) > 5)
+    assert caplog.text.count("no task slot") == 1
+    end.close()
+
+
+def test_recent_progress_is_bounded_and_ends_with_the_last(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.until(lambda: len(query.handle.recentProgress) == 10)
+    query.until(lambda: query.handle.recentProgress[0]["batchId"] > 0)
+    assert query.handle.recentProgress[-1] == query.handle.lastProgress
+    for end in ends:
+        end.close()
+
+
+def test_await_termination_returns_false_while_the_query_runs(queries: Callable[..., Query]) -> None:
+    query = queries()
+    assert query.handle.awaitTermination(0.01) is False
+    with pytest.raises(kl.UsageError, match="timeout=-1"):
+        query.handle.awaitTermination(-1)
