@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.broker import data_folder
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
+from keylane.coordinator.coordinator import Coordinator
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
 
@@ -48,7 +49,16 @@ class Node:
         self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
         self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
-        self.coordinator: Any = None
+        # One thread of its own: no commit waits for a sync of some topic's log.
+        self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
+        self.coordinator = Coordinator(
+            filesystem=filesystem,
+            folder=f"{folder.path}/{data_folder.COORDINATOR}",
+            executor=self._journal_executor,
+            options=config,
+            partition_count=self.topics.partition_count,
+            clock=clock,
+        )
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
@@ -67,6 +77,7 @@ class Node:
         except BaseException:
             if node is not None:
                 node.executor.shutdown()
+                node._journal_executor.shutdown()
             folder.lock.release()
             raise
         return node
@@ -76,16 +87,19 @@ class Node:
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         try:
+            await self.coordinator.close()
             snapshots = await self.topics.close()
             await asyncio.get_running_loop().run_in_executor(self.executor, self._leave_snapshots, snapshots)
         finally:
             self.executor.shutdown()
+            self._journal_executor.shutdown()
             self._folder.lock.release()
 
     async def _load(self) -> None:
         snapshots = self._take_snapshots()
         self.topics.load(snapshots, is_new=self._folder.is_new)
         self.producer_ids.load()
+        await self.coordinator.start()
         self._keep_house()
 
     def _keep_house(self) -> None:

@@ -1,0 +1,59 @@
+"""DescribeGroups (15), versions 0-5: a group's state, protocol and members.
+
+v3: authorized operations; v4: group instance ids; v5: flexible. A group that is not known is Dead, without an error.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.coordinator import codes
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 15
+MIN_VERSION = 0
+MAX_VERSION = 5
+LACKS = "authorized operations (there is no authorization)"
+
+NOT_ASKED = -2_147_483_648
+"""Authorized operations when the client did not ask for them, or they are not known."""
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    module = response_module("describe_groups", header.api_version)
+    groups = tuple(_describe(group, node, module) for group in request.groups)
+    return entity(module.DescribeGroupsResponse, throttle_time=datetime.timedelta(0), groups=groups)
+
+
+def _describe(group_id: str, node: Node, module: Any) -> Any:
+    error, group = node.coordinator.describe(group_id)
+    is_known = error == codes.NONE
+    members = tuple(
+        entity(
+            module.DescribedGroupMember,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata,
+            member_assignment=member.assignment,
+        )
+        for member in group.members
+    )
+    return entity(
+        module.DescribedGroup,
+        error_code=ErrorCode(error),
+        group_id=group_id,
+        group_state=group.state if is_known else "",
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=members if is_known else (),
+        authorized_operations=NOT_ASKED,
+    )

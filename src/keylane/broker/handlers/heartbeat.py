@@ -1,0 +1,25 @@
+"""Heartbeat (12), versions 0-4: a member is alive, and learns of rebalances.
+
+v3: static members; v4: flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keylane.wire.encoders_groups import encode_heartbeat
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 12
+MIN_VERSION = 0
+MAX_VERSION = 4
+LACKS = "nothing"
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> bytes:
+    instance_id = getattr(request, "group_instance_id", None)
+    error = node.coordinator.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
+    return encode_heartbeat(header.api_version, error)

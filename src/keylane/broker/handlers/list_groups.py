@@ -1,0 +1,42 @@
+"""ListGroups (16), versions 0-5: all groups, also those that only ever committed.
+
+v3: flexible; v4: filter by state, and the state (KIP-518); v5: filter by type, and the type (KIP-848; all are classic).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 16
+MIN_VERSION = 0
+MAX_VERSION = 5
+LACKS = "nothing"
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    module = response_module("list_groups", header.api_version)
+    error, listed = node.coordinator.list_groups(
+        getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+    )
+    groups = tuple(
+        entity(
+            module.ListedGroup,
+            group_id=group.group,
+            protocol_type=group.protocol_type,
+            group_state=group.state,
+            group_type=group.group_type,
+        )
+        for group in listed
+    )
+    return entity(
+        module.ListGroupsResponse, throttle_time=datetime.timedelta(0), error_code=ErrorCode(error), groups=groups
+    )

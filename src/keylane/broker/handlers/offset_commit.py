@@ -1,0 +1,73 @@
+"""OffsetCommit (8), versions 2-9: store a member's offsets, all or nothing, durably.
+
+v2-4: retention time; v6: leader epoch; v7: static members; v8: flexible; v9: GROUP_ID_NOT_FOUND. A partition that is
+unknown, or whose metadata is too large, is refused alone; the others are committed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from keylane.coordinator import codes
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.offset_service import CommitRequest
+from keylane.storage.filesystem import StorageError
+from keylane.wire.encoders_groups import CommittedTopic, encode_offset_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 8
+MIN_VERSION = 2
+MAX_VERSION = 9
+LACKS = "member epochs of the consumer protocol (KIP-848)"
+
+LEADER_EPOCH_VERSION = 6
+STATIC_MEMBERS_VERSION = 7
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
+    version = header.api_version
+    topics = [_columns(topic, version) for topic in request.topics]
+    result = node.coordinator.commit(
+        CommitRequest(
+            request.group_id,
+            topics,
+            request.member_id,
+            request.group_instance_id if version >= STATIC_MEMBERS_VERSION else None,
+            request.generation_id_or_member_epoch,
+            request.retention_time // _MILLISECOND if version <= 4 else -1,
+            version,
+        )
+    )
+    if isinstance(result, int):
+        return encode_offset_commit(version, _refused(topics, result))
+    if result.durable is not None:
+        try:
+            await result.durable
+        except StorageError:
+            return encode_offset_commit(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
+    rows = zip(topics, result.errors, strict=True)
+    return encode_offset_commit(version, [CommittedTopic(topic[0], topic[1], errors) for topic, errors in rows])
+
+
+def _columns(topic: Any, version: int) -> TopicCommit:
+    partitions = topic.partitions
+    has_epochs = version >= LEADER_EPOCH_VERSION
+    has_metadata = any(partition.committed_metadata for partition in partitions)
+    return TopicCommit(
+        topic.name,
+        [partition.partition_index for partition in partitions],
+        [partition.committed_offset for partition in partitions],
+        [p.committed_leader_epoch for p in partitions] if has_epochs else [-1] * len(partitions),
+        [p.committed_metadata or "" for p in partitions] if has_metadata else None,
+    )
+
+
+def _refused(topics: Sequence[TopicCommit], error: int) -> list[CommittedTopic]:
+    return [CommittedTopic(topic[0], topic[1], [error] * len(topic[1])) for topic in topics]
