@@ -194,6 +194,7 @@ class TopicRegistry:
         Raises `KeyError` when it does not exist (any more), and `StorageError`.
         """
         async with self._change:
+            self._check_failure()
             topic = self._topics.pop(name)
             del self._names[topic.topic_id]
             topic.state = DELETING
@@ -223,8 +224,7 @@ class TopicRegistry:
 
     async def _in_executor(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run a change of files. After an error the state on disk is unknown, so no more changes are taken."""
-        if self._failure is not None:
-            raise self._failure
+        self._check_failure()
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, functools.partial(work, *arguments))
@@ -234,6 +234,10 @@ class TopicRegistry:
                 "restart the broker"
             )
             raise self._failure from error
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _entries(self) -> list[dict[str, Any]]:
         return [

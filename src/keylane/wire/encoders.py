@@ -76,7 +76,7 @@ class ProducedPartition(NamedTuple):
 
 
 _PRODUCED = struct.Struct(">ihqq")
-_LOG_APPEND_TIME_UNUSED = -1
+_NO_APPEND_TIME = -1
 """Topics keep the producer's timestamps (CreateTime), so no append time is given."""
 
 
@@ -91,9 +91,7 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
         parts += (write_string(name), write_length(len(partitions)))
         for partition in partitions:
             parts.append(
-                _PRODUCED.pack(
-                    partition.partition, partition.error_code, partition.base_offset, _LOG_APPEND_TIME_UNUSED
-                )
+                _PRODUCED.pack(partition.partition, partition.error_code, partition.base_offset, _NO_APPEND_TIME)
             )
             if version >= 5:
                 parts.append(int64(partition.log_start_offset))

@@ -1,0 +1,91 @@
+"""Hand-written encoders against kio's readers, byte for byte: every field is where the reader expects it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.serial import readers
+
+from keylane.broker.dispatch import load_apis
+from keylane.testing.protocol import decode_answer
+from keylane.wire import encoders
+from keylane.wire.encoders import FetchedPartition, ProducedPartition, encode_fetch, encode_produce
+from keylane.wire.versions import encode_response
+
+names = st.text(max_size=30).filter(lambda text: len(text.encode()) < 100)
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
+error_codes = st.sampled_from([0, 1, 2, 3, 10, 45, 56, 87, -1])
+
+
+def response(api: str, version: int, parts: list[bytes]) -> Any:
+    """Decode a body as a client does, and check that kio writes the very same bytes."""
+    body = b"".join(parts)
+    is_flexible = version >= {"produce": 9, "fetch": 12}[api]
+    correlation_id, entity = decode_answer(api, version, b"\0\0\0\7" + (b"\0" if is_flexible else b"") + body)
+    assert correlation_id == 7
+    return entity, body
+
+
+produced = st.builds(ProducedPartition, int32s, error_codes, int64s, int64s, st.none() | st.text(max_size=50))
+produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=4)
+
+
+@given(st.integers(3, 11), produced_topics)
+def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]) -> None:
+    entity, body = response("produce", version, encode_produce(version, topics))
+    assert len(entity.responses) == len(topics)
+    for found, (name, partitions) in zip(entity.responses, topics, strict=True):
+        assert found.name == name
+        for answer, partition in zip(found.partition_responses, partitions, strict=True):
+            assert answer.index == partition.partition
+            assert answer.error_code == partition.error_code
+            assert answer.base_offset == partition.base_offset
+            assert getattr(answer, "log_append_time", None) is None
+            if version >= 5:
+                assert answer.log_start_offset == partition.log_start_offset
+            if version >= 8:
+                assert answer.error_message == partition.error_message
+                assert answer.record_errors == ()
+    assert encode_response(entity) == body
+
+
+fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300))
+fetched_topics = st.lists(st.tuples(names, st.lists(fetched, max_size=4)), max_size=4)
+
+
+@given(st.integers(4, 12), fetched_topics, error_codes)
+def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], error_code: int) -> None:
+    entity, body = response("fetch", version, encode_fetch(version, topics, error_code=error_code))
+    if version >= 7:
+        assert (entity.error_code, entity.session_id) == (error_code, 0)
+    for found, (name, partitions) in zip(entity.responses, topics, strict=True):
+        assert found.topic == name
+        for answer, partition in zip(found.partitions, partitions, strict=True):
+            assert answer.partition_index == partition.partition
+            assert answer.error_code == partition.error_code
+            assert answer.high_watermark == answer.last_stable_offset == partition.high_watermark
+            assert answer.records == partition.records
+            assert answer.aborted_transactions is None
+            if version >= 5:
+                assert answer.log_start_offset == partition.log_start_offset
+            if version >= 11:
+                assert answer.preferred_read_replica == -1
+    assert encode_response(entity) == body
+
+
+@given(st.integers(0, 2**31 - 1), st.none() | names)
+def test_primitives(number: int, text: str | None) -> None:
+    assert readers.read_unsigned_varint(encoders.unsigned_varint(number), 0)[0] == number
+    assert readers.read_compact_string_nullable(encoders.compact_string(text), 0)[0] == text
+    assert readers.read_nullable_legacy_string(encoders.string(text), 0)[0] == text
+    assert readers.read_legacy_array_length(encoders.array_length(number), 0)[0] == number
+    assert readers.read_compact_array_length(encoders.compact_array_length(number % 2**30), 0)[0] == number % 2**30
+
+
+def test_every_version_that_is_offered_has_a_test_here() -> None:
+    apis = {api.name: api for api in load_apis().values()}
+    assert (apis["produce"].min_version, apis["produce"].max_version) == (3, 11)
+    assert (apis["fetch"].min_version, apis["fetch"].max_version) == (4, 12)

@@ -1,0 +1,127 @@
+"""One suite for both implementations of the file-system port, and what only the simulated one does."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.storage.filesystem import FileSystem, OsFileSystem
+from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(params=["os", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
+    if request.param == "os":
+        return OsFileSystem(), str(tmp_path)
+    filesystem = SimulatedFileSystem()
+    filesystem.mkdir("/work")
+    return filesystem, "/work"
+
+
+def test_append_read_truncate(place: tuple[FileSystem, str]) -> None:
+    filesystem, folder = place
+    file = filesystem.open_append(f"{folder}/a")
+    assert file.path == f"{folder}/a"
+    file.write(b"abc")
+    file.write(memoryview(b"defgh")[1:])
+    file.sync()
+    assert file.size == 7
+    assert file.read(2, 3) == b"cef"
+    assert file.read(5, 100) == b"gh"
+    assert file.read(7, 1) == b""
+    file.truncate(4)
+    file.write(b"Z")
+    assert file.size == 5
+    file.close()
+    again = filesystem.open_append(f"{folder}/a")
+    assert again.size == 5
+    assert filesystem.read(f"{folder}/a") == b"abceZ"
+    again.close()
+
+
+def test_folders_and_names(place: tuple[FileSystem, str]) -> None:
+    filesystem, folder = place
+    filesystem.mkdir(f"{folder}/d")
+    with pytest.raises(FileExistsError):
+        filesystem.mkdir(f"{folder}/d")
+    filesystem.open_append(f"{folder}/d/x").close()
+    filesystem.open_append(f"{folder}/b").close()
+    filesystem.sync_dir(f"{folder}/d")
+    assert filesystem.listdir(folder) == ["b", "d"]
+    assert filesystem.is_dir(f"{folder}/d")
+    assert not filesystem.is_dir(f"{folder}/b")
+    assert filesystem.exists(f"{folder}/d/x")
+    filesystem.rename(f"{folder}/b", f"{folder}/c")
+    filesystem.remove_tree(f"{folder}/d")
+    assert filesystem.listdir(folder) == ["c"]
+    filesystem.remove(f"{folder}/c")
+    assert not filesystem.exists(f"{folder}/c")
+    with pytest.raises(FileNotFoundError):
+        filesystem.read(f"{folder}/c")
+
+
+def test_write_atomic_replaces_the_whole_file(place: tuple[FileSystem, str]) -> None:
+    filesystem, folder = place
+    filesystem.write_atomic(f"{folder}/state", b"a long first content")
+    filesystem.write_atomic(f"{folder}/state", b"short")
+    assert filesystem.read(f"{folder}/state") == b"short"
+    assert filesystem.listdir(folder) == ["state"]
+
+
+def test_a_lock_is_exclusive_until_it_is_released(place: tuple[FileSystem, str]) -> None:
+    filesystem, folder = place
+    lock = filesystem.lock(f"{folder}/.lock")
+    assert lock is not None
+    assert filesystem.lock(f"{folder}/.lock") is None
+    lock.release()
+    again = filesystem.lock(f"{folder}/.lock")
+    assert again is not None
+    again.release()
+
+
+def test_a_crash_forgets_names_and_bytes_that_were_not_synced() -> None:
+    filesystem = SimulatedFileSystem()
+    file = filesystem.open_append("/a")
+    file.write(b"durable")
+    file.sync()
+    assert not filesystem.after_crash().exists("/a"), "its name was never synced"
+    filesystem.sync_dir("/")
+    file.write(b"1234")
+    assert filesystem.after_crash().read("/a") == b"durable"
+    assert filesystem.after_crash(content="kept").read("/a") == b"durable1234"
+    assert filesystem.after_crash(content="torn", torn_share=0.5).read("/a") == b"durable12"
+    assert filesystem.after_crash(content="zeroed").read("/a") == b"durable\0\0\0\0"
+
+
+def test_an_atomic_write_is_whole_or_not_at_all_at_every_operation() -> None:
+    filesystem = SimulatedFileSystem()
+    filesystem.write_atomic("/state", b"old")
+    start = filesystem.operations
+    filesystem.write_atomic("/state", b"new")
+    for operation in range(start + 1, filesystem.operations + 1):
+        crashing = SimulatedFileSystem()
+        crashing.write_atomic("/state", b"old")
+        crashing.crash_at(operation)
+        with pytest.raises(SimulatedCrashError):
+            crashing.write_atomic("/state", b"new")
+        for found in (crashing.after_crash(), crashing.after_crash(names="kept", content="torn")):
+            assert found.read("/state") in (b"old", b"new")
+
+
+def test_faults_come_where_they_were_asked_for() -> None:
+    filesystem = SimulatedFileSystem()
+    filesystem.fail_at(2, OSError(errno.ENOSPC, "no space left"))
+    file = filesystem.open_append("/a")
+    with pytest.raises(OSError, match="no space left"):
+        file.write(b"abcd")
+    assert file.size == 2, "a failed write may leave some of its bytes"
+    filesystem.crash_at(3)
+    for _ in range(2):
+        with pytest.raises(SimulatedCrashError):
+            file.sync()
+    assert filesystem.history == ["create /a", "write /a", "sync /a"]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from keylane.storage.filesystem import StorageError
+from keylane.storage.group_sync import JOIN_LIMIT_BYTES, GroupSync
+from keylane.testing.executor import InlineExecutor
+
+
+class Recorder:
+    """A file that writes down what is done to it, and may hold a sync up or fail it."""
+
+    path = "/recorder"
+
+    def __init__(self) -> None:
+        self.done: list[bytes | str] = []
+        self.has_written = threading.Event()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.done.append(bytes(data))
+        self.has_written.set()
+
+    def sync(self) -> None:
+        assert self.may_sync.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.done.append("sync")
+
+
+def test_appends_of_one_turn_share_one_write_and_one_sync() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        marks: list[int] = []
+        group = GroupSync(file, InlineExecutor(), on_synced=marks.append)
+        rounds = [group.append(b"%d" % number, number) for number in range(3)]
+        assert file.done == []
+        assert not group.is_idle
+        await asyncio.gather(*rounds)
+        assert file.done == [b"012", "sync"]
+        assert marks == [2]
+        assert group.is_idle
+
+    asyncio.run(scenario())
+
+
+def test_what_is_appended_during_a_sync_goes_into_the_next_round() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        marks: list[int] = []
+        with ThreadPoolExecutor(1) as executor:
+            group = GroupSync(file, executor, on_synced=marks.append)
+            file.may_sync.clear()
+            first = group.append(b"a", 1)
+            await asyncio.to_thread(file.has_written.wait, 10)
+            second = [group.append(b"b", 2), group.append(b"c", 3)]
+            assert second[0] is not first
+            await asyncio.sleep(0)
+            assert not first.done()
+            file.may_sync.set()
+            await first
+            assert marks[0] == 1
+            await asyncio.gather(*second)
+        assert file.done == [b"a", "sync", b"bc", "sync"]
+        assert marks == [1, 3]
+
+    asyncio.run(scenario())
+
+
+def test_steps_run_in_order_with_writes_and_large_pieces_are_not_joined() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        group = GroupSync(file, InlineExecutor())
+        large = b"x" * (JOIN_LIMIT_BYTES + 1)
+        group.append(b"a")
+        group.append(b"b")
+        group.run(lambda: file.done.append("step"))
+        group.append(b"c")
+        group.append(large)
+        await group.append(b"d")
+        assert file.done == [b"ab", "step", b"c", large, b"d", "sync"]
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_is_for_good_and_reaches_every_waiter() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        marks: list[int] = []
+        with ThreadPoolExecutor(1) as executor:
+            group = GroupSync(file, executor, on_synced=marks.append)
+            file.may_sync.clear()
+            file.error = OSError(5, "broken")
+            first = group.append(b"a", 1)
+            await asyncio.to_thread(file.has_written.wait, 10)
+            second = group.append(b"b", 2)
+            file.may_sync.set()
+            for waiting in (first, second):
+                with pytest.raises(StorageError, match=r"/recorder: .*broken; nothing more is written"):
+                    await waiting
+            file.error = None
+            with pytest.raises(StorageError):
+                group.append(b"c")
+            with pytest.raises(StorageError):
+                group.run(lambda: None)
+            with pytest.raises(StorageError):
+                await group.flush()
+            await group.close()
+        assert file.done == [b"a"], "the second round is not even written"
+        assert marks == []
+
+    asyncio.run(scenario())
+
+
+def test_a_waiter_that_is_cancelled_takes_nobody_with_it() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        with ThreadPoolExecutor(1) as executor:
+            group = GroupSync(file, executor)
+            file.may_sync.clear()
+
+            async def wait() -> str:
+                await group.append(b"a")
+                return "durable"
+
+            tasks = [asyncio.create_task(wait()) for _ in range(2)]
+            await asyncio.to_thread(file.has_written.wait, 10)
+            tasks[0].cancel()
+            await asyncio.sleep(0)
+            file.may_sync.set()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1] == "durable"
+
+    asyncio.run(scenario())
+
+
+def test_flush_and_close_wait_for_what_was_appended() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        group = GroupSync(file, InlineExecutor())
+        await group.flush()
+        group.append(b"a")
+        await group.flush()
+        assert file.done == [b"a", "sync"]
+        group.append(b"b")
+        await group.close()
+        assert file.done[2:] == [b"b", "sync"]
+        assert group.pending is None
+
+    asyncio.run(scenario())
