@@ -3,8 +3,6 @@
 A command is a module of this package with `add_parser(subparsers)`, which sets `func`: arguments to exit code. Only the
 one that is asked for is imported, and it imports what it needs when it runs, so that `keylane broker` starts without
 Spark, Kafka clients or progress bars.
-
-Exit codes: 0 done; 1 something failed; 2 wrong usage; 130 interrupted (Ctrl-C) before the end.
 """
 
 from __future__ import annotations
@@ -18,16 +16,13 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import keylane
+from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from keylane.errors import InternalError, KeylaneError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 COMMANDS = ("demo", "run", "broker", "groups")
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 EXAMPLES = """\
 examples:

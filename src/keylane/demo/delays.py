@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,14 @@ def read_rows(servers: str, topic: str) -> list[Row]:
 
 
 def write_parquet(rows: list[Row], path: Path) -> None:
-    """One Parquet file by pyarrow, for runs without Spark."""
+    """A folder with one Parquet file, by pyarrow, for runs without Spark; replaces what an earlier run wrote there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema()), path)
+    if path.exists():
+        shutil.rmtree(path)
+    path.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema()), path / "part-00000.parquet")
 
 
 def delay_table(delays: Iterable[Delay]) -> Table:
@@ -95,7 +99,7 @@ def delay_table(delays: Iterable[Delay]) -> Table:
     for delay in delays:
         rows[delay.carrier][delay.weather] = delay
     shown = [weather for weather in WEATHERS if any(weather in cells for cells in rows.values())]
-    table = Table(title="Mean departure delay in minutes, by carrier and weather at departure", title_justify="left")
+    table = Table()
     table.add_column("carrier")
     table.add_column("flights", justify="right")
     for weather in shown:

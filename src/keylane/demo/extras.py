@@ -7,8 +7,13 @@ import importlib.util
 from keylane.errors import PeerError
 
 
+def installed(package: str) -> bool:
+    """Whether the package could be imported; it is not."""
+    return importlib.util.find_spec(package) is not None
+
+
 def require(*packages: str, extra: str = "demo") -> None:
     """Raises `PeerError`, naming the pip command, when one of the packages is not installed."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    missing = [package for package in packages if not installed(package)]
     if missing:
         raise PeerError(f"{' and '.join(missing)} not installed: run `pip install 'keylane[{extra}]'`")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 DEFAULT_RECORDS: dict[Ordering, int] = {"key": 20_000, "unordered": 20_000, "partition": 3_000}
 """PARTITION works on 8 records at once, so at 50 ms each it does 160 a second at best."""
 
-PARTITIONS = 8
-
 MAX_LANES = 64
 """More lanes than partitions only stand by; far more are a slip of the keyboard."""
 
@@ -32,6 +30,8 @@ class DemoOptions:
     lanes: int = 4
     master: str | None = None
     """Spark's master; None gives each lane a task slot in this machine and leaves one free."""
+    spark_conf: tuple[tuple[str, str], ...] = ()
+    """More settings of the session, by Spark's own names."""
     bootstrap: str | None = None
     """An Apache Kafka to use; None starts the embedded broker."""
     keep: Path | None = None
@@ -53,8 +53,9 @@ class DemoOptions:
             raise UsageError(f"--latency-ms {self.latency_ms}: give a number of milliseconds from 0")
         if self.max_concurrency < self.lanes:
             raise UsageError(f"--max-concurrency {self.max_concurrency}: give at least one a lane ({self.lanes})")
-        if self.master is not None and not self.spark:
-            raise UsageError(f"--master {self.master}: leave it out with --no-spark, which runs in this process")
+        if not self.spark and (self.master is not None or self.spark_conf):
+            name, value = ("--master", self.master) if self.master else ("--conf", "=".join(self.spark_conf[0]))
+            raise UsageError(f"{name} {value}: leave it out with --no-spark, which runs in this process")
         if self.bootstrap is not None and not _is_address_list(self.bootstrap):
             raise UsageError(f"--bootstrap {self.bootstrap}: give HOST:PORT (several with commas)")
 

@@ -159,6 +159,18 @@ class Admin:
                 created.add(name)
         return created
 
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Delete topics, and what groups have committed in them; one that does not exist is passed over."""
+        names = list(topics)
+        if not names:
+            return
+        for name, future in self._client.delete_topics(names, request_timeout=self._timeout_s).items():
+            try:
+                self._result(f"delete the topic {name!r}", future)
+            except _RefusedError as refused:
+                if refused.code not in _NO_PARTITION:
+                    raise
+
     def log_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log end offset of each partition (the next offset to be written); None for one that does not exist."""
         return self._offsets(partitions, OffsetSpec.latest(), "log end")  # type: ignore[no-untyped-call]

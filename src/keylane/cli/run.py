@@ -1,0 +1,215 @@
+"""`keylane run`: runs the pipeline in a user's file, in this process or on Spark lanes, and shows how far it is.
+
+Exit codes: 0 when all was done (`--available-now`), or when a run without an end was stopped by Ctrl-C or SIGTERM: it
+has drained and committed, which is all that it was asked for. 130 when `--available-now` was stopped before its end. 1
+when something failed, 2 for wrong usage and for errors in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.cli.arguments import assignment
+from keylane.cli.exits import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from keylane.demo.progress import Progress
+    from keylane.demo.stop import StopRequest
+    from keylane.engine.snapshot import Snapshot
+    from keylane.options import Pipeline
+
+DESCRIPTION = """\
+Runs the keylane.Pipeline that FILE assigns at its top level. Without --available-now it runs until Ctrl-C or SIGTERM;
+it then finishes what is in flight, commits, and exits with 0.
+"""
+
+SHOW_INTERVAL_S = 0.25
+JSON_INTERVAL_S = 1.0
+RATE_WINDOW_S = 2.0
+"""The shown rate is over this long."""
+
+WAIT_S = 0.25
+"""Between two looks for a stop request while lanes run."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `keylane run`."""
+    parser = subparsers.add_parser("run", help="run the pipeline in a file", description=DESCRIPTION)
+    add = parser.add_argument
+    add("file", metavar="FILE[:NAME]", help="a Python file with a keylane.Pipeline; NAME when it has several")
+    add("--spark", metavar="MASTER", help="run on Spark lanes, for example 'local[4]'; default: in this process")
+    add("--lanes", type=int, metavar="N", help="Spark lanes (default: as many as leave one task slot free)")
+    add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
+    add("--available-now", action="store_true", help="end when what is in the topics now is done")
+    add("--json", action="store_true", help="a JSON object a second, and a last one, on standard output")
+    parser.set_defaults(func=run)
+
+
+class Running(Protocol):
+    """What can be watched: a `ParallelConsumer`, or a query of lanes."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from keylane.cli.pipeline_file import load_pipeline
+    from keylane.cli.progress import progress_on
+    from keylane.cli.signals import stopping
+    from keylane.demo.stop import StopRequest
+    from keylane.errors import UsageError
+
+    if args.spark is None and (args.lanes is not None or args.conf):
+        option = "--lanes" if args.lanes is not None else "--conf"
+        raise UsageError(f"{option} goes with --spark MASTER: give that too, or leave {option} out")
+    pipeline = load_pipeline(args.file)
+    stop = StopRequest()
+    watch = Watch(progress_on(sys.stderr if args.json else sys.stdout), as_json=args.json)
+    with stopping(stop):
+        if args.spark is None:
+            run_here(pipeline, watch, stop, available_now=args.available_now)
+        else:
+            run_on_spark(pipeline, watch, stop, args)
+    watch.summary(stopped=stop.requested)
+    return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
+
+
+def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, *, available_now: bool) -> None:
+    """One `ParallelConsumer` in this process."""
+    from keylane.consumer import ParallelConsumer
+
+    with (
+        ParallelConsumer(pipeline, ending_offsets="latest" if available_now else None) as consumer,
+        watch.watching(consumer, f"{_what(pipeline)} in this process"),
+        stop.calling(consumer.stop),
+    ):
+        consumer.run()
+
+
+def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
+    """Lanes of a session of our own."""
+    from keylane.demo.extras import require
+
+    require("pyspark", "pyarrow", "cloudpickle", extra="spark")
+    import keylane.spark
+
+    with watch.progress.step(f"Starting Spark on {args.spark}"):
+        spark = keylane.spark.session(args.spark, f"keylane {pipeline.group_id}", **dict(args.conf))
+    try:
+        trigger = {"availableNow": True} if args.available_now else None
+        query = keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger)
+        try:
+            with watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"):
+                while not query.awaitTermination(WAIT_S):
+                    if stop.requested:
+                        query.stop()
+        finally:
+            query.stop()
+    finally:
+        spark.stop()
+
+
+def _what(pipeline: Pipeline) -> str:
+    return f"{', '.join(pipeline.topics)} for group {pipeline.group_id}"
+
+
+class Watch:
+    """Looks at a running pipeline from a thread of its own and tells people, or machines, what it sees."""
+
+    def __init__(self, progress: Progress, *, as_json: bool) -> None:
+        self.progress = progress
+        self._as_json = as_json
+        self._started = time.monotonic()
+        self._last: Snapshot | None = None
+
+    @contextmanager
+    def watching(self, running: Running, title: str) -> Iterator[None]:
+        """Show what runs until the block ends; the last look is taken then."""
+        ended = threading.Event()
+        with self.progress.step(title) as step:
+            thread = threading.Thread(target=self._watch, args=(running, step.update, ended), name="keylane-watch")
+            thread.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
+                self._last = running.snapshot()
+
+    def summary(self, *, stopped: bool) -> None:
+        """The last word: how much was done, and where the group's partitions stand."""
+        snapshot = self._last
+        assert snapshot is not None
+        seconds = time.monotonic() - self._started
+        if self._as_json:
+            self._print_json("summary", snapshot, seconds, stopped=stopped)
+        for line in summary_lines(snapshot, seconds, stopped=stopped):
+            self.progress.say(line)
+
+    def _watch(self, running: Running, update: Callable[..., None], ended: threading.Event) -> None:
+        history: list[tuple[float, int]] = []
+        printed = time.monotonic()
+        while not ended.wait(SHOW_INTERVAL_S):
+            now, snapshot = time.monotonic(), running.snapshot()
+            history.append((now, snapshot.processed))
+            while now - history[0][0] > RATE_WINDOW_S:
+                del history[0]
+            update(snapshot.processed, note_of(snapshot, _rate(history)))
+            if self._as_json and now - printed >= JSON_INTERVAL_S:
+                printed = now
+                self._print_json("progress", snapshot, now - self._started)
+
+    def _print_json(self, event: str, snapshot: Snapshot, seconds: float, **more: Any) -> None:
+        rest = {"seconds": round(seconds, 3), "lag": lag_of(snapshot), **more}
+        print(json.dumps({"event": event, **rest, **snapshot.to_dict()}), flush=True)
+
+
+def _rate(history: list[tuple[float, int]]) -> float:
+    (first_at, first), (last_at, last) = history[0], history[-1]
+    return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+
+
+def lag_of(snapshot: Snapshot) -> int | None:
+    """Over the partitions whose lag is known; None when none is."""
+    lags = [partition.lag for partition in snapshot.partitions if partition.lag is not None]
+    return sum(lags) if lags else None
+
+
+def note_of(snapshot: Snapshot, rate: float) -> str:
+    """One short line about now; what is zero and would be bad is left out."""
+    lag = lag_of(snapshot)
+    parts = [f"{rate:,.0f}/s", f"{snapshot.in_flight} in flight"]
+    parts += [f"lag {lag:,}"] if lag is not None else []
+    parts += [f"{count:,} {what}" for what, count in _troubles(snapshot)]
+    return ", ".join(parts)
+
+
+def summary_lines(snapshot: Snapshot, seconds: float, *, stopped: bool) -> list[str]:
+    """Where it stands, a line for the run and one for each partition that is not at its end."""
+    troubles = "".join(f", {count:,} {what}" for what, count in _troubles(snapshot))
+    head = "stopped" if stopped else "done"
+    lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}"]
+    for one in snapshot.partitions:
+        if one.lag != 0:
+            end = "?" if one.log_end_offset is None else f"{one.log_end_offset:,}"
+            committed = "nothing" if one.committed is None else f"{one.committed:,}"
+            lines.append(f"  {one.topic}-{one.partition}: committed {committed} of {end}")
+    return lines
+
+
+def _troubles(snapshot: Snapshot) -> list[tuple[str, int]]:
+    counts = [
+        ("failed attempts", snapshot.failed),
+        ("dead-lettered", snapshot.dead_lettered),
+        ("skipped", snapshot.skipped),
+        ("lost to retention", snapshot.lost_to_retention),
+    ]
+    return [(what, count) for what, count in counts if count]

@@ -1,0 +1,60 @@
+"""The demo's view of a Kafka: its topics, and where its group stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.errors import PeerError
+from keylane.kafka.admin import Admin
+from keylane.kafka.standing import Standing, group_standing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+
+class Cluster:
+    """Raises `BrokerUnavailableError` when no broker answers. Thread safety: any thread."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._admin = Admin({"bootstrap.servers": servers})
+
+    def refuse_occupied(self, topics: Iterable[str], partitions: int) -> None:
+        """Raises `PeerError` for a topic that somebody else uses: it has records, or another partition count."""
+        counts = self._admin.topics()
+        for topic in topics:
+            if topic not in counts:
+                continue
+            if counts[topic] != partitions:
+                raise PeerError(
+                    f"the topic {topic!r} at {self.servers} has {counts[topic]} partitions, and the demo needs "
+                    f"{partitions}: delete it, or use another broker"
+                )
+            places = [(topic, number) for number in range(partitions)]
+            ends, starts = self._admin.log_ends(places), self._admin.log_starts(places)
+            held = sum((ends[place] or 0) - (starts[place] or 0) for place in places)
+            if held:
+                raise PeerError(
+                    f"the topic {topic!r} at {self.servers} holds {held:,} records that this run did not make: "
+                    "delete it, use another broker, or go on with the run that made it (--keep)"
+                )
+
+    def create_missing(self, topics: Iterable[str], partitions: int) -> set[str]:
+        """Returns the names of those made."""
+        return self._admin.create_topics(dict.fromkeys(topics, partitions))
+
+    def delete(self, topics: Collection[str]) -> None:
+        """Delete topics, and with them what groups have committed there."""
+        self._admin.delete_topics(topics)
+
+    def standing(self, group: str, topic: str) -> tuple[Standing, ...]:
+        """Where the group stands, by partition."""
+        return group_standing(self._admin, group, [topic])
+
+    def lag(self, group: str, topic: str) -> int:
+        """Log ends less committed offsets, over all partitions."""
+        return sum(one.lag for one in self.standing(group, topic))
+
+    def incomplete(self, group: str, topic: str) -> int:
+        """Records still to be processed: the lag, less what the group's offset maps have complete."""
+        return sum(one.incomplete for one in self.standing(group, topic))

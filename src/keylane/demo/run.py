@@ -1,0 +1,236 @@
+"""The demo from the first step to the last. Everything it starts ends with it, whichever way it ends.
+
+broker → flights produced → weather service → pipeline until lag 0 (watched from outside) → verdict → delays, picture
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from keylane.demo.backends import InProcess, OnLanes
+from keylane.demo.cluster import Cluster
+from keylane.demo.data import data_folder, read_flights
+from keylane.demo.extras import installed, require
+from keylane.demo.folder import RunFolder
+from keylane.demo.observer import Observer, Sample, rate
+from keylane.demo.report import ORDER_WORDS, Report, Stopped
+from keylane.demo.service_process import ServiceProcess
+from keylane.demo.verify import SEQUENCE_HEADER, Verdict, sequence_of, verify
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from keylane.demo.backends import Backend
+    from keylane.demo.delays import Delay
+    from keylane.demo.options import DemoOptions
+    from keylane.demo.progress import Progress, Step
+    from keylane.demo.stop import StopRequest
+
+TOPIC = "flights"
+OUTPUT = "flights.enriched"
+PARTITIONS = 8
+
+UPDATE_EVERY_RECORDS = 500
+
+
+class _StopRequested(Exception):  # noqa: N818 - ends the steps, is no error
+    """Raised between steps and caught by `run_demo`; carries the title of the step it came in."""
+
+
+def run_demo(options: DemoOptions, progress: Progress, stop: StopRequest) -> Report | Stopped:
+    """Run it. Raises `KeylaneError`s of what fails; a stop request gives a `Stopped`."""
+    require("aiohttp", "matplotlib")
+    data_folder()
+    if options.spark:
+        require("pyspark", "pyarrow", "cloudpickle", extra="spark")
+    with RunFolder(options) as folder, ExitStack() as stack:
+        demo = _Demo(options, folder, progress, stop, stack)
+        try:
+            return demo.run()
+        except _StopRequested as request:
+            return demo.stopped(str(request))
+
+
+class _Demo:
+    """The steps, in order, and what they pass on."""
+
+    def __init__(
+        self, options: DemoOptions, folder: RunFolder, progress: Progress, stop: StopRequest, stack: ExitStack
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._progress = progress
+        self._stop = stop
+        self._stack = stack
+        self._started = time.monotonic()
+        self._cluster: Cluster | None = None
+
+    def run(self) -> Report:
+        cluster = self._cluster = self._start_cluster()
+        self._produce(cluster)
+        service = self._start_service()
+        spark = self._start_spark() if self._options.spark else None
+        samples, processed, seconds = self._process(cluster, service, spark)
+        peak = service.stats().peak_in_flight
+        lag = cluster.lag(self._folder.state.group, TOPIC)
+        verdict = self._verify(cluster)
+        delays, parquet = self._summarise(cluster, spark)
+        mode = f"{self._options.lanes} Spark lanes on {self._options.spark_master}" if spark else "in one process"
+        picture = self._folder.results / "throughput.png"
+        report = Report(
+            ordering=self._options.ordering,
+            mode=mode,
+            processed=processed,
+            seconds=seconds,
+            total_seconds=time.monotonic() - self._started,
+            peak_in_flight=peak,
+            lag=lag,
+            verdict=verdict,
+            delays=tuple(delays),
+            picture=str(picture),
+            parquet=parquet,
+        )
+        self._draw(picture, samples, report)
+        return report
+
+    def stopped(self, during: str) -> Stopped:
+        """Where the run stands, read while the broker is still there."""
+        state = self._folder.state
+        standing = self._cluster.standing(state.group, TOPIC) if self._cluster is not None else ()
+        kept = str(self._options.keep) if self._options.keep is not None else None
+        return Stopped(during=during, records=state.records, standing=standing, kept=kept)
+
+    def _start_cluster(self) -> Cluster:
+        state = self._folder.state
+        if state.bootstrap is not None:
+            with self._step(f"Connecting to {state.bootstrap}"):
+                cluster = Cluster(state.bootstrap)
+                self._make_topics(cluster)
+            return cluster
+        from keylane.broker.process import BrokerProcess
+
+        with self._step("Starting the embedded broker") as step:
+            data, log = self._folder.broker_data, self._folder.path / "broker.log"
+            broker = self._stack.enter_context(BrokerProcess(data, log=log))
+            cluster = Cluster(broker.bootstrap)
+            self._make_topics(cluster)
+            step.end_note(f"{broker.bootstrap}, data in {data}")
+        return cluster
+
+    def _make_topics(self, cluster: Cluster) -> None:
+        """Claim first, then create: after a crash between the two, the next run still knows its own."""
+        state = self._folder.state
+        if not state.made_topics:
+            cluster.refuse_occupied([TOPIC, OUTPUT], PARTITIONS)
+            self._folder.save(replace(state, made_topics=True))
+        made = cluster.create_missing([TOPIC, OUTPUT], PARTITIONS)
+        if state.bootstrap is not None and not self._folder.kept:
+            self._stack.callback(cluster.delete, made)
+
+    def _produce(self, cluster: Cluster) -> None:
+        records = self._folder.state.records
+        present: set[int] = set()
+        if self._folder.resumed:
+            present = {sequence_of(record) for batch in read_to_end(cluster.servers, TOPIC) for record in batch}
+        title = f"Producing {records:,} flights to {TOPIC} ({PARTITIONS} partitions)"
+        with self._step(title, records) as step, BulkProducer(cluster.servers) as producer:
+            for flight in read_flights(records):
+                if flight.sequence % UPDATE_EVERY_RECORDS == 0:
+                    step.update(len(present) + producer.delivered)
+                    if self._stop.requested:
+                        break
+                if flight.sequence not in present:
+                    header = (SEQUENCE_HEADER, str(flight.sequence).encode())
+                    producer.produce(Output(TOPIC, flight.key, flight.value, headers=[header]))
+            step.end_note(f"{len(present):,} were there" if present else "")
+
+    def _start_service(self) -> ServiceProcess:
+        with self._step("Starting the weather service") as step:
+            service = self._stack.enter_context(ServiceProcess(self._options.latency_ms))
+            step.end_note(f"{service.url}, {self._options.latency_ms} ms an answer")
+        return service
+
+    def _start_spark(self) -> SparkSession:
+        import keylane.spark
+
+        master = self._options.spark_master
+        with self._step(f"Starting Spark on {master}"):
+            spark = keylane.spark.session(master, "keylane demo", **dict(self._options.spark_conf))
+            self._stack.callback(spark.stop)
+        return spark
+
+    def _process(
+        self, cluster: Cluster, service: ServiceProcess, spark: SparkSession | None
+    ) -> tuple[list[Sample], int, float]:
+        """Run the pipeline until lag 0. Returns the samples, the records processed, and the seconds taken."""
+        from keylane.demo.pipeline import flights_pipeline
+
+        options, state = self._options, self._folder.state
+        backend: Backend = InProcess() if spark is None else OnLanes(spark, options.lanes)
+        pipeline = flights_pipeline(
+            cluster.servers,
+            service.url,
+            group=state.group,
+            topic=TOPIC,
+            output=OUTPUT,
+            ordering=options.ordering,
+            max_concurrency=options.max_concurrency // (1 if spark is None else options.lanes),
+        )
+        to_do = cluster.incomplete(state.group, TOPIC)
+        where = "in this process" if spark is None else f"on {options.lanes} Spark lanes"
+        with self._step(f"Asking for the weather, {ORDER_WORDS[options.ordering]}, {where}", to_do) as step:
+
+            def show(sample: Sample) -> None:
+                lag = "" if sample.lag is None else f", lag {sample.lag:,}"
+                note = f"{sample.in_flight} in flight, {rate(observer.samples):,.0f}/s{lag}"
+                step.update(min(sample.answered, to_do), note)
+
+            observer = Observer(service.stats, lambda: cluster.lag(state.group, TOPIC), show)
+            started = time.monotonic()
+            with observer:
+                backend.run(pipeline, self._stop)
+                seconds = time.monotonic() - started
+        return observer.samples, to_do - cluster.incomplete(state.group, TOPIC), seconds
+
+    def _verify(self, cluster: Cluster) -> Verdict:
+        state = self._folder.state
+        with self._step(f"Holding {OUTPUT} against {TOPIC}"):
+            return verify(cluster.servers, TOPIC, OUTPUT, ordering=state.ordering, expected=state.records)
+
+    def _summarise(self, cluster: Cluster, spark: SparkSession | None) -> tuple[list[Delay], str | None]:
+        path = self._folder.results / "flights.enriched.parquet"
+        with self._step("Delay by carrier and weather" + (" (Spark DataFrame, Parquet)" if spark else "")):
+            if spark is not None:
+                from keylane.demo.spark_report import write_and_summarise
+
+                return write_and_summarise(spark, cluster.servers, OUTPUT, PARTITIONS, path), str(path)
+            from keylane.demo.delays import delays_of, read_rows, write_parquet
+
+            rows = read_rows(cluster.servers, OUTPUT)
+            if not installed("pyarrow"):
+                return delays_of(rows), None
+            write_parquet(rows, path)
+            return delays_of(rows), str(path)
+
+    def _draw(self, path: Path, samples: list[Sample], report: Report) -> None:
+        from keylane.demo.picture import save_picture
+
+        service = f"a service that takes {self._options.latency_ms} ms an answer"
+        subtitle = f"{report.mode}, {PARTITIONS} partitions, {service}: {report.judgement}"
+        save_picture(path, samples, title=report.headline, subtitle=subtitle)
+
+    @contextmanager
+    def _step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """A step of the progress; a stop request that came by its end ends the run there."""
+        with self._progress.step(title, total) as step:
+            yield step
+        if self._stop.requested:
+            raise _StopRequested(title)
