@@ -1,0 +1,20 @@
+"""Spark lanes: `keylane.spark.start(pipeline, spark, lanes=4)` and `keylane.spark.session()`.
+
+A lane is one long Spark job of one task that is a member of the pipeline's consumer group. Spark places, restarts and
+shows lanes; Kafka assigns partitions, fences and stores progress; neither is done again here.
+"""
+
+from keylane.errors import UsageError
+
+try:
+    import cloudpickle  # noqa: F401
+    import pyspark  # noqa: F401
+except ImportError as error:
+    raise UsageError(f"keylane.spark needs {error.name}: pip install 'keylane[spark]'") from error
+
+from keylane.spark.lane_record import LaneStatus
+from keylane.spark.query import LaneQuery
+from keylane.spark.session import session
+from keylane.spark.start import start
+
+__all__ = ["LaneQuery", "LaneStatus", "session", "start"]

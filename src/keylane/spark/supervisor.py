@@ -34,6 +34,8 @@ UNSCHEDULED_WARNING_S = 10.0
 """A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
 STOP_SLACK_S = 15.0
 """What a lane gets beside its drain timeout, for its last commit and for leaving; then its job is cancelled."""
+DEPARTURE_TIMEOUT_S = 5.0
+"""For the processes of lanes whose jobs have ended; Spark kills one whose job was cancelled within two seconds."""
 JOIN_TIMEOUT_S = 10.0
 """For the threads of jobs that have ended or were cancelled."""
 
@@ -167,10 +169,17 @@ class Supervisor:
 
     def _look_at_commits(self) -> None:
         """What the group has committed, from the broker and not from the lanes: the last word of the query."""
-        committed = self._plan.committed()
-        self._reporter.note_committed(committed)
         ends = self._plan.ending_offsets
-        if ends is None or self._stopping_since is not None or self._error is not None:
+        must_be_whole = ends is not None and self._stopping_since is None and self._error is None
+        try:
+            committed = self._plan.committed()
+        except PeerError as error:
+            if must_be_whole:
+                raise
+            logger.warning("what the group has committed in the end is not known: %s", error)
+            return
+        self._reporter.note_committed(committed)
+        if ends is None or not must_be_whole:
             return
         short = [
             f"{t}-{p} at {committed.get((t, p))} of {end}"
@@ -187,12 +196,24 @@ class Supervisor:
             if lane.launches and lane.state not in ("backing off", "ended"):
                 self._jobs.cancel(lane.lane)
         self._jobs.join(JOIN_TIMEOUT_S)
-        if not any(lane.end or lane.predecessors for lane in self._lanes):
+        if self._all_departed():
             self._plan.closed()
         self._socket.close()
         for lane in self._lanes:
             lane.state = "ended"
         self._report(time.monotonic())
+
+    def _all_departed(self) -> bool:
+        """Waits for the last processes to end: whether all have, so that their group instance ids are free."""
+        deadline = time.monotonic() + DEPARTURE_TIMEOUT_S
+        while any(lane.end or lane.predecessors for lane in self._lanes):
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return False
+            if isinstance(event, Departed):
+                self._lanes[event.end.hello.lane].departed(event.end)
+        return True
 
     def _next_timer(self) -> float:
         """When the thread must act without an event; at most a progress interval away."""

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -37,7 +38,10 @@ class Runner:
         self._act = act or self._wait
 
     def _wait(self) -> None:
-        assert self.stopped.wait(PATIENCE_S), "nobody stopped the runner"
+        """In slices, as `ParallelConsumer.run` waits: Python runs signal handlers between two of them at the latest."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.stopped.wait(0.05):
+            assert time.monotonic() < deadline, "nobody stopped the runner"
 
     def run(self) -> None:
         self.running.set()
@@ -230,7 +234,7 @@ def test_a_hangup_drains_the_lane_and_the_worker_stays_usable(driver: Driver) ->
     outcome = _in_this_thread(driver, runner)
     letting_go.join()
     hanging_up.join()
-    assert outcome.ending == "executor gone"
+    assert outcome.ending == "executor gone", outcome
     assert runner.closed
     assert signal.getsignal(signal.SIGHUP) == before
     left = {thread.name for thread in set(threading.enumerate()) - threads if "lane-link" in thread.name}

@@ -134,6 +134,7 @@ class Query:
 @pytest.fixture
 def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     monkeypatch.setattr("keylane.spark.restarts.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "DEPARTURE_TIMEOUT_S", 0.5)
     made: list[Query] = []
 
     def make(**changes: Any) -> Query:

@@ -1,0 +1,43 @@
+"""What the driver asks the broker about the pipeline's topics and group. Lanes ask for themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.errors import UsageError
+from keylane.kafka.admin import Admin
+
+if TYPE_CHECKING:
+    from keylane.options import Pipeline
+
+
+class Group:
+    """The group and topics of one pipeline. Every method raises `BrokerUnavailableError` when no broker answers."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._admin = Admin(pipeline.kafka)
+        self._servers = pipeline.kafka["bootstrap.servers"]
+        self._group = pipeline.group_id
+        self._topics = tuple(pipeline.topics)
+
+    def end_offsets(self) -> dict[tuple[str, int], int]:
+        """The log end of every partition. Raises `UsageError` for a topic that does not exist."""
+        partitions: list[tuple[str, int]] = []
+        known = self._admin.topics()
+        for topic in self._topics:
+            if topic.startswith("^"):
+                raise UsageError(f"topics: {topic!r}: this release takes topic names, not regular expressions")
+            if topic not in known:
+                raise UsageError(f"topic {topic!r} does not exist at {self._servers}: create it, or correct its name")
+            partitions += [(topic, partition) for partition in range(known[topic])]
+        return {name: end or 0 for name, end in self._admin.log_ends(partitions).items()}
+
+    def committed(self) -> dict[tuple[str, int], int]:
+        """What the group has committed of the pipeline's topics."""
+        found = self._admin.committed_offsets(self._group)
+        return {name: one.offset for name, one in found.items() if name[0] in self._topics}
+
+    def instance_ids(self) -> frozenset[str]:
+        """The group instance ids of the group's members."""
+        members = self._admin.describe_group(self._group).members
+        return frozenset(one.group_instance_id for one in members if one.group_instance_id is not None)

@@ -1,0 +1,144 @@
+"""`keylane.spark.start`: checks what must hold, looks at the group once, and starts the lanes' supervisor.
+
+Lanes are *static* members of the group by default: lane i has the group instance id `<name>-i`. A lane that died and
+starts again takes its partitions back at once, and the other lanes do not notice (docs/adr/0006-lanes.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from keylane.errors import UsageError
+from keylane.options import Pipeline
+from keylane.spark.checks import check_session, check_slots, check_trigger
+from keylane.spark.group import Group
+from keylane.spark.jobs import SparkLaneJobs
+from keylane.spark.lanes import parallel_consumer
+from keylane.spark.progress import QueryName
+from keylane.spark.query import LaneQuery
+from keylane.spark.restarts import RestartLimits
+from keylane.spark.shipping import pack
+from keylane.spark.static_members import StaticMembers
+from keylane.spark.supervisor import LanePlan, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+Members = Literal["static", "dynamic"]
+
+DEFAULT_SESSION_TIMEOUT_MS = 10_000
+"""Unless the user sets `session.timeout.ms`: how long the group keeps the partitions of a lane whose node is gone."""
+DEFAULT_NAME = "keylane-lane"
+"""The prefix of the group instance ids of a query without a name."""
+KEY_BYTES = 32
+"""Of the secret that lanes prove to their driver."""
+
+
+def start(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    *,
+    lanes: int | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    members: Members = "static",
+    allow_all_slots: bool = False,
+    max_lane_failures: int = 5,
+    lane_failure_window_ms: int = 600_000,
+    progress_interval_ms: int = 1_000,
+) -> LaneQuery:
+    """Starts the pipeline on lanes of this Spark session and returns at once.
+
+    - `lanes`: how many; None takes as many as leave one task slot free, at most one a partition.
+    - `trigger`: `{"availableNow": True}` ends the query when all that is in the topics now is committed; None runs
+      until `stop()`.
+    - `name`: the query's name in progress, and the prefix of its lanes' group instance ids. Two queries that share a
+      group at the same time need two names.
+    - `members`: `"static"` lanes come back with their partitions within a second of a crash, and stay listed in the
+      group for a session timeout after the end; `"dynamic"` ones leave at once, and a crash costs a session timeout.
+    - `allow_all_slots`: lets lanes take every task slot, so that other jobs of this session wait until they end.
+    - `max_lane_failures` of one lane within `lane_failure_window_ms` start it again; one more ends the query.
+
+    Raises `UsageError` for what cannot work, `BrokerUnavailableError` when no broker answers, and `PeerError` when a
+    topic is missing.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise UsageError(f"start({pipeline!r}): give a keylane.Pipeline")
+    _check_members(pipeline, members)
+    limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
+    if isinstance(progress_interval_ms, bool) or not isinstance(progress_interval_ms, int) or progress_interval_ms < 1:
+        raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
+    available_now = check_trigger(trigger)
+    context = check_session(spark)
+    cargo = pack(pipeline, parallel_consumer)
+    group = Group(pipeline)
+    ends = group.end_offsets()
+    count = check_slots(context, lanes, len(ends), allow_all_slots=allow_all_slots)
+    query = QueryName(
+        id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
+        run_id=str(uuid.uuid4()),
+        name=name,
+        group=pipeline.group_id,
+        topics=tuple(pipeline.topics),
+    )
+    timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
+    static = None
+    if members == "static":
+        static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.instance_ids)
+    plan = LanePlan(
+        query=query,
+        lanes=count,
+        cargo=cargo,
+        ending_offsets=ends if available_now else None,
+        lane_settings=partial(_lane_settings, static, timeout_ms),
+        limits=limits,
+        drain_timeout_s=pipeline.drain_timeout_ms / 1000,
+        session_timeout_s=timeout_ms / 1000,
+        progress_interval_s=progress_interval_ms / 1000,
+        recent_progress=int(str(spark.conf.get("spark.sql.streaming.numRecentProgressUpdates", "100"))),
+        prepare=static.await_earlier if static is not None else lambda _: None,
+        committed=group.committed,
+        closed=static.ended if static is not None else lambda: None,
+    )
+    jobs = SparkLaneJobs(context, query.run_id, pipeline.group_id)
+    bind, advertise = _addresses(context)
+    supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES))
+    supervisor.start()
+    logger.info("group %s: %d lanes on %s", pipeline.group_id, count, context.master)
+    return LaneQuery(query, supervisor)
+
+
+def _check_members(pipeline: Pipeline, members: str) -> None:
+    if members not in get_args(Members):
+        raise UsageError(f"members={members!r}: give one of {', '.join(map(repr, get_args(Members)))}")
+    own = pipeline.kafka.get("group.instance.id")
+    if own is not None:
+        raise UsageError(
+            f"kafka['group.instance.id']={own!r} would make all lanes one member: leave it out, lanes make their own "
+            "from name="
+        )
+
+
+def _lane_settings(static: StaticMembers | None, session_timeout_ms: int, lane: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {"session.timeout.ms": session_timeout_ms}
+    if static is not None:
+        settings["group.instance.id"] = static.ids[lane]
+    return settings
+
+
+def _addresses(context: SparkContext) -> tuple[str, str]:
+    """Where the driver listens for lanes, and under which host lanes reach it: Spark's own settings for its driver."""
+    if (context.master or "").split("[")[0] == "local":
+        return "127.0.0.1", "127.0.0.1"
+    settings = dict(context.getConf().getAll())
+    host = settings["spark.driver.host"]
+    return settings.get("spark.driver.bindAddress", host), host
