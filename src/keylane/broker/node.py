@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
+from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
 from keylane.coordinator.coordinator import Coordinator
@@ -37,6 +38,7 @@ class Node:
         folder: data_folder.DataFolder,
         config: BrokerConfig,
         clock: Callable[[], int],
+        on_load_failure: Callable[[DataFolderError], None] | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -58,21 +60,31 @@ class Node:
             options=config,
             partition_count=self.topics.partition_count,
             clock=clock,
+            on_load_failure=on_load_failure,
         )
+        self.offsets_topic = OffsetsTopic(self.coordinator, config.offsets_topic_num_partitions, self.cluster_id)
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, filesystem: FileSystem, path: str, config: BrokerConfig, clock: Callable[[], int]) -> Node:
+    async def open(
+        cls,
+        filesystem: FileSystem,
+        path: str,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        on_load_failure: Callable[[DataFolderError], None] | None = None,
+    ) -> Node:
         """Lock the data folder, recover everything in it, and finish what a crash interrupted.
 
-        Raises `DataFolderError`; nothing stays locked then.
+        Raises `DataFolderError`; nothing stays locked then. `on_load_failure` is told of damage in a large journal
+        that is found later.
         """
         folder = data_folder.open_data_folder(filesystem, path, config.node_id)
         node = None
         try:
-            node = cls(filesystem, folder, config, clock)
+            node = cls(filesystem, folder, config, clock, on_load_failure)
             await node._load()
         except BaseException:
             if node is not None:
@@ -100,6 +112,7 @@ class Node:
         self.topics.load(snapshots, is_new=self._folder.is_new)
         self.producer_ids.load()
         await self.coordinator.start()
+        await self.topics.finish_interrupted(self.coordinator.delete_topic_offsets)
         self._keep_house()
 
     def _keep_house(self) -> None:

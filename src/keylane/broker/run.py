@@ -99,6 +99,12 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    failures: list[DataFolderError] = []
+
+    def fail(error: DataFolderError) -> None:
+        failures.append(error)
+        stop.set()
+
     if arguments.until_stdin_ends:
         _watch_stdin(loop, stop)
     _allow_many_files()
@@ -110,7 +116,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
 
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - nothing runs yet that could wait
-        node = await Node.open(OsFileSystem(), path, config, now_ms)
+        node = await Node.open(OsFileSystem(), path, config, now_ms, fail)
     except OSError as error:
         raise DataFolderError(f"{path}: {error.strerror or error}: give a --data-dir that can be written") from error
     try:
@@ -127,6 +133,8 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
         sys.stdout.flush()
         await stop.wait()
         await server.stop()
+        if failures:
+            raise failures[0]
     finally:
         await node.close()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
+from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire.versions import entity, response_module
 
@@ -61,6 +62,8 @@ async def _delete(
         name = node.topics.name_of(topic_id)
         if name is None:
             return None, topic_id, codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"
+    if name == OFFSETS_TOPIC:
+        return name, None, codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is the broker's own and cannot be deleted"
     found_id = node.topics.topic_id(name)
     if found_id is None:
         return name, None, codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
+from keylane.broker.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from keylane.errors import PeerError
-from keylane.storage.log import LEADER_EPOCH, OffsetAndTimestamp, PartitionLog
+from keylane.storage.log import LEADER_EPOCH, OffsetAndTimestamp
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 API_KEY = 2
 MIN_VERSION = 1
 MAX_VERSION = 8
-LACKS = "exact look-ups by time inside snappy and lz4 batches (the batch's first record is given)"
+LACKS = (
+    "exact look-ups by time inside snappy and lz4 batches (the batch's first record is given); look-ups by time in "
+    "__consumer_offsets"
+)
 
 LATEST = -1
 EARLIEST = -2
@@ -42,8 +46,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
-            log = node.topics.log(topic.name, partition.partition_index)
-            code, found = await _look_up(log, partition, header.api_version)
+            code, found = await _look_up(node, topic.name, partition, header.api_version)
             partitions.append(
                 entity(
                     module.ListOffsetsPartitionResponse,
@@ -61,7 +64,10 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 NOT_FOUND = OffsetAndTimestamp(-1, -1)
 
 
-async def _look_up(log: PartitionLog | None, wanted: Any, version: int) -> tuple[int, OffsetAndTimestamp]:
+async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[int, OffsetAndTimestamp]:
+    if topic == OFFSETS_TOPIC:
+        return _look_up_offsets_topic(node.offsets_topic, wanted)
+    log = node.topics.log(topic, wanted.partition_index)
     if log is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
     code = codes.leader_epoch_error(getattr(wanted, "current_leader_epoch", -1), LEADER_EPOCH)
@@ -81,3 +87,14 @@ async def _look_up(log: PartitionLog | None, wanted: Any, version: int) -> tuple
     except (OSError, PeerError) as error:
         logger.error("%s: %s", log.folder, error)  # noqa: TRY400 - one line says it all
         return codes.KAFKA_STORAGE_ERROR, NOT_FOUND
+
+
+def _look_up_offsets_topic(topic: OffsetsTopic, wanted: Any) -> tuple[int, OffsetAndTimestamp]:
+    partition = wanted.partition_index
+    if not 0 <= partition < topic.partition_count:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
+    if wanted.timestamp == LATEST:
+        return codes.NONE, OffsetAndTimestamp(topic.view.end_offset(partition), -1)
+    if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return codes.NONE, OffsetAndTimestamp(0, -1)
+    return codes.UNSUPPORTED_VERSION, NOT_FOUND

@@ -40,6 +40,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
         topics = [_found(module, node, name) for name in node.topics.names()]
+        if node.offsets_topic.is_listed:
+            topics.append(_offsets_topic(module, node))
     else:
         may_create = node.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
         topics = [await _topic(module, node, topic, may_create=may_create) for topic in wanted]
@@ -56,6 +58,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> Any:
     topic_id = getattr(wanted, "topic_id", None)
+    if node.offsets_topic.name == wanted.name or (wanted.name is None and node.offsets_topic.topic_id == topic_id):
+        return _offsets_topic(module, node)
     if wanted.name is None:
         name = node.topics.name_of(topic_id)
         if name is None:
@@ -95,6 +99,17 @@ def _error(module: Any, name: str | None, topic_id: UUID | None, code: int) -> A
 def _found(module: Any, node: Node, name: str) -> Any:
     topic = node.topics.get(name)
     assert topic is not None
+    return _topic_entity(module, node, name, topic.topic_id, topic.partition_count, is_internal=False)
+
+
+def _offsets_topic(module: Any, node: Node) -> Any:
+    topic = node.offsets_topic
+    return _topic_entity(module, node, topic.name, topic.topic_id, topic.partition_count, is_internal=True)
+
+
+def _topic_entity(
+    module: Any, node: Node, name: str, topic_id: UUID, partition_count: int, *, is_internal: bool
+) -> Any:
     here = (node.node_id,)
     partitions = [
         entity(
@@ -106,12 +121,13 @@ def _found(module: Any, node: Node, name: str) -> Any:
             replica_nodes=here,
             isr_nodes=here,
         )
-        for index in range(topic.partition_count)
+        for index in range(partition_count)
     ]
     return entity(
         module.MetadataResponseTopic,
         error_code=ErrorCode.none,
         name=name,
-        topic_id=topic.topic_id,
+        topic_id=topic_id,
+        is_internal=is_internal,
         partitions=tuple(partitions),
     )

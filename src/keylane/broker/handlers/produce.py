@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import codes
 from keylane.broker.dispatch import CloseConnectionError
+from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topic_settings import setting
 from keylane.storage.filesystem import StorageError
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError
@@ -79,6 +80,8 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Append
     try:
         if request.acks not in _ACKS:
             raise _RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
+        if topic_name == OFFSETS_TOPIC:
+            raise _RefusedError(codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is written by the broker alone")
         topic = node.topics.get(topic_name)
         log = node.topics.log(topic_name, partition.index)
         if topic is None or log is None:

@@ -1,0 +1,39 @@
+"""`__consumer_offsets` as a topic that clients may read: a view of the coordinator's journal.
+
+It is listed once it holds something, marked as internal. It can be fetched, but not produced to, deleted or made.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Protocol
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class OffsetsView(Protocol):
+    """What the coordinator gives of each offsets partition."""
+
+    def end_offset(self, partition: int) -> int:
+        """The offset behind the last durable record."""
+        ...
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Whole durable batches from the one that holds `offset` on."""
+        ...
+
+
+class OffsetsTopic:
+    """The topic's face: name, id, partitions."""
+
+    name = OFFSETS_TOPIC
+
+    def __init__(self, view: OffsetsView, partition_count: int, cluster_id: str) -> None:
+        self.view = view
+        self.partition_count = partition_count
+        self.topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{OFFSETS_TOPIC}")
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether anything was ever committed."""
+        return any(self.view.end_offset(partition) > 0 for partition in range(self.partition_count))

@@ -1,0 +1,139 @@
+"""What a fetch reads of one partition: of a topic's log, or of `__consumer_offsets`.
+
+Both kinds go through the same three steps: `locate` (once), `available` (may be asked again after a wait), `read`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.broker import codes
+from keylane.errors import PeerError
+from keylane.storage.log import LEADER_EPOCH, PartitionLog
+from keylane.wire.encoders import FetchedPartition
+
+if TYPE_CHECKING:
+    from keylane.broker.offsets_topic import OffsetsView
+
+logger = logging.getLogger("keylane.broker")
+
+
+class PartitionRead(Protocol):
+    """One partition of a fetch."""
+
+    code: int
+    """What is wrong with it, or NONE."""
+
+    async def locate(self, current_leader_epoch: int) -> None:
+        """Find the offset, or what is wrong."""
+        ...
+
+    @property
+    def available(self) -> int:
+        """The bytes that are there for it now (any positive number when that is not known)."""
+        ...
+
+    @property
+    def log(self) -> PartitionLog | None:
+        """What to listen to for more; None when nothing tells."""
+        ...
+
+    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+        """The answer, with at most `budget` bytes of records, or one batch that is larger."""
+        ...
+
+
+class LogRead:
+    """A partition of a topic."""
+
+    def __init__(self, log: PartitionLog | None, wanted: Any) -> None:
+        self.log = log
+        self.code = codes.NONE
+        self._index: int = wanted.partition
+        self._offset: int = wanted.fetch_offset
+        self._max_bytes: int = wanted.partition_max_bytes
+        self._position = 0
+
+    async def locate(self, current_leader_epoch: int) -> None:
+        log = self.log
+        if log is None or log.is_closed:
+            self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
+            return
+        self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
+        if self.code != codes.NONE:
+            return
+        if not log.log_start_offset <= self._offset <= log.next_offset:
+            self.code = codes.OFFSET_OUT_OF_RANGE
+            return
+        try:
+            if not log.is_prepared(self._offset):
+                await log.prepare(self._offset)
+            self._position = log.locate(self._offset)
+        except (OSError, PeerError) as error:
+            self._fail(error)
+
+    @property
+    def available(self) -> int:
+        if self.log is None or self.code != codes.NONE:
+            return 0
+        return min(self.log.synced_position - self._position, self._max_bytes)
+
+    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+        log = self.log
+        if self.code == codes.NONE and log is not None and log.is_closed:
+            self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
+        if log is None or self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return FetchedPartition(self._index, self.code)
+        records = b""
+        if self.code == codes.NONE:
+            try:
+                records = log.read(self._position, min(self._max_bytes, budget), at_least_one=at_least_one)
+            except (OSError, PeerError) as error:
+                self._fail(error)
+        return FetchedPartition(self._index, self.code, log.high_watermark, log.log_start_offset, records)
+
+    def _fail(self, error: Exception) -> None:
+        assert self.log is not None
+        logger.error("%s: %s", self.log.folder, error)
+        self.code = codes.KAFKA_STORAGE_ERROR
+
+
+class OffsetsRead:
+    """A partition of `__consumer_offsets`. Nothing tells when it grows: a fetch at its end waits out its time."""
+
+    log = None
+
+    def __init__(self, view: OffsetsView, partition_count: int, wanted: Any) -> None:
+        self.code = codes.NONE
+        self._view = view
+        self._partition_count = partition_count
+        self._index: int = wanted.partition
+        self._offset: int = wanted.fetch_offset
+        self._max_bytes: int = wanted.partition_max_bytes
+
+    async def locate(self, current_leader_epoch: int) -> None:
+        if not 0 <= self._index < self._partition_count:
+            self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
+            return
+        self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
+        if self.code == codes.NONE and not 0 <= self._offset <= self._view.end_offset(self._index):
+            self.code = codes.OFFSET_OUT_OF_RANGE
+
+    @property
+    def available(self) -> int:
+        is_there = self.code == codes.NONE and self._offset < self._view.end_offset(self._index)
+        return self._max_bytes if is_there else 0
+
+    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+        if self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return FetchedPartition(self._index, self.code)
+        end = self._view.end_offset(self._index)
+        records = b""
+        if self.code == codes.NONE and (budget > 0 or at_least_one):
+            try:
+                records = await self._view.read(self._index, self._offset, min(self._max_bytes, budget))
+            except (OSError, PeerError) as error:
+                logger.error("offsets partition %d: %s", self._index, error)  # noqa: TRY400 - one line says it all
+                self.code = codes.KAFKA_STORAGE_ERROR
+        return FetchedPartition(self._index, self.code, end, 0, records)
