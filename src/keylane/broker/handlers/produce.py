@@ -44,7 +44,7 @@ logger = logging.getLogger("keylane.broker")
 _ACKS = (-1, 0, 1)
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A batch is not taken: error code and sentence."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -76,16 +76,16 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     return None
 
 
-def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Appended | _RefusedError:
+def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Appended | RefusedError:
     try:
         if request.acks not in _ACKS:
-            raise _RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
+            raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
         if topic_name == OFFSETS_TOPIC:
-            raise _RefusedError(codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is written by the broker alone")
+            raise RefusedError(codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is written by the broker alone")
         topic = node.topics.get(topic_name)
         log = node.topics.log(topic_name, partition.index)
         if topic is None or log is None:
-            raise _RefusedError(
+            raise RefusedError(
                 codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition.index} does not exist"
             )
         records = partition.records or b""
@@ -95,69 +95,69 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Append
             else (node.config.message_max_bytes)
         )
         return log.append(records, check_batch(records, limit), node.clock())
-    except _RefusedError as error:
+    except RefusedError as error:
         return error
     except OutOfOrderSequenceError as error:
-        return _RefusedError(codes.OUT_OF_ORDER_SEQUENCE_NUMBER, str(error))
+        return RefusedError(codes.OUT_OF_ORDER_SEQUENCE_NUMBER, str(error))
     except ProducerEpochError as error:
-        return _RefusedError(codes.INVALID_PRODUCER_EPOCH, str(error))
+        return RefusedError(codes.INVALID_PRODUCER_EPOCH, str(error))
     except StorageError as error:
-        return _RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
+        return RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
 
 
 def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
-    """The header of the one batch that a partition's records must be. Raises `_RefusedError`."""
+    """The header of the one batch that a partition's records must be. Raises `RefusedError`."""
     try:
         header = read_header(records)
     except UnsupportedMagicError as error:
-        raise _RefusedError(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+        raise RefusedError(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     except BatchError as error:
-        raise _RefusedError(codes.CORRUPT_MESSAGE if records else codes.INVALID_RECORD, str(error)) from error
+        raise RefusedError(codes.CORRUPT_MESSAGE if records else codes.INVALID_RECORD, str(error)) from error
     if header.length > len(records):
-        raise _RefusedError(
+        raise RefusedError(
             codes.CORRUPT_MESSAGE, f"a record batch of {header.length} bytes in a field of {len(records)}"
         )
     if header.length < len(records):
-        raise _RefusedError(codes.INVALID_RECORD, "a produce request holds exactly one record batch a partition")
+        raise RefusedError(codes.INVALID_RECORD, "a produce request holds exactly one record batch a partition")
     if header.length > max_message_bytes:
-        raise _RefusedError(
+        raise RefusedError(
             codes.MESSAGE_TOO_LARGE,
             f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
         )
     if not check_crc(records):
-        raise _RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
+        raise RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
     _check_content(header)
     return header
 
 
 def _check_content(header: BatchHeader) -> None:
     if header.base_offset != 0:
-        raise _RefusedError(
+        raise RefusedError(
             codes.INVALID_RECORD, f"a produced record batch starts with offset 0, not {header.base_offset}"
         )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise _RefusedError(
+        raise RefusedError(
             codes.INVALID_RECORD,
             f"a record batch of {header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
     if header.is_control:
-        raise _RefusedError(codes.INVALID_RECORD, "clients may not write control records")
+        raise RefusedError(codes.INVALID_RECORD, "clients may not write control records")
     if header.is_transactional:
-        raise _RefusedError(codes.INVALID_TXN_STATE, "this broker offers no transactions")
+        raise RefusedError(codes.INVALID_TXN_STATE, "this broker offers no transactions")
     if header.attributes & TIMESTAMP_TYPE_MASK:
-        raise _RefusedError(codes.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime")
+        raise RefusedError(codes.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime")
     if header.codec not in CODECS:
-        raise _RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
+        raise RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise _RefusedError(
+        raise RefusedError(
             codes.INVALID_RECORD,
             f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
         )
 
 
-async def _answer(index: int, outcome: Appended | _RefusedError, log: PartitionLog | None) -> ProducedPartition:
+async def _answer(index: int, outcome: Appended | RefusedError, log: PartitionLog | None) -> ProducedPartition:
     """Waits until the batch is durable."""
-    if isinstance(outcome, _RefusedError):
+    if isinstance(outcome, RefusedError):
         return ProducedPartition(index, outcome.code, error_message=str(outcome))
     try:
         if outcome.durable is not None:

@@ -1,0 +1,38 @@
+"""docs/supported-apis.md, from the handlers' own constants: `python -m keylane.broker.supported_apis` prints it."""
+
+from __future__ import annotations
+
+import sys
+
+from keylane.broker.dispatch import load_apis
+
+HEAD = """\
+# APIs of the embedded broker
+
+Written by `python -m keylane.broker.supported_apis > docs/supported-apis.md` from the handlers' constants; a test
+checks that it is up to date. ApiVersions offers exactly these. A request of another API, or of another version, is
+answered by closing the connection with a line in the log (but for ApiVersions itself, which answers in version 0 with
+UNSUPPORTED_VERSION). Records are of format 2 only (Kafka 0.11 and newer).
+
+| API | key | versions | lacks |
+|---|---|---|---|
+"""
+
+TAIL = """
+Not offered, on purpose: 69, 71 and 72 (clients that see them probe them), and 75 (a partial answer breaks Kafka's
+group tool).
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    rows = [
+        f"| {''.join(word.capitalize() for word in api.name.split('_'))} | {api.key} | "
+        f"{api.min_version}–{api.max_version} | {api.lacks} |\n"
+        for api in load_apis().values()
+    ]
+    return HEAD + "".join(rows) + TAIL
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

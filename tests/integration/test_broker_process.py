@@ -1,0 +1,160 @@
+"""A broker as a process: its start, its refusals, its end, and the end of its parent."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import kio.schema.produce.v9.request as schema
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v4.request import MetadataRequestTopic
+from kio.schema.types import TopicName
+from kio.static.primitive import Records, i32
+
+from keylane.broker.process import BrokerProcess
+from keylane.errors import PeerError
+from keylane.testing.protocol import ProtocolClient
+from keylane.wire.batches import NewRecord, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+READY_S = 0.5
+
+
+def run(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "keylane.broker", "--data-dir", str(data_dir), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_it_is_ready_within_half_a_second(tmp_path: Path) -> None:
+    times = []
+    for number in range(3):
+        start = time.monotonic()
+        with BrokerProcess(tmp_path / str(number)):
+            times.append(time.monotonic() - start)
+    assert min(times) < READY_S, times
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--set", "num.partition=3"], 2, "did you mean num.partitions"),
+        (["--set", "nonsense"], 2, "--set nonsense: give NAME=VALUE"),
+        (["--config", "/nowhere/server.properties"], 2, "--config /nowhere/server.properties"),
+        (["--port", "70000"], 2, "--port 70000: give a number from 0"),
+        (["--port", "0", "--host", "256.1.1.1"], 1, "cannot listen on 256.1.1.1:0"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: Sequence[str], code: int, says: str) -> None:
+    ended = run(*arguments, data_dir=tmp_path / "data")
+    assert ended.returncode == code
+    assert says in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stdout == ""
+
+
+def test_a_port_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run("--port", str(port), data_dir=tmp_path / "data")
+        assert ended.returncode == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
+        assert "give another --port" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+        with pytest.raises(PeerError, match="cannot listen"):
+            BrokerProcess(tmp_path / "data", port)
+
+
+def test_a_folder_in_use_or_not_ours_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("cat")
+    ended = run("--port", "0", data_dir=tmp_path / "photos")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert "is not empty" in ended.stderr
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+    with BrokerProcess(tmp_path / "data"):
+        ended = run("--port", "0", data_dir=tmp_path / "data")
+        assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+        assert "in use by another broker" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    with ProtocolClient(broker.bootstrap) as client:
+        client.ask("api_versions", 0)
+        process = broker._process
+        assert process is not None
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert client.is_closed_by_peer()
+    assert (tmp_path / "data" / "clean-shutdown.json").exists()
+    broker.start()
+    assert not (tmp_path / "data" / "clean-shutdown.json").exists(), "used once"
+    assert broker.terminate() == 0
+
+
+def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from keylane.broker.process import BrokerProcess\n"
+        "broker = BrokerProcess(sys.argv[1])\n"
+        "print(broker.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        handle = os.pidfd_open(pid)
+        assert os.getsid(pid) == pid, "a session of its own"
+        parent.kill()
+    try:
+        ended, _, _ = select.select([handle], [], [], 10)
+        assert ended, "the broker outlived its parent"
+    finally:
+        os.close(handle)
+    assert (tmp_path / "data" / "clean-shutdown.json").exists()
+
+
+def content(number: int) -> bytes:
+    return b"<%d>" % number * 200
+
+
+def produce(client: ProtocolClient, number: int) -> ErrorCode:
+    records = encode_batch([NewRecord(None, content(number))], timestamp_ms=1)
+    partition = schema.PartitionProduceData(index=i32(0), records=Records(records))
+    topics = (schema.TopicProduceData(name=TopicName("t"), partition_data=(partition,)),)
+    wait = datetime.timedelta(seconds=10)
+    answer = client.ask("produce", 9, transactional_id=None, acks=-1, timeout=wait, topic_data=topics)
+    code: ErrorCode = answer.responses[0].partition_responses[0].error_code
+    return code
+
+
+def test_a_disk_that_takes_no_more_is_told_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with ProtocolClient(broker.bootstrap) as client:
+            topic = MetadataRequestTopic(name=TopicName("t"))
+            client.ask("metadata", 4, topics=(topic,), allow_auto_topic_creation=True)
+            resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (10_000, 10_000))
+            codes = [produce(client, number) for number in range(20)]
+        good = codes.index(ErrorCode.kafka_storage_error)
+        assert 3 < good < 19
+        assert set(codes[:good]) == {ErrorCode.none}
+        assert set(codes[good:]) == {ErrorCode.kafka_storage_error}, "never again until a restart"
+        broker.restart()
+        with ProtocolClient(broker.bootstrap) as client:
+            assert produce(client, 99) == ErrorCode.none
+        log = (tmp_path / "data" / "topics" / "t-0" / f"{0:020d}.log").read_bytes()
+        assert [content(number) in log for number in range(20)] == [number < good for number in range(20)]

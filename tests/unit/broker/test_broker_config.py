@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from keylane.broker.config import BrokerConfig, kafka_name, parse_config, parse_properties
+from keylane.errors import UsageError
+
+
+def test_names_are_kafkas() -> None:
+    assert kafka_name("log_segment_bytes") == "log.segment.bytes"
+    config = parse_config(
+        {"num.partitions": "8", "auto.create.topics.enable": "false", "advertised.listeners": "PLAINTEXT://kafka:9092"}
+    )
+    assert (config.num_partitions, config.auto_create_topics_enable) == (8, False)
+    assert config.advertised_address() == ("kafka", 9092)
+
+
+def test_every_option_takes_its_default_as_text() -> None:
+    config = BrokerConfig()
+    texts = {kafka_name(option.name): str(getattr(config, option.name)) for option in dataclasses.fields(config)}
+    assert parse_config(texts) == config
+    assert config.advertised_address() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("num.partition", "8", r"num\.partition=8: .*did you mean num\.partitions"),
+        ("zookeeper.connect", "x", r"zookeeper\.connect.*known options are .*num\.partitions"),
+        ("num.partitions", "0", r"num\.partitions=0: give a number from 1"),
+        ("num.partitions", "many", r"num\.partitions=many: give a whole number"),
+        ("auto.create.topics.enable", "yes", "give true or false"),
+        ("socket.request.max.bytes", str(2**31), "give a number from"),
+        ("advertised.listeners", "SSL://kafka:9092", "give one listener PLAINTEXT://host:port"),
+        ("advertised.listeners", "kafka:9092", "give one listener"),
+        ("advertised.listeners", "PLAINTEXT://kafka:0", "give one listener"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, value: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_config({name: value})
+
+
+def test_properties_files() -> None:
+    text = "# comment\n! comment\n\n num.partitions = 3 \nadvertised.listeners=PLAINTEXT://a:1\n"
+    assert parse_properties(text, "x") == {"num.partitions": "3", "advertised.listeners": "PLAINTEXT://a:1"}
+    with pytest.raises(UsageError, match=r"server\.properties line 2: 'nonsense' is not name=value"):
+        parse_properties("a=1\nnonsense\n", "server.properties")
