@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keylane.kafka.admin import Admin, CommittedOffset, Partition
+    from keylane.kafka.admin import Admin, CommittedOffset
+    from keylane.kafka.members import Partition
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_MS = 10_000

@@ -1,28 +1,38 @@
-"""`Admin`: questions to a broker about topics, groups, committed offsets and log ends, and topic creation.
+"""`Admin`: questions to a broker about topics, groups, committed offsets and log ends; topics are made and deleted.
 
-The idea: each question is one method with one timeout and plain typed answers, and every way in which the client can
-fail is mapped here: a broker that does not answer is `BrokerUnavailableError`, one that refuses is `PeerError`. Only
-APIs that Apache Kafka and the embedded broker both have are used (no DescribeTopics).
+The idea: each question is one method with one timeout and a plain typed answer; failures are mapped in `questions`.
+Only APIs that Apache Kafka and the embedded broker both have are used (no DescribeTopics).
+
+What asks a group's coordinator goes ways around the client's newer calls: when the coordinator's connection drops or
+its answer is late, `describe_consumer_groups` and `list_consumer_group_offsets` abort the whole process on an assertion
+(librdkafka #4605, #3663; still so in 2.16).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import warnings
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined] # exported untyped
 
-from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.errors import UsageError
 from keylane.kafka.faults import describe, error_of
+from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
+from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
 from keylane.options import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
+
+    from keylane.kafka.members import GroupDescription, Partition
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -35,22 +45,6 @@ _GRACE_S = 1.0
 _LOG_CRITICAL = "2"
 """librdkafka's log level: what goes wrong is in the errors; its lines about each attempt to connect are not wanted."""
 
-_NO_ANSWER = frozenset(
-    {
-        KafkaError._TIMED_OUT,  # noqa: SLF001 - the client's names for its own errors begin with an underscore
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
-    }
-)
-_NO_PARTITION = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
-)
-
-Partition = tuple[str, int]
-"""Topic and partition."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
@@ -58,35 +52,9 @@ class GroupListing:
 
     group: str
     state: str
-    """Kafka's name in lower case: stable, empty, preparing_rebalancing, completing_rebalancing, dead, unknown."""
+    """Kafka's name in lower case: stable, empty, preparing_rebalance, completing_rebalance, dead."""
     protocol: str
     """`classic` or `consumer` (KIP-848)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of a group and what it is assigned."""
-
-    member_id: str
-    client_id: str
-    host: str
-    group_instance_id: str | None
-    """Of a static member; None for a dynamic one."""
-    assignment: tuple[Partition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group, its coordinator and its members. `state` is `dead` for a group that does not exist."""
-
-    group: str
-    state: str
-    protocol: str
-    assignor: str
-    """The partition assignor that the members agreed on; empty without members."""
-    coordinator: str
-    """`host:port`."""
-    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +70,34 @@ class Admin:
     """Asks the brokers at `kafka["bootstrap.servers"]`; settings of consumers and producers in the dict are left out.
 
     Raises `UsageError` for settings that librdkafka refuses. Every method raises `BrokerUnavailableError` when no
-    broker answers within the timeout, and `PeerError`, with the broker's words, when one refuses.
+    broker answers within the timeout, and `PeerError`, with the broker's words, when one refuses. Thread safety: any
+    thread.
     """
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout_ms: int = TIMEOUT_MS) -> None:
-        self._timeout_s = timeout_ms / 1000
-        self._last_error: str | None = None
-        self._servers = str(kafka.get("bootstrap.servers") or "")
-        if not self._servers:
+        servers = str(kafka.get("bootstrap.servers") or "")
+        if not servers:
             raise UsageError("kafka['bootstrap.servers'] is missing: give HOST:PORT")
+        self._questions = Questions(servers, timeout_ms / 1000)
+        self._ask = self._questions.ask
         dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
-        settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
-        settings |= {name: value for name, value in kafka.items() if name not in dropped}
-        settings |= {"error_cb": self._remember}
+        self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
+        self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
+        self._settings |= {"error_cb": self._questions.remember}
         try:
-            self._client = AdminClient(settings)
+            self._client = AdminClient(self._settings)
         except (KafkaException, TypeError, ValueError) as error:
             text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
             raise UsageError(f"librdkafka refuses these client settings: {text}") from None
+        self._questions.serve = partial(self._client.poll, 0)
+        self._consumers: dict[str, Consumer] = {}
+        self._consumers_lock = threading.Lock()
 
     # --- topics ---
 
     def topics(self) -> dict[str, int]:
         """The partition count of every topic, internal ones included."""
-        try:
-            known = self._client.list_topics(timeout=self._timeout_s).topics
-        except KafkaException as error:
-            raise self._mapped("list the topics", error_of(error)) from None
+        known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def create_topics(
@@ -142,17 +111,15 @@ class Admin:
 
         A topic that exists is left as it is, whatever its partition count.
         """
-        if not partitions:
-            return set()
-        wanted = [
-            NewTopic(name, count, replication_factor, config=dict(config or {})) for name, count in partitions.items()
-        ]
-        futures = self._client.create_topics(wanted, request_timeout=self._timeout_s)
+        settings = dict(config or {})
+        wanted = [NewTopic(name, count, replication_factor, config=settings) for name, count in partitions.items()]
+        timeout_s = self._questions.timeout_s
+        futures = self._client.create_topics(wanted, request_timeout=timeout_s) if wanted else {}
         created = set()
         for name, future in futures.items():
             try:
-                self._result(f"create the topic {name!r}", future)
-            except _RefusedError as refused:
+                self._ask(f"create the topic {name!r}", partial(_answer, future), again=False)
+            except RefusedError as refused:
                 if refused.code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
             else:
@@ -162,131 +129,128 @@ class Admin:
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics, and what groups have committed in them; one that does not exist is passed over."""
         names = list(topics)
-        if not names:
-            return
-        for name, future in self._client.delete_topics(names, request_timeout=self._timeout_s).items():
+        timeout_s = self._questions.timeout_s
+        futures = self._client.delete_topics(names, request_timeout=timeout_s) if names else {}
+        for name, future in futures.items():
             try:
-                self._result(f"delete the topic {name!r}", future)
-            except _RefusedError as refused:
-                if refused.code not in _NO_PARTITION:
+                self._ask(f"delete the topic {name!r}", partial(_answer, future), again=False)
+            except RefusedError as refused:
+                if refused.code not in NO_PARTITION:
                     raise
 
     def log_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log end offset of each partition (the next offset to be written); None for one that does not exist."""
-        return self._offsets(partitions, OffsetSpec.latest(), "log end")  # type: ignore[no-untyped-call]
+        return self._offsets("log ends", partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log start offset of each partition (the first that can be read); None for one that does not exist."""
-        return self._offsets(partitions, OffsetSpec.earliest(), "log start")  # type: ignore[no-untyped-call]
+        return self._offsets("log starts", partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec, what: str) -> dict[Partition, int | None]:
+    def _offsets(self, what: str, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int | None]:
         asked = {TopicPartition(*partition): spec for partition in partitions}
-        if not asked:
-            return {}
-        found: dict[Partition, int | None] = {}
-        for one, future in self._client.list_offsets(asked, request_timeout=self._timeout_s).items():
-            try:
-                found[one.topic, one.partition] = self._result(
-                    f"read the {what} of {one.topic}-{one.partition}", future
-                ).offset
-            except _RefusedError as refused:
-                if refused.code not in _NO_PARTITION:
-                    raise
-                found[one.topic, one.partition] = None
-        return found
+
+        def attempt(timeout_s: float) -> dict[Partition, int | None]:
+            futures = self._client.list_offsets(asked, request_timeout=timeout_s)
+            return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
+
+        return self._ask(f"read the {what}", attempt) if asked else {}
 
     # --- groups ---
 
     def groups(self) -> list[GroupListing]:
         """Every consumer group that the brokers know, by name. Raises `PeerError` when one of the brokers fails."""
-        listing = self._result("list the groups", self._client.list_consumer_groups(request_timeout=self._timeout_s))
-        if listing.errors:
-            raise self._mapped("list the groups", listing.errors[0])
-        found = [GroupListing(one.group_id, _name(one.state), _name(one.type)) for one in listing.valid]
+
+        def attempt(timeout_s: float) -> Any:
+            listing = _answer(self._client.list_consumer_groups(request_timeout=timeout_s), timeout_s)
+            if listing.errors:
+                raise KafkaException(listing.errors[0])
+            return listing.valid
+
+        valid = self._ask("list the groups", attempt)
+        found = [GroupListing(one.group_id, state_name(one.state), str(one.type.name).lower()) for one in valid]
         return sorted(found, key=lambda one: one.group)
 
     def describe_group(self, group: str) -> GroupDescription:
         """State, coordinator and members of a group; `dead`, without members, when it does not exist."""
         _check_name(group)
-        futures = self._client.describe_consumer_groups([group], request_timeout=self._timeout_s)
-        try:
-            found = self._result(f"describe the group {group!r}", futures[group])
-        except _RefusedError as refused:
-            if refused.code != KafkaError.GROUP_ID_NOT_FOUND:
-                raise
-            return GroupDescription(group, "dead", "unknown", "", "", ())
-        coordinator = f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator else ""
-        members = sorted((_member(one) for one in found.members), key=lambda one: (one.assignment, one.member_id))
-        return GroupDescription(
-            group, _name(found.state), _name(found.type), found.partition_assignor or "", coordinator, tuple(members)
-        )
+        found = self._ask(f"describe the group {group!r}", partial(self._list_group, group))
+        for one in found:
+            if one.state not in ("", "Dead"):
+                return described_by_list(one)
+        if any(one.group == group and one.protocol == "consumer" for one in self.groups()):
+            return self._describe_new_group(group)
+        return no_group(group)
+
+    def _list_group(self, group: str, timeout_s: float) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its replacement aborts the process, see above
+            found: list[Any] = self._client.list_groups(group, timeout=timeout_s)
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return found
+
+    def _describe_new_group(self, group: str) -> GroupDescription:
+        """A group of KIP-848's protocol, for which the client has no other way."""
+
+        def attempt(timeout_s: float) -> Any:
+            return _answer(self._client.describe_consumer_groups([group], request_timeout=timeout_s)[group], timeout_s)
+
+        return described_by_admin(self._ask(f"describe the group {group!r}", attempt))
 
     def committed_offsets(self, group: str) -> dict[Partition, CommittedOffset]:
-        """What the group has committed, for every partition that it has a commit for."""
+        """What the group has committed, for every partition of the topics that exist, by topic and partition."""
         _check_name(group)
-        asked = [ConsumerGroupTopicPartitions(group)]
-        futures = self._client.list_consumer_group_offsets(asked, request_timeout=self._timeout_s)
-        found: dict[Partition, CommittedOffset] = {}
-        for one in self._result(f"read the committed offsets of the group {group!r}", futures[group]).topic_partitions:
-            if one.error is not None:
-                what = f"read the committed offset of {one.topic}-{one.partition} in the group {group!r}"
-                raise self._mapped(what, one.error)
-            if one.offset >= 0:
-                found[one.topic, one.partition] = CommittedOffset(one.offset, one.metadata or "")
+        asked = [TopicPartition(topic, one) for topic, count in self.topics().items() for one in range(count)]
+        if not asked:
+            return {}
+        consumer = self._consumer_of(group)
+
+        def attempt(timeout_s: float) -> list[TopicPartition]:
+            answered: list[TopicPartition] = consumer.committed(asked, timeout=timeout_s)
+            for one in answered:
+                if one.error is not None and one.error.code() not in NO_PARTITION:
+                    raise KafkaException(one.error)
+            return answered
+
+        answered = self._ask(f"read the committed offsets of the group {group!r}", attempt)
+        consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
+        found = {
+            (one.topic, one.partition): CommittedOffset(one.offset, one.metadata or "")
+            for one in answered
+            if one.error is None and one.offset >= 0
+        }
         return dict(sorted(found.items()))
 
-    # --- failures ---
-
-    def _result(self, what: str, future: Future[Any]) -> Any:
-        try:
-            return future.result(self._timeout_s + _GRACE_S)
-        except KafkaException as error:
-            raise self._mapped(what, error_of(error)) from None
-        except FutureTimeoutError:
-            raise self._no_answer("no answer") from None
-
-    def _mapped(self, what: str, error: KafkaError) -> PeerError:
-        if error.code() in _NO_ANSWER:
-            return self._no_answer(describe(error))
-        return _RefusedError(f"cannot {what} at {self._servers!r}: {describe(error)}", error.code())
-
-    def _no_answer(self, reason: str) -> BrokerUnavailableError:
-        self._client.poll(0)  # serves the error callback, which knows more
-        why = self._last_error or reason
-        return BrokerUnavailableError(
-            f"no Kafka broker answered at {self._servers!r} within {self._timeout_s:g} s ({why}): "
-            "check the address, and that the broker runs"
-        )
-
-    def _remember(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:  # noqa: SLF001 - see above
-            self._last_error = describe(error)
+    def _consumer_of(self, group: str) -> Consumer:
+        """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes 60 ms."""
+        with self._consumers_lock:
+            if group not in self._consumers:
+                settings = self._settings | {"group.id": group, "enable.auto.commit": False}
+                self._consumers[group] = Consumer(settings)
+            return self._consumers[group]
 
 
-class _RefusedError(PeerError):
-    """A broker's refusal, with Kafka's code for it."""
+def _answer(future: Future[Any], timeout_s: float) -> Any:
+    """What the client's future holds; raises `KafkaException`."""
+    try:
+        return future.result(timeout_s + _GRACE_S)
+    except FutureTimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")) from None  # noqa: SLF001 - the client's name
 
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
+
+def _offset(future: Future[Any], timeout_s: float) -> int | None:
+    try:
+        offset: int = _answer(future, timeout_s).offset
+    except KafkaException as raised:
+        if error_of(raised).code() in NO_PARTITION:
+            return None
+        raise
+    if offset < 0:  # what the client makes of a broker that does not answer in time
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
+    return offset
 
 
 def _check_name(group: str) -> None:
     if not group:
         raise UsageError("the group's id is empty: give the group.id of a consumer group")
-
-
-def _name(kind: Any) -> str:
-    """An enum of the client's as Kafka's name in lower case."""
-    return str(kind.name).lower()
-
-
-def _member(found: Any) -> Member:
-    assigned = found.assignment.topic_partitions if found.assignment else []
-    return Member(
-        found.member_id,
-        found.client_id,
-        found.host.removeprefix("/"),  # Apache Kafka shows Java's notation
-        found.group_instance_id,
-        tuple(sorted((one.topic, one.partition) for one in assigned)),
-    )

@@ -1,0 +1,129 @@
+"""Groups and their members as the client tells of them, from either of its two sources, as plain values.
+
+The idea: `list_groups` gives the raw bytes that members exchange through the broker, so the assignment is read here
+(Kafka's consumer protocol: version, topics with their partitions, user data); `describe_consumer_groups` gives objects.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger("keylane.kafka")
+
+Partition = tuple[str, int]
+"""Topic and partition."""
+
+_UUID_TAIL = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_CONSUMER_PROTOCOL = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group and what it is assigned."""
+
+    member_id: str
+    client_id: str
+    host: str
+    group_instance_id: str | None
+    """Of a static member; None for a dynamic one. Read off the member id, which coordinators begin with it."""
+    assignment: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group, its coordinator and its members. `state` is `dead` for a group that does not exist."""
+
+    group: str
+    state: str
+    """Kafka's name in lower case: stable, empty, preparing_rebalance, completing_rebalance, dead."""
+    protocol: str
+    """`classic`, or `consumer` for KIP-848's."""
+    assignor: str
+    """The partition assignor that the members agreed on; empty without members."""
+    coordinator: str
+    """`host:port`; empty when nobody coordinates the group."""
+    members: tuple[Member, ...]
+
+
+def no_group(group: str) -> GroupDescription:
+    """The description of a group that does not exist."""
+    return GroupDescription(group, "dead", "classic", "", "", ())
+
+
+def described_by_list(found: Any) -> GroupDescription:
+    """From `list_groups` (classic groups only)."""
+    members = []
+    for one in found.members:
+        assignment: tuple[Partition, ...] = ()
+        if found.protocol_type == _CONSUMER_PROTOCOL and one.assignment:
+            assignment = _read_assignment(bytes(one.assignment), found.id, one.id)
+        members.append(_member(one.id, one.client_id, one.client_host, assignment))
+    return GroupDescription(
+        found.id, _snake(found.state), "classic", found.protocol or "", _address(found.broker), _sorted(members)
+    )
+
+
+def described_by_admin(found: Any) -> GroupDescription:
+    """From `describe_consumer_groups`."""
+    members = []
+    for one in found.members:
+        assigned = one.assignment.topic_partitions if one.assignment else []
+        assignment = tuple(sorted((place.topic, place.partition) for place in assigned))
+        members.append(_member(one.member_id, one.client_id, one.host, assignment))
+    return GroupDescription(
+        found.group_id,
+        state_name(found.state),
+        str(found.type.name).lower(),
+        found.partition_assignor or "",
+        _address(found.coordinator),
+        _sorted(members),
+    )
+
+
+def state_name(state: Any) -> str:
+    """The client's enum as Kafka's name in lower case."""
+    return str(state.name).lower().replace("rebalancing", "rebalance")
+
+
+def _snake(state: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state).lower()
+
+
+def _member(member_id: str, client_id: str, host: str, assignment: tuple[Partition, ...]) -> Member:
+    prefix = _UUID_TAIL.sub("", member_id)
+    static = prefix not in (member_id, client_id)
+    return Member(member_id, client_id, host.removeprefix("/"), prefix if static else None, assignment)
+
+
+def _sorted(members: list[Member]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda one: (one.assignment, one.member_id)))
+
+
+def _address(node: Any) -> str:
+    return f"{node.host}:{node.port}" if node is not None else ""
+
+
+def _read_assignment(data: bytes, group: str, member_id: str) -> tuple[Partition, ...]:
+    """The partitions in a member's assignment; none, with a warning, when the bytes are not in Kafka's format."""
+    places = []
+    try:
+        _, topics = struct.unpack_from(">hi", data)
+        at = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, at)
+            if length < 0:
+                raise ValueError(f"a topic's name has the length {length}")
+            topic = data[at + 2 : at + 2 + length].decode()
+            at += 2 + length
+            (count,) = struct.unpack_from(">i", data, at)
+            partitions = struct.unpack_from(f">{count}i", data, at + 4)
+            at += 4 + 4 * count
+            places += [(topic, partition) for partition in partitions]
+    except (struct.error, ValueError) as error:
+        logger.warning("group %r: the assignment of member %s cannot be read: %s", group, member_id, error)
+        return ()
+    return tuple(sorted(places))
