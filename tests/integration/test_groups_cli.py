@@ -234,6 +234,7 @@ def test_topics_and_log_offsets(admin: Admin) -> None:
     assert admin.log_ends(asked) == dict(zip(asked, (120, 0, None, None), strict=True))
     assert admin.log_starts(asked[:2]) == dict.fromkeys(asked[:2], 0)
     assert admin.log_ends([]) == {}
+    assert admin.log_ends(asked[2:]) == dict.fromkeys(asked[2:])
     assert admin.create_topics({}) == set()
 
 

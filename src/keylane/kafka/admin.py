@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined] # exported untyped
 
 from keylane.errors import UsageError
+from keylane.kafka import exact
 from keylane.kafka.faults import describe, error_of
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
@@ -147,13 +148,15 @@ class Admin:
         return self._offsets("log starts", partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def _offsets(self, what: str, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int | None]:
-        asked = {TopicPartition(*partition): spec for partition in partitions}
+        wanted = list(partitions)
+        counts = self.topics() if wanted else {}  # for topics that are all unknown, the client finds no leader, ever
+        asked = {TopicPartition(topic, one): spec for topic, one in wanted if one < counts.get(topic, 0)}
 
         def attempt(timeout_s: float) -> dict[Partition, int | None]:
             futures = self._client.list_offsets(asked, request_timeout=timeout_s)
             return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
 
-        return self._ask(f"read the {what}", attempt) if asked else {}
+        return dict.fromkeys(wanted) | (self._ask(f"read the {what}", attempt) if asked else {})
 
     # --- groups ---
 
@@ -201,13 +204,13 @@ class Admin:
     def committed_offsets(self, group: str) -> dict[Partition, CommittedOffset]:
         """What the group has committed, for every partition of the topics that exist, by topic and partition."""
         _check_name(group)
-        asked = [TopicPartition(topic, one) for topic, count in self.topics().items() for one in range(count)]
+        asked = [(topic, one) for topic, count in self.topics().items() for one in range(count)]
         if not asked:
             return {}
         consumer = self._consumer_of(group)
 
-        def attempt(timeout_s: float) -> list[TopicPartition]:
-            answered: list[TopicPartition] = consumer.committed(asked, timeout=timeout_s)
+        def attempt(timeout_s: float) -> list[exact.GroupOffset]:
+            answered = exact.committed(consumer, asked, timeout_s)
             for one in answered:
                 if one.error is not None and one.error.code() not in NO_PARTITION:
                     raise KafkaException(one.error)
@@ -216,7 +219,7 @@ class Admin:
         answered = self._ask(f"read the committed offsets of the group {group!r}", attempt)
         consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
         found = {
-            (one.topic, one.partition): CommittedOffset(one.offset, one.metadata or "")
+            (one.topic, one.partition): CommittedOffset(one.offset, one.metadata)
             for one in answered
             if one.error is None and one.offset >= 0
         }

@@ -37,6 +37,9 @@ NO_ANSWER = frozenset(
 NO_PARTITION = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
 """The broker knows no such topic or partition: an answer, and no failure."""
 
+NOT_NOW = (PASSING | {KafkaError._NOENT, KafkaError._PARTIAL}) - NO_PARTITION
+"""Worth asking again. `_NOENT` is "no leaders found", and `_PARTIAL` that one of the brokers did not answer."""
+
 T = TypeVar("T")
 
 
@@ -78,8 +81,7 @@ class Questions:
                 self.serve()
                 self._last_error = None  # the connection works: the client reports an error once, not for each question
                 return answer
-            is_passing = error.code() in PASSING and error.code() not in NO_PARTITION
-            if not (again and is_passing and time.monotonic() + ASK_AGAIN_S < give_up_at):
+            if not (again and error.code() in NOT_NOW and time.monotonic() + ASK_AGAIN_S < give_up_at):
                 raise self._failure(what, error)
             time.sleep(ASK_AGAIN_S)
 
@@ -91,7 +93,7 @@ class Questions:
                 f"no Kafka broker answered at {self.servers!r} within {self.timeout_s:g} s ({why}): "
                 "check the address, and that the broker runs"
             )
-        if error.code() in PASSING and error.code() not in NO_PARTITION:
+        if error.code() in NOT_NOW:
             return BrokerUnavailableError(
                 f"cannot {what} at {self.servers!r} within {self.timeout_s:g} s ({describe(error)}): "
                 "the broker is starting or moving; try again"
