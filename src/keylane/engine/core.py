@@ -305,7 +305,7 @@ class Core:
         if self._uncommitted and self._commits.on_its_way is None:
             times.append(self._commit_due())
         if self._ending is not None and self.phase is Phase.RUNNING:
-            times.append(self._ending.next_ask())
+            times.append(self._ending.next_check())
         return min((time for time in times if time is not None), default=None)
 
     def snapshot(self, now: float) -> Snapshot:

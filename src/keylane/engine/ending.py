@@ -20,13 +20,14 @@ ASK_EVERY_S = 0.5
 class Ending:
     """The ending offsets of a run, and which of them the group has reached."""
 
-    __slots__ = ("_ask_at", "_asking", "_offsets", "_reached")
+    __slots__ = ("_ask_at", "_asking", "_check_at", "_offsets", "_reached")
 
     def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
         self._offsets = dict(offsets)
         self._reached: set[tuple[str, int]] = set()
         self._asking = False
         self._ask_at = float("-inf")
+        self._check_at: float | None = None
 
     def of(self, topic: str, partition: int) -> int | None:
         return self._offsets.get((topic, partition))
@@ -45,16 +46,21 @@ class Ending:
 
     def ask(self, assignments: Mapping[tuple[str, int], Assignment], now: float) -> list[tuple[str, int]]:
         """Partitions whose committed offset to ask the broker for now: others', once our own are through."""
-        if self._asking or now < self._ask_at:
+        self._check_at = None
+        if self._asking:
             return []
         waiting = [name for name in self._offsets if name not in self._reached and not self._is_ours(name, assignments)]
         if any(name in assignments for name in waiting):
             return []
+        if now < self._ask_at:
+            self._check_at = self._ask_at
+            return []
         self._asking = bool(waiting)
         return waiting
 
-    def next_ask(self) -> float | None:
-        return None if self._asking else self._ask_at
+    def next_check(self) -> float | None:
+        """When there is something to ask even if nothing happens."""
+        return self._check_at
 
     def _is_ours(self, name: tuple[str, int], assignments: Mapping[tuple[str, int], Assignment]) -> bool:
         assignment = assignments.get(name)

@@ -113,6 +113,7 @@ class Loop:
         try:
             self._workers.start()
             self._intake.start()
+            self._act(self._core.plan(monotonic()))  # the first credit: without it nothing ever happens
             while not self._intake_closed:
                 self._turn()
         except BaseException as error:  # a defect, or the interpreter ends: told by run()
