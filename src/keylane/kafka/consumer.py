@@ -18,6 +18,7 @@ from keylane.engine.assignment import Start
 from keylane.engine.ports import Polled
 from keylane.engine.start import Committed, resolve
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka import exact
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, PASSING, Faults, commit_problem, describe, error_of
 from keylane.kafka.settings import consumer_settings, is_cooperative
 
@@ -65,6 +66,7 @@ class KafkaConsumer:
         except (KafkaException, TypeError, ValueError) as error:
             text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
             raise UsageError(f"kafka={dict(pipeline.kafka)!r}: librdkafka refuses these settings: {text}") from None
+        exact.check(self._consumer, str(settings["client.id"]))
         self._listener: ConsumerListener | None = None
         self._epoch = 0
         self._epochs: dict[tuple[str, int], int] = {}
@@ -213,14 +215,14 @@ class KafkaConsumer:
 
     def commit(self, offsets: Sequence[Offset]) -> None:
         try:
-            self._consumer.commit(offsets=_as_kafka(offsets), asynchronous=True)
+            exact.commit(self._consumer, offsets)
         except KafkaException as raised:
             assert self._listener is not None
             self._listener.on_committed(dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised))))
 
     def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
         try:
-            answered = self._consumer.commit(offsets=_as_kafka(offsets), asynchronous=False)
+            answered = exact.commit_now(self._consumer, offsets)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
         return _problems(None, answered)
@@ -231,7 +233,7 @@ class KafkaConsumer:
 
     def group_committed(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
         try:
-            found = self._consumer.committed([TopicPartition(*name) for name in names], timeout=ANSWER_S)
+            found = exact.committed(self._consumer, names, ANSWER_S)
         except KafkaException as raised:
             self._faults.report(error_of(raised))
             return {}
@@ -312,7 +314,7 @@ class KafkaConsumer:
         """What the group has committed for each, and what its log holds."""
         while True:
             try:
-                found = self._consumer.committed(partitions, timeout=ANSWER_S)
+                found = exact.committed(self._consumer, [(one.topic, one.partition) for one in partitions], ANSWER_S)
                 failed = next((one.error for one in found if one.error is not None), None)
             except KafkaException as raised:
                 failed = error_of(raised)
@@ -324,7 +326,7 @@ class KafkaConsumer:
                 one.topic,
                 one.partition,
                 one.offset if one.offset >= 0 else None,
-                one.metadata or "",
+                one.metadata,
                 *self._watermarks(one.topic, one.partition, give_up_at),
             )
             for one in found
@@ -365,11 +367,9 @@ class _First:
         self.metadata = ""
 
 
-def _as_kafka(offsets: Sequence[Offset]) -> list[TopicPartition]:
-    return [TopicPartition(*one.name, one.offset, one.metadata) for one in offsets]
-
-
-def _problems(error: KafkaError | None, partitions: list[TopicPartition]) -> dict[tuple[str, int], CommitProblem]:
+def _problems(
+    error: KafkaError | None, partitions: Sequence[TopicPartition | exact.GroupOffset]
+) -> dict[tuple[str, int], CommitProblem]:
     """Partitions that were not committed. An error of the request, and of no partition, is every partition's."""
     each = {(one.topic, one.partition): one.error for one in partitions}
     if error is not None and not any(each.values()):

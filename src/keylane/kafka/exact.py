@@ -1,0 +1,211 @@
+"""Committed offsets with their metadata byte for byte, by the C API of the librdkafka that confluent-kafka brings.
+
+The idea: confluent-kafka takes metadata for a C string. Its `commit` sends the terminating NUL along, so that the JVM
+cannot read what was committed and only 4,095 of 4,096 characters are left; its `committed` reads past the end of what
+was committed without one, and returns garbage or another commit's characters. librdkafka itself keeps the length. So
+these two calls go to it directly, for the same client (docs/adr/0007).
+
+Everything declared here is in librdkafka's public header, but for where confluent-kafka keeps its client; that is
+checked before it is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import __version__ as client_version
+
+from keylane.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from confluent_kafka import Consumer
+
+    from keylane.engine.ports import Offset
+
+_NAME_BYTES = 64
+"""How much of a client's name is compared."""
+_NO_TIMEOUT = -1
+
+_OnCommit = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_on_commit = _OnCommit(lambda *_: None)
+"""Never called, as the answer is taken as an event; but without it, the answer goes to the client's `on_commit` too."""
+
+
+class _TopicPartition(ctypes.Structure):
+    """`rd_kafka_topic_partition_t`."""
+
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("partition", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("metadata", ctypes.c_void_p),
+        ("metadata_size", ctypes.c_size_t),
+        ("opaque", ctypes.c_void_p),
+        ("err", ctypes.c_int),
+        ("private", ctypes.c_void_p),
+    )
+
+
+class _List(ctypes.Structure):
+    """`rd_kafka_topic_partition_list_t`."""
+
+    _fields_ = (("cnt", ctypes.c_int), ("size", ctypes.c_int), ("elems", ctypes.POINTER(_TopicPartition)))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """What a group has committed for a partition, or the answer to a commit of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Negative when nothing is committed."""
+    metadata: str
+    """Exactly the committed characters, without the NUL that confluent-kafka's own commits end with."""
+    error: KafkaError | None
+
+
+def committed(client: Consumer, names: Iterable[tuple[str, int]], timeout_s: float) -> list[GroupOffset]:
+    """What the client's group has committed. Raises `KafkaException` when the whole question failed."""
+    with _partitions(names) as partitions:
+        _raise(_library.rd_kafka_committed(_handle(client), partitions, int(timeout_s * 1000)))
+        return _read(partitions)
+
+
+def commit(client: Consumer, offsets: Sequence[Offset]) -> None:
+    """Commit as the group's member; the answer comes to the client's `on_commit`. Raises `KafkaException`."""
+    with _offsets(offsets) as partitions:
+        _raise(_library.rd_kafka_commit(_handle(client), partitions, 1))
+
+
+def commit_now(client: Consumer, offsets: Sequence[Offset]) -> list[GroupOffset]:
+    """Commit and wait for the answer, which may name errors of single partitions. Raises `KafkaException`."""
+    handle = _handle(client)
+    queue = _library.rd_kafka_queue_new(handle)
+    try:
+        with _offsets(offsets) as partitions:
+            _raise(_library.rd_kafka_commit_queue(handle, partitions, queue, _on_commit, None))
+        event = _library.rd_kafka_queue_poll(queue, _NO_TIMEOUT)
+        try:
+            answered = _library.rd_kafka_event_topic_partition_list(event)
+            found = _read(answered) if answered else []
+            if not any(one.error for one in found):  # else the error of the whole is that of a partition
+                _raise(_library.rd_kafka_event_error(event))
+            return found
+        finally:
+            _library.rd_kafka_event_destroy(event)
+    finally:
+        _library.rd_kafka_queue_destroy(queue)
+
+
+def check(client: Consumer, client_id: str) -> None:
+    """Make sure that the client is where it is looked for. Raises `InternalError` when this confluent-kafka keeps it
+    elsewhere; call it once for a new client."""
+    if not sys.platform.startswith("linux"):  # elsewhere memory cannot be looked at without the risk of a crash
+        return
+    expected = f"{client_id}#consumer-".encode()[:_NAME_BYTES]
+    name = _library.rd_kafka_name(_handle(client))  # an address inside the client: nothing is followed yet
+    try:
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+            found = os.pread(memory.fileno(), len(expected), name)
+    except (OSError, OverflowError):
+        found = b""
+    if found != expected:
+        raise InternalError(
+            f"confluent-kafka {client_version} keeps its client where keylane does not find it: "
+            "install a version that keylane's release notes name"
+        )
+
+
+def _handle(client: Consumer) -> int:
+    """The client's `rd_kafka_t *`: the first field of confluent-kafka's clients after what every object has."""
+    pointer = ctypes.c_void_p.from_address(id(client) + object.__basicsize__).value
+    if pointer is None:
+        raise RuntimeError("the Kafka client is closed")
+    return pointer
+
+
+def _declared() -> ctypes.CDLL:
+    """librdkafka, as linked to confluent-kafka's extension, with the types of what is called."""
+    library = ctypes.CDLL(cimpl.__file__)
+    pointer, list_pointer = ctypes.c_void_p, ctypes.POINTER(_List)
+    declarations: dict[str, tuple[Any, list[Any]]] = {
+        "rd_kafka_name": (pointer, [pointer]),
+        "rd_kafka_topic_partition_list_new": (list_pointer, [ctypes.c_int]),
+        "rd_kafka_topic_partition_list_add": (
+            ctypes.POINTER(_TopicPartition),
+            [list_pointer, ctypes.c_char_p, ctypes.c_int32],
+        ),
+        "rd_kafka_topic_partition_list_destroy": (None, [list_pointer]),
+        "rd_kafka_committed": (ctypes.c_int, [pointer, list_pointer, ctypes.c_int]),
+        "rd_kafka_commit": (ctypes.c_int, [pointer, list_pointer, ctypes.c_int]),
+        "rd_kafka_commit_queue": (ctypes.c_int, [pointer, list_pointer, pointer, _OnCommit, pointer]),
+        "rd_kafka_queue_new": (pointer, [pointer]),
+        "rd_kafka_queue_poll": (pointer, [pointer, ctypes.c_int]),
+        "rd_kafka_queue_destroy": (None, [pointer]),
+        "rd_kafka_event_topic_partition_list": (list_pointer, [pointer]),
+        "rd_kafka_event_error": (ctypes.c_int, [pointer]),
+        "rd_kafka_event_destroy": (None, [pointer]),
+    }
+    for name, (result, arguments) in declarations.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@contextmanager
+def _partitions(names: Iterable[tuple[str, int]]) -> Iterator[Any]:
+    """A partition list of librdkafka's, freed in the end."""
+    made = _library.rd_kafka_topic_partition_list_new(0)
+    try:
+        for topic, partition in names:
+            _library.rd_kafka_topic_partition_list_add(made, topic.encode(), partition)
+        yield made
+    finally:
+        _library.rd_kafka_topic_partition_list_destroy(made)
+
+
+@contextmanager
+def _offsets(offsets: Sequence[Offset]) -> Iterator[Any]:
+    """A partition list with offsets and metadata; the metadata stays ours, librdkafka copies it."""
+    with _partitions(one.name for one in offsets) as made:
+        kept = [one.metadata.encode() for one in offsets]
+        elements = made.contents.elems
+        try:
+            for index, (one, metadata) in enumerate(zip(offsets, kept, strict=True)):
+                elements[index].offset = one.offset
+                if metadata:
+                    elements[index].metadata = ctypes.cast(ctypes.c_char_p(metadata), ctypes.c_void_p).value
+                    elements[index].metadata_size = len(metadata)
+            yield made
+        finally:
+            for index in range(len(kept)):  # or it would be freed
+                elements[index].metadata, elements[index].metadata_size = None, 0
+
+
+def _read(partitions: Any) -> list[GroupOffset]:
+    found = []
+    for index in range(partitions.contents.cnt):
+        one = partitions.contents.elems[index]
+        metadata = ctypes.string_at(one.metadata, one.metadata_size) if one.metadata else b""
+        error = KafkaError(one.err) if one.err else None
+        text = metadata.removesuffix(b"\0").decode(errors="replace")
+        found.append(GroupOffset(one.topic.decode(), one.partition, one.offset, text, error))
+    return found
+
+
+def _raise(code: int) -> None:
+    if code:
+        raise KafkaException(KafkaError(code))
+
+
+_library = _declared()
