@@ -96,6 +96,7 @@ def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, *, available_n
 
 def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
     """Lanes of a session of our own."""
+    from keylane.demo.backends import end_session
     from keylane.demo.extras import require
 
     require("pyspark", "pyarrow", "cloudpickle", extra="spark")
@@ -114,7 +115,7 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
         finally:
             query.stop()
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 def _what(pipeline: Pipeline) -> str:

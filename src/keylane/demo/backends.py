@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
 
     from keylane.demo.stop import StopRequest
     from keylane.options import Pipeline
+
+logger = logging.getLogger(__name__)
 
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""
@@ -47,3 +50,13 @@ class OnLanes:
                     query.stop()
         finally:
             query.stop()
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop a session of ours; one whose JVM is gone already (somebody ended the whole process group) has stopped."""
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        logger.info("Spark had ended before it was stopped: %r", error)

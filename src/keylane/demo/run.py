@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from keylane.demo.backends import InProcess, OnLanes
+from keylane.demo.backends import InProcess, OnLanes, end_session
 from keylane.demo.cluster import Cluster
 from keylane.demo.data import data_folder, read_flights
 from keylane.demo.extras import installed, require
@@ -164,7 +164,7 @@ class _Demo:
         master = self._options.spark_master
         with self._step(f"Starting Spark on {master}"):
             spark = keylane.spark.session(master, "keylane demo", **dict(self._options.spark_conf))
-            self._stack.callback(spark.stop)
+            self._stack.callback(end_session, spark)
         return spark
 
     def _process(

@@ -5,6 +5,7 @@ The demo's input and its verdict go through here, so that what is verified is re
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.faults import PARTITION_END, describe, error_of
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -28,8 +30,19 @@ READ_BATCH_RECORDS = 2_000
 
 POLL_S = 0.2
 
+CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
+"""librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
+
 FLUSH_TIMEOUT_S = 60.0
 """For the last records' acknowledgements; longer than a broker's restart."""
+
+NO_ANSWER = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001
+)
+"""The client's names for a broker that is not there."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""For one question about topics and log ends."""
 
 SILENCE_TIMEOUT_S = 30.0
 """A reader that is not at its end and gets nothing for this long fails."""
@@ -42,7 +55,8 @@ class BulkProducer:
     """
 
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
-        defaults = {"enable.idempotence": True, "linger.ms": 20, "compression.type": "none"}
+        # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
+        defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
         self._servers = servers
         self._producer = Producer(defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._error: KafkaError | None = None
@@ -84,7 +98,7 @@ class BulkProducer:
 
     def _raise_failure(self) -> None:
         if self._error is not None:
-            raise PeerError(f"a record could not be produced to {self._servers}: {self._error.str()}")
+            raise PeerError(f"a record could not be produced to {self._servers}: {describe(self._error)}")
 
     def __enter__(self) -> BulkProducer:
         return self
@@ -108,7 +122,7 @@ def read_to_end(
     cannot be read, `BrokerUnavailableError` when nothing comes for 30 s.
     """
     reader = Consumer(
-        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20}
+        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
         | dict(settings or {})
         | {
             "bootstrap.servers": servers,
@@ -121,7 +135,9 @@ def read_to_end(
     try:
         yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
     except KafkaException as error:
-        raise PeerError(f"topic {topic!r} at {servers} cannot be read: {_reason(error)}") from error
+        found = error_of(error)
+        kind = BrokerUnavailableError if found.code() in NO_ANSWER else PeerError
+        raise kind(f"topic {topic!r} at {servers} cannot be read: {describe(found)}") from error
     finally:
         reader.close()
 
@@ -129,13 +145,13 @@ def read_to_end(
 def _spans(reader: Consumer, servers: str, topic: str, partitions: list[int] | None) -> dict[int, tuple[int, int]]:
     """Partition to (start, end) for the partitions that hold anything."""
     if partitions is None:
-        known = reader.list_topics(topic, timeout=SILENCE_TIMEOUT_S).topics[topic]
+        known = reader.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
         if known.error is not None:
-            raise PeerError(f"topic {topic!r} at {servers} cannot be read: {known.error.str()}")
+            raise PeerError(f"topic {topic!r} at {servers} cannot be read: {describe(known.error)}")
         partitions = sorted(known.partitions)
     spans = {}
     for partition in partitions:
-        start, end = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=SILENCE_TIMEOUT_S)
+        start, end = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S)
         if start < end:
             spans[partition] = (start, end)
     return spans
@@ -153,7 +169,7 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
             partition, offset, error = message.partition(), message.offset(), message.error()
             assert partition is not None
             if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's name for it
+                if error.code() != PARTITION_END:
                     raise KafkaException(error)
                 open_ends.pop(partition, None)  # an end of control records alone is only told by this event
             elif partition in open_ends:
@@ -169,8 +185,3 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
             raise BrokerUnavailableError(
                 f"topic {topic!r}: nothing came for {SILENCE_TIMEOUT_S:.0f} s from partitions {sorted(open_ends)}"
             )
-
-
-def _reason(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else error
-    return cause.str() if isinstance(cause, KafkaError) else str(cause)
