@@ -89,6 +89,10 @@ class LineProcess:
             return answer
         raise RuntimeError(f"{self._command[-1]} ended with {self._process.wait()} on {line[:80]!r}")
 
+    def kill(self) -> None:
+        """SIGKILL, from any thread: its lines end."""
+        self._process.kill()
+
     def __enter__(self) -> Self:
         return self
 
