@@ -11,6 +11,8 @@ from keylane.records import Context, Output, Record
 
 if TYPE_CHECKING:
     from keylane import spark as spark
+    from keylane.consumer import ParallelConsumer
+    from keylane.engine.snapshot import Snapshot
 
 __version__ = "0.1.0"
 
@@ -23,17 +25,23 @@ __all__ = [
     "HandlerError",
     "KeylaneError",
     "Output",
+    "ParallelConsumer",
     "PeerError",
     "Pipeline",
     "Record",
     "Retries",
     "Skip",
+    "Snapshot",
     "UsageError",
 ]
 
+_LAZY = {"ParallelConsumer": "keylane.consumer", "Snapshot": "keylane.engine.snapshot"}
+
 
 def __getattr__(name: str) -> Any:
-    """`keylane.spark` is imported when it is first used: it needs PySpark, and takes a second."""
+    """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one."""
     if name == "spark":
         return importlib.import_module("keylane.spark")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

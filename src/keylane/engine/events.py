@@ -87,7 +87,16 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerFailed:
+    """The consumer cannot go on, but can still commit and leave."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class IntakeFailed:
+    """The intake thread ended: nothing can be committed any more."""
+
     error: BaseException
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.events import (
     Assigned,
     CommitAnswered,
+    ConsumerFailed,
     GroupCommitted,
     IntakeClosed,
     IntakeFailed,
@@ -23,7 +24,7 @@ from keylane.engine.events import (
     PolledRecords,
     Revoking,
 )
-from keylane.errors import InternalError
+from keylane.errors import InternalError, PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,7 +134,11 @@ class Intake:
         room = self._allowed - self._polled
         if room <= 0 or self._closing:
             return
-        polled = self._consumer.poll(min(room, MAX_POLL), POLL_S)
+        try:
+            polled = self._consumer.poll(min(room, MAX_POLL), POLL_S)
+        except PeerError as error:  # go on polling: the last commit's answer comes there
+            self._report(ConsumerFailed(error))
+            return
         if polled is not None:
             self._polled += polled.count
             self._report(PolledRecords(polled, self._polled))

@@ -74,6 +74,7 @@ class Loop:
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             events.Stop: lambda _, now: core.stop(now),
             events.SnapshotRequest: lambda event, now: event.answer.put(core.snapshot(now)),
+            events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
             WorkersFailed: self._on_workers_failed,

@@ -117,5 +117,7 @@ class Faults:
             logger.warning("%s (will be tried again)", self.last)
 
     def raise_failure(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+        """Raise what there is to stop for, once: the client is still served until it is closed."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
