@@ -136,6 +136,8 @@ class Commits:
 
     def _acknowledged(self, entry: CommitEntry) -> None:
         assignment = entry.assignment
+        if not assignment.wanted:  # of old; its revoke may have committed more already
+            return
         assert assignment.committed is None or entry.offset >= assignment.committed, (assignment, entry)
         assignment.committed = entry.offset
         assignment.committed_changes = max(assignment.committed_changes, entry.changes)

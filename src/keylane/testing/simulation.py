@@ -1,0 +1,492 @@
+"""A seeded simulation of the engine's core: any schedule of polls, completions, failures, rebalances and crashes.
+
+The idea: the core has no thread, clock or client, so one random source drives it and the world around it (a log, a
+group and its committed offsets, workers, a producer), step by step, and an oracle checks DESIGN's guarantees at every
+one:
+
+1. a commit never passes, or maps as complete, a record that is not; 2. within an assignment the acknowledged offset
+never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
+overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
+takes less than was set; 6. what an earlier assignment's work comes to changes nothing.
+
+After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
+seed: the same seed is the same run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keylane.engine.assignment import Start
+from keylane.engine.commits import CommitEntry, CommitProblem
+from keylane.engine.core import Core, Phase, Plan
+from keylane.engine.start import Committed, resolve
+from keylane.engine.work import NOT_RUN, Failure, Work
+from keylane.errors import HandlerError
+from keylane.offsets import OffsetMap, decode
+from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
+from keylane.records import Output, PlainMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from keylane.engine.deliveries import Delivery
+    from keylane.options import OnExhausted, Ordering
+
+TOPIC = "simulated"
+
+TopicPartition = tuple[str, int]
+
+
+class Violation(AssertionError):  # noqa: N818 - it says what it is
+    """A guarantee does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one simulation is like."""
+
+    ordering: Ordering = "key"
+    partitions: int = 3
+    keys: int = 8
+    concurrency: int = 6
+    max_buffered_records: int = 60
+    metadata_cap: int = 4096
+    broker_metadata_cap: int = 4096
+    on_exhausted: OnExhausted = field(default_factory=Skip)
+    failure_share: float = 0.1
+    """Of handler attempts."""
+    gap_share: float = 0.05
+    """Of offsets."""
+
+
+class Log:
+    """One partition: what is in its log, what the group has committed of it, and what is true of each record."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.name: TopicPartition = (TOPIC, partition)
+        self.records: dict[int, PlainMessage] = {}
+        self.end = 0
+        self.start = 0
+        self.committed: tuple[int, str] | None = None
+        """Offset and metadata, as acknowledged or at least applied by the broker."""
+        self.todo: dict[int, PlainMessage] = {}
+        """Records that the current assignment has to complete, in offset order."""
+        self.running: dict[int, Work] = {}
+        """Works of the current assignment that were handed out and not reported back."""
+        self.assigned = False
+        self.paused = False
+        self.epoch = 0
+        self.position = 0
+        self.acknowledged = 0
+
+    def shard(self, message: PlainMessage, ordering: Ordering) -> Any:
+        """What `message` has to keep its order in; None for nothing."""
+        if ordering == "unordered" or (ordering == "key" and message.key_ is None):
+            return None
+        return message.key_ if ordering == "key" else self.partition
+
+    def map(self) -> OffsetMap | None:
+        return None if self.committed is None else decode(self.committed[1], self.committed[0])
+
+
+class Simulation:
+    """One core in its world. `run` takes steps; `finish` ends the faults and waits for everything to be committed."""
+
+    def __init__(self, seed: int, settings: Settings | None = None) -> None:
+        self.seed = seed
+        self.settings = settings or Settings()
+        self.random = random.Random(seed)
+        self.now = 1_000.0
+        self.steps = 0
+        self.seen: Counter[str] = Counter()
+        """What happened how often: a test checks that the schedule had teeth."""
+        self.logs = [Log(partition) for partition in range(self.settings.partitions)]
+        self._epoch = 0
+        self._faults = True
+        self._new_core()
+
+    def _new_core(self) -> None:
+        settings = self.settings
+        self.pipeline = Pipeline(
+            kafka={"bootstrap.servers": "simulated:0", "group.id": "simulated"},
+            topics=[TOPIC],
+            handler=_never_called,
+            ordering=settings.ordering,
+            max_buffered_records=settings.max_buffered_records,
+            retries=Retries(max_attempts=3, delay_ms=50, max_delay_ms=400),
+            on_exhausted=settings.on_exhausted,
+            commit_interval_ms=200,
+            offset_reset="earliest",
+            offset_metadata_max_bytes=settings.metadata_cap,
+            revoke_timeout_ms=300,
+            drain_timeout_ms=500,
+        )
+        self.core = Core(
+            self.pipeline,
+            concurrency=settings.concurrency,
+            may_queue=self.random.random() < 0.5,
+            random=self.random.random,
+        )
+        self.works: list[Work] = []
+        self.deliveries: list[tuple[Delivery, Output]] = []
+        self.commit: list[CommitEntry] | None = None
+        self.answer: dict[TopicPartition, CommitProblem] | None = None
+        """The answer to `commit`, when it is known already, and not told."""
+        self.revoking: list[TopicPartition] = []
+        self.credit = 0
+        for log in self.logs:
+            self._let_go(log)
+
+    # --- steps ---
+
+    def run(self, steps: int) -> None:
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self._poll, 30),
+            (self._complete, 60),
+            (self._deliver, 20),
+            (self._answer_commit, 10),
+            (self._grow, 12),
+            (self._pass_time, 20),
+            (self._assign, 8),
+            (self._revoke, 2),
+            (self._lose, 1),
+            (self._drop_log, 1),
+            (self._crash, 1),
+            (self._stop, 1),
+        ]
+        choices, weights = zip(*actions, strict=True)
+        for action in self.random.choices(choices, weights, k=steps):
+            self.step(action)
+
+    def step(self, action: Callable[[], None]) -> None:
+        self.steps += 1
+        self.seen["held back"] += any(work.assignment.held for work in self.works)
+        self.now += self.random.random() * 0.002
+        action()
+        self._act(self.core.plan(self.now))
+        if self.core.phase is Phase.FINISHED:
+            self._ended()
+
+    def finish(self, limit: int = 20_000) -> None:
+        """No more faults: everything in the logs must complete and be committed."""
+        self._faults = False
+        actions = [self._assign, self._poll, self._complete, self._deliver, self._answer_commit, self._pass_time]
+        for _ in range(limit):
+            if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
+                return
+            for action in actions:
+                self.step(action)
+        stuck = [f"{log.name}: committed {log.committed} of {log.end}, {len(log.running)} running" for log in self.logs]
+        self._violated(f"no end in sight: {'; '.join(stuck)}")
+
+    # --- what the world does ---
+
+    def _grow(self) -> None:
+        log = self.random.choice(self.logs)
+        for _ in range(self.random.randint(1, 12)):
+            if self.random.random() < self.settings.gap_share:
+                log.end += self.random.randint(1, 4)  # compacted, or a control record
+            keyed = self.random.random() < 0.9
+            key = b"%d" % self.random.randrange(self.settings.keys) if keyed else None
+            record = PlainMessage(TOPIC, log.partition, log.end, key, b"value")
+            log.records[log.end] = record
+            if log.assigned:
+                log.todo[log.end] = record
+            log.end += 1
+
+    def _assign(self) -> None:
+        free = [log for log in self.logs if not log.assigned]
+        if not free or self.core.phase is not Phase.RUNNING:
+            return
+        starts = [self._assigned(log) for log in self.random.sample(free, self.random.randint(1, len(free)))]
+        self.core.assigned(starts, self.now)
+        self.seen["assigned"] += len(starts)
+
+    def _assigned(self, log: Log) -> Start:
+        offset, metadata = log.committed or (None, "")
+        offsets, first = resolve("simulated", Committed(*log.name, offset, metadata, log.start, log.end), "earliest")
+        if first:
+            log.committed = (offsets.base, "")
+        self._epoch += 1
+        log.assigned, log.epoch = True, self._epoch
+        log.position = max(offsets.base, log.start)
+        log.acknowledged = offsets.base
+        log.todo = {
+            offset: record
+            for offset, record in log.records.items()
+            if offset >= log.position and not offsets.is_complete(offset)
+        }
+        return Start(*log.name, self._epoch, offsets, log.start, log.end)
+
+    def _poll(self) -> None:
+        ready = [log for log in self.logs if log.assigned and not log.paused]
+        if not ready or self.credit <= 0:
+            return
+        log = self.random.choice(ready)
+        due = [offset for offset in range(log.position, log.end) if offset in log.records][: self.random.randint(1, 20)]
+        due = due[: self.credit]
+        if due:
+            self.credit -= len(due)
+            log.position = due[-1] + 1
+            self.core.polled(log.name, log.epoch, [log.records[offset] for offset in due])
+        elif self.random.random() < 0.5 or not self._faults:
+            log.position = log.end
+            self.core.partition_ended(log.name, log.epoch, log.end)
+
+    def _drop_log(self) -> None:
+        """Retention: the log's start moves, sometimes over what was not polled yet."""
+        log = self.random.choice(self.logs)
+        if log.committed is None or self.random.random() < 0.7:
+            return
+        log.start = max(log.start, min(log.end, log.committed[0] + self.random.randint(-5, 15)))
+        for offset in [offset for offset in log.records if offset < log.start]:
+            if not log.assigned or offset >= log.position:  # what was polled is not lost
+                del log.records[offset]
+                log.todo.pop(offset, None)
+        if log.assigned and log.position < log.start:
+            self.seen["retention"] += 1
+            log.position = log.start
+            self.core.log_start_moved(log.name, log.epoch, log.start)
+
+    def _complete(self) -> None:
+        if not self.works:
+            return
+        self.random.shuffle(self.works)
+        count = self.random.randint(1, min(4, len(self.works)))
+        finished, self.works = self.works[:count], self.works[count:]
+        for work in finished:
+            self._outcome(work)
+        self.core.completed(finished, self.now)
+
+    def _outcome(self, work: Work) -> None:
+        """Give a work what its handler came to, and note what is true now."""
+        log = self.logs[work.assignment.partition]
+        ours = work.assignment.wanted
+        if ours:
+            del log.running[work.offset]
+        if not work.assignment.may_start and self.random.random() < 0.2:
+            work.outcome = NOT_RUN
+        elif self._faults and self.random.random() < self.settings.failure_share:
+            self.seen["failed"] += 1
+            work.outcome = Failure(ValueError("simulated"), final=self.random.random() < 0.2)
+            if ours and isinstance(self.settings.on_exhausted, Skip) and self._exhausted(work):
+                del log.todo[work.offset]
+        elif self.random.random() < 0.3:
+            work.outcome = [Output("out", key=work.key)] * self.random.randint(1, 3)
+        else:
+            work.outcome = None
+            if ours:
+                del log.todo[work.offset]
+            else:
+                self.seen["stale"] += 1
+
+    def _exhausted(self, work: Work) -> bool:
+        assert isinstance(work.outcome, Failure)
+        return work.outcome.final or work.attempt >= self.pipeline.retries.max_attempts
+
+    def _deliver(self) -> None:
+        if not self.deliveries:
+            return
+        self.random.shuffle(self.deliveries)
+        delivery, _ = self.deliveries.pop()
+        failed = self._faults and self.random.random() < 0.1
+        work, last = delivery.work, delivery.pending == 1
+        log = self.logs[work.assignment.partition]
+        succeeded = last and not failed and delivery.error is None
+        if last and work.assignment.wanted:
+            del log.running[work.offset]
+            gave_up = work.dead is None and work.attempt >= self.pipeline.retries.max_attempts
+            if succeeded or (gave_up and isinstance(self.settings.on_exhausted, Skip)):
+                del log.todo[work.offset]
+        self.core.delivered([(delivery, OSError("simulated") if failed else None)], self.now)
+
+    def _answer_commit(self) -> None:
+        if self.commit is None:
+            return
+        entries, self.commit = self.commit, None
+        problems = self._committed(entries) if self.answer is None else self.answer
+        self.answer = None
+        self.core.commit_answered(entries, problems, self.now)
+
+    def _committed(self, entries: list[CommitEntry]) -> dict[TopicPartition, CommitProblem]:
+        """The broker applies a commit, or does not, and says so, or does not."""
+        problems = {}
+        fails = self._faults and self.random.random() < 0.15
+        applied = not fails or self.random.random() < 0.5
+        for entry in entries:
+            log = self.logs[entry.assignment.partition]
+            if len(entry.metadata) > self.settings.broker_metadata_cap:
+                problems[entry.name] = CommitProblem("simulated", metadata_too_large=True)
+                self.seen["too large"] += 1
+                continue
+            if applied and log.epoch == entry.assignment.epoch:  # a fenced member's commit is refused
+                log.committed = (entry.offset, entry.metadata)
+            if fails:
+                problems[entry.name] = CommitProblem("simulated")
+                self.seen["commit failed"] += 1
+            elif log.epoch == entry.assignment.epoch:
+                if entry.offset < log.acknowledged:
+                    self._violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
+                log.acknowledged = entry.offset
+        return problems
+
+    def _revoke(self) -> None:
+        names = [log.name for log in self.logs if log.assigned and log.name not in self.revoking]
+        if not names:
+            return
+        chosen = self.random.sample(names, self.random.randint(1, len(names)))
+        self.revoking += chosen
+        self.seen["revoked"] += len(chosen)
+        self.core.revoking(chosen, chosen, self.now)
+
+    def _lose(self) -> None:
+        names = [log.name for log in self.logs if log.assigned and log.name not in self.revoking]
+        if names:
+            chosen = self.random.sample(names, 1)
+            self.seen["lost"] += 1
+            self.core.lost(chosen)
+            for log in self._named(chosen):
+                self._let_go(log)
+
+    def _crash(self) -> None:
+        """The process dies: what is not committed is forgotten."""
+        if self.random.random() < 0.5:
+            self.seen["crashed"] += 1
+            self._new_core()
+
+    def _stop(self) -> None:
+        if self.random.random() < 0.5:
+            self.seen["stopped"] += 1
+            self.core.stop(self.now)
+
+    def _pass_time(self) -> None:
+        self.now += self.random.random() * 0.1
+        check = self.core.next_check()
+        if check is not None and self.random.random() < 0.5:
+            self.now = max(self.now, check)
+
+    # --- what the core asks for ---
+
+    def _act(self, plan: Plan) -> None:
+        for work in plan.dispatch:
+            self._dispatched(work)
+        for delivery in plan.produce:
+            if delivery.work.assignment.wanted:
+                self.logs[delivery.work.assignment.partition].running[delivery.work.offset] = delivery.work
+            self.deliveries += [(delivery, output) for output in delivery.outputs]
+        if plan.withdraw:
+            self._withdraw()
+        for name in (one.name for one in plan.pause):
+            self.logs[name[1]].paused = True
+            self.seen["paused"] += 1
+        for name in (one.name for one in plan.resume):
+            self.logs[name[1]].paused = False
+        if plan.commit is not None:
+            self._check(self.commit is None, "a commit was planned while one was on its way")
+            self.commit = plan.commit
+            self._check_entries(plan.commit)
+        for answer in plan.revoked:
+            if self.commit is not None and self.answer is None:
+                self.answer = self._committed(self.commit)  # it was sent before, so it is applied before
+            self._check_entries(answer.entries)
+            self.core.commit_answered(answer.entries, self._committed(answer.entries), self.now)
+            for log in self._named(answer.token):
+                self._let_go(log)
+            self.revoking = [name for name in self.revoking if name not in answer.token]
+        self.credit = plan.credit
+
+    def _dispatched(self, work: Work) -> None:
+        """Guarantees 3 and 4, at the start of a handler."""
+        log, message = self.logs[work.assignment.partition], log_message(work)
+        self._check(work.assignment.wanted and work.assignment.epoch == log.epoch, f"{work.name}: of an old assignment")
+        self._check(work.offset not in log.running, f"{work.name}: dispatched twice at once")
+        self._check(work.offset in log.todo, f"{work.name}: dispatched although it is complete")
+        committed = log.map()
+        self._check(
+            committed is None or not committed.is_complete(work.offset),
+            f"{work.name}: dispatched although the group has committed it",
+        )
+        shard = log.shard(message, self.settings.ordering)
+        if shard is not None:
+            for offset, other in log.todo.items():
+                if offset >= work.offset:
+                    break
+                same = log.shard(other, self.settings.ordering) == shard
+                self._check(not same, f"{work.name}: started before {offset} of its shard was complete")
+        log.running[work.offset] = work
+        self.works.append(work)
+
+    def _withdraw(self) -> None:
+        """Some of what was handed over had not begun."""
+        given_back = [one for one in self.works if not one.assignment.may_start and self.random.random() < 0.5]
+        for work in given_back:
+            self.works.remove(work)
+            if work.assignment.wanted:
+                del self.logs[work.assignment.partition].running[work.offset]
+        self.core.withdrawn(given_back, self.now)
+
+    def _check_entries(self, entries: list[CommitEntry]) -> None:
+        """Guarantees 1 and 5, for what a commit is about to say."""
+        for entry in entries:
+            log = self.logs[entry.assignment.partition]
+            self._check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
+            said = decode(entry.metadata, entry.offset)
+            self.seen["maps"] += bool(entry.metadata)
+            for offset in log.todo:
+                self._check(
+                    not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
+                )
+        if self.core.counters.commits_without_map:
+            smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
+            self._check(smaller, "a map was left out although it fits")
+
+    def _ended(self) -> None:
+        """The core has stopped: by itself because of a halt, or because it was asked to. Another one takes over."""
+        failure = self.core.failure
+        if failure is not None:
+            self.seen["halted"] += 1
+            self._check(isinstance(failure, HandlerError) and "@" in str(failure), f"it failed with {failure!r}")
+        self._new_core()
+
+    def _let_go(self, log: Log) -> None:
+        log.assigned = log.paused = False
+        log.epoch = -1
+        log.running.clear()
+        log.todo.clear()
+
+    def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
+        return [self.logs[partition] for _, partition in names]
+
+    def _check(self, holds: bool, text: str) -> None:
+        if not holds:
+            self._violated(text)
+
+    def _violated(self, text: str) -> None:
+        raise Violation(f"{text} (seed {self.seed}, step {self.steps}, {self.settings})")
+
+
+def log_message(work: Work) -> PlainMessage:
+    assert isinstance(work.message, PlainMessage)
+    return work.message
+
+
+def _never_called(_: object) -> None:
+    """The simulation decides what handlers come to."""
+
+
+VARIETY = (
+    Settings(),
+    Settings(ordering="partition"),
+    Settings(ordering="unordered", keys=2),
+    Settings(keys=2, concurrency=20, on_exhausted=DeadLetter("dead")),
+    Settings(keys=5, on_exhausted=Halt(), failure_share=0.02),
+    Settings(ordering="unordered", metadata_cap=16, concurrency=30, max_buffered_records=400, failure_share=0.3),
+    Settings(metadata_cap=400, broker_metadata_cap=16, keys=50, concurrency=30, max_buffered_records=300),
+    Settings(partitions=1, keys=3, gap_share=0.4),
+)
+"""Settings that together reach every branch that a schedule can reach."""
