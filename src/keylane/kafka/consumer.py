@@ -254,6 +254,8 @@ class KafkaConsumer:
             self._consumer.incremental_assign(positions)
         else:
             self._consumer.assign(positions)
+        if positions:
+            self._consumer.resume(positions)  # librdkafka keeps a pause over a rebalance; a new assignment has none
         for start, position in zip(starts, positions, strict=True):
             name = (start.topic, start.partition)
             self._epochs[name] = start.epoch
