@@ -34,6 +34,8 @@ class BrokerConfig:
     """`PLAINTEXT://host:port` that clients are told to connect to; empty for the address that the broker listens on."""
     offset_metadata_max_bytes: int = _option(4_096)
     offsets_topic_num_partitions: int = _option(50, least=1)
+    offsets_topic_segment_bytes: int = _option(104_857_600, least=1)
+    """Of the coordinator's one journal, which holds all partitions of `__consumer_offsets`."""
     offsets_retention_minutes: int = _option(10_080, least=1)
     offsets_retention_check_interval_ms: int = _option(600_000, least=1)
     group_min_session_timeout_ms: int = _option(6_000, least=1)

@@ -3,6 +3,10 @@
 The modules of `keylane.broker.handlers` are the list of APIs: each names its key, its versions and what it lacks. A
 handler gets kio's request entity and returns kio's response entity of the same version, or the body already encoded (as
 bytes, or as parts to be joined), or None when nothing is to be answered (Produce with acks=0).
+
+A handler is a coroutine function `handle`, or, for the APIs of which thousands wait for one sync, a plain function
+`begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
+one asyncio task a request.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import functools
 import importlib
 import pkgutil
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import handlers
@@ -20,6 +24,7 @@ from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
 if TYPE_CHECKING:
     from keylane.broker.node import Node
+    from keylane.storage.group_sync import Round
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
@@ -47,8 +52,23 @@ class RequestHeader(NamedTuple):
     client_host: str
 
 
-Body = bytes | list[bytes] | None
+class Later(NamedTuple):
+    """An answer that waits for a round of a group commit; `finish` then gives it (or waits on)."""
+
+    durable: Round
+    finish: Callable[[], Any]
+
+
+def after(rounds: Sequence[Round], finish: Callable[[], Any]) -> Any:
+    """What `finish` gives when all rounds are over, however they end."""
+    for durable in rounds:
+        if not durable.done():
+            return Later(durable, lambda: after(rounds, finish))
+    return finish()
+
+
 Handle = Callable[[Any, RequestHeader, "Node"], Awaitable[Any]]
+Begin = Callable[[Any, RequestHeader, "Node"], Any]
 
 
 class Api(NamedTuple):
@@ -60,7 +80,8 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     lacks: str
-    handle: Handle
+    handle: Handle | None
+    begin: Begin | None
     may_poll: bool
     """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
 
@@ -77,10 +98,12 @@ def load_apis() -> dict[int, Api]:
             loaded.MIN_VERSION,
             loaded.MAX_VERSION,
             loaded.LACKS,
-            loaded.handle,
+            getattr(loaded, "handle", None),
+            getattr(loaded, "begin", None),
             getattr(loaded, "MAY_POLL", False),
         )
         assert api.min_version <= api.max_version, module.name
+        assert (api.handle is None) is not (api.begin is None), f"{module.name} has one of handle and begin"
         apis.append(api)
     return {api.key: api for api in sorted(apis, key=lambda api: api.key)}
 
@@ -131,21 +154,18 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api]) -> Call
     return Call(api, header, schema, request)
 
 
-async def answer(call: Call, node: Node) -> list[bytes] | None:
-    """Handle a call; the whole response frame in parts, or None when there is nothing to answer."""
-    response = await call.api.handle(call.request, call.header, node)
+def response_frame(call: Call, response: Any) -> list[bytes] | None:
+    """The whole frame in parts, for what a handler returned; None when there is nothing to answer."""
     if response is None:
         return None
-    if isinstance(response, bytes):
-        parts = [b"", response]
-    elif isinstance(response, list):
-        parts = [b"", *response]
+    if isinstance(response, list):
+        parts = response
     else:
-        parts = [b"", encode_response(response)]
-    tags = b"\0" if call.schema.has_flexible_response_header else b""
-    size = 4 + len(tags) + sum(map(len, parts))
-    parts[0] = _RESPONSE_PREFIX.pack(size, call.header.correlation_id) + tags
-    return parts
+        parts = [response if isinstance(response, bytes) else encode_response(response)]
+    size = sum(map(len, parts))
+    if call.schema.has_flexible_response_header:
+        return [_RESPONSE_PREFIX.pack(size + 5, call.header.correlation_id), b"\0", *parts]
+    return [_RESPONSE_PREFIX.pack(size + 4, call.header.correlation_id), *parts]
 
 
 def _skip_tagged_fields(frame: bytes, position: int) -> int:

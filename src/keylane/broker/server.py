@@ -17,13 +17,17 @@ from keylane.broker.dispatch import (
     Api,
     Call,
     CloseConnectionError,
+    Later,
     MalformedRequestError,
-    answer,
     decode_request,
+    response_frame,
 )
+from keylane.storage.group_sync import Round
 from keylane.wire.framing import FrameError, FrameReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keylane.broker.node import Node
 
 logger = logging.getLogger("keylane.broker")
@@ -56,6 +60,8 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Round, list[tuple[Call, _Answer, Callable[[], Any]]]] = {}
+        """Calls that wait for a disk, by what they wait for: one wake-up for all of them."""
         self._bytes_in_flight = 0
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -103,8 +109,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         for poll in self._polls:
             poll.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._waiting:
+            await asyncio.wait([*self._tasks, *self._waiting])
         self._flush()
         self.close()
 
@@ -124,28 +130,60 @@ class Connection(asyncio.Protocol):
         place = _Answer(len(frame))
         self._answers.append(place)
         self._bytes_in_flight += place.size
-        task = self._server.loop.create_task(self._serve(call, place))
-        tasks = self._polls if call.api.may_poll else self._tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        if call.api.begin is not None:
+            begin = call.api.begin
+            self._advance(call, place, lambda: begin(call.request, call.header, self._server.node))
+        else:
+            task = self._server.loop.create_task(self._serve(call, place))
+            tasks = self._polls if call.api.may_poll else self._tasks
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         self._regulate()
 
-    async def _serve(self, call: Call, place: _Answer) -> None:
+    def _advance(self, call: Call, place: _Answer, step: Callable[[], Any]) -> None:
+        """Take the next step of a call that has no task of its own."""
         try:
-            place.parts = await answer(call, self._server.node)
-        except CloseConnectionError as error:
-            self._refuse(error)
+            result = step()
+            if type(result) is not Later:
+                self._answered(call, place, result)
+                return
+        except Exception as error:
+            self._failed(call, error)
             return
-        except Exception:
-            logger.exception(
-                "%s: %s version %d failed; closing the connection", self._peer, call.api.name, call.header.api_version
-            )
-            self.close()
-            return
+        waiting = self._waiting.get(result.durable)
+        if waiting is None:
+            waiting = self._waiting[result.durable] = []
+            result.durable.add_done_callback(self._resume)
+        waiting.append((call, place, result.finish))
+
+    def _resume(self, durable: asyncio.Future[None]) -> None:
+        assert isinstance(durable, Round)
+        for call, place, finish in self._waiting.pop(durable):
+            self._advance(call, place, finish)
+
+    async def _serve(self, call: Call, place: _Answer) -> None:
+        assert call.api.handle is not None
+        try:
+            self._answered(call, place, await call.api.handle(call.request, call.header, self._server.node))
+        except Exception as error:
+            self._failed(call, error)
+
+    def _answered(self, call: Call, place: _Answer, response: Any) -> None:
+        place.parts = response_frame(call, response)
         place.is_ready = True
         if not self._flush_is_due and self._answers and self._answers[0].is_ready:
             self._flush_is_due = True
             self._server.loop.call_soon(self._flush)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        if isinstance(error, CloseConnectionError):
+            self._refuse(error)
+            return
+        version = call.header.api_version
+        logger.error(
+            "%s: %s version %d failed; closing the connection", self._peer, call.api.name, version, exc_info=error
+        )
+        self.close()
 
     def _flush(self) -> None:
         """Write all answers that are ready and have none before them that is not, at once."""

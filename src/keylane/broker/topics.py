@@ -65,6 +65,8 @@ class Topic:
     """Topic configs that differ from the broker's."""
     state: str = LIVE
     logs: list[PartitionLog] = field(default_factory=list)
+    max_message_bytes: int = 0
+    """The largest batch it takes; set when it is admitted."""
 
 
 class TopicRegistry:
@@ -219,6 +221,7 @@ class TopicRegistry:
             return snapshots
 
     def _admit(self, topic: Topic) -> None:
+        topic.max_message_bytes = setting(topic.settings, "max.message.bytes", self._config)
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
 

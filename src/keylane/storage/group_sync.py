@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.storage.filesystem import StorageError
@@ -84,6 +84,13 @@ class GroupSync:
         """
         round_ = self._join()
         self._queue.append(data)
+        self._mark = mark
+        return round_
+
+    def append_all(self, pieces: Sequence[Data], mark: Any = None) -> Round:
+        """The same for data in several pieces."""
+        round_ = self._join()
+        self._queue += pieces
         self._mark = mark
         return round_
 

@@ -66,6 +66,16 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
+class _Unsynced(NamedTuple):
+    """A batch that was appended and is not durable yet."""
+
+    segment: Segment
+    position: int
+    length: int
+    base_offset: int
+    max_timestamp: int
+
+
 class _Writer:
     """The active segment's file, as the executor sees it."""
 
@@ -121,7 +131,7 @@ class PartitionLog:
         self._segments = segments
         self._active = segments[-1]
         self._producers = producers
-        self._unsynced: deque[tuple[BatchHeader, Segment, int]] = deque()
+        self._unsynced: deque[_Unsynced] = deque()
         self._writer = _Writer(filesystem, folder, self._active)
         self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
         self._appended = self._active.size
@@ -152,15 +162,16 @@ class PartitionLog:
                 return Appended(repeated.base_offset, None if is_durable else self._sync.pending)
         if self._appended and self._appended + header.length > self._options.segment_bytes:
             self._roll(base_offset)
-        placed = header._replace(base_offset=base_offset, leader_epoch=LEADER_EPOCH)
         if header.producer_id >= 0:
             self._producers.record(header, base_offset, now_ms)
-        self._unsynced.append((placed, self._active, self._appended))
-        self._appended += header.length
-        self.next_offset = placed.next_offset
+        length = header.length
+        self._unsynced.append(_Unsynced(self._active, self._appended, length, base_offset, header.max_timestamp))
+        self._appended += length
+        self.next_offset = base_offset + header.last_offset_delta + 1
         # Offset and leader epoch lie before what the checksum covers; the rest is written as it came, uncopied.
-        self._sync.append(PLACED_PREFIX.pack(base_offset, header.length - PREFIX_SIZE, LEADER_EPOCH))
-        return Appended(base_offset, self._sync.append(memoryview(batch)[PLACED_PREFIX.size :], self.next_offset))
+        prefix = PLACED_PREFIX.pack(base_offset, length - PREFIX_SIZE, LEADER_EPOCH)
+        rest = memoryview(batch)[PLACED_PREFIX.size :]
+        return Appended(base_offset, self._sync.append_all((prefix, rest), self.next_offset))
 
     def locate(self, offset: int) -> int:
         """The position of the batch that holds `offset`; for one at or above the high watermark, the end.
@@ -256,11 +267,12 @@ class PartitionLog:
 
     def _on_synced(self, next_offset: int) -> None:
         before = self.synced_position
-        while self._unsynced and self._unsynced[0][0].base_offset < next_offset:
-            header, segment, position = self._unsynced.popleft()
-            segment.note(header, position)
-            segment.size = position + header.length
-            self.synced_position = segment.end
+        unsynced = self._unsynced
+        while unsynced and unsynced[0].base_offset < next_offset:
+            segment, position, length, base_offset, max_timestamp = unsynced.popleft()
+            segment.note(position, base_offset, max_timestamp)
+            segment.size = position + length
+            self.synced_position = segment.start + segment.size
         self.high_watermark = next_offset
         if self.listeners:
             for listener in list(self.listeners):
@@ -310,7 +322,7 @@ def recover_log(
         file = segment.open(filesystem)
 
         def on_batch(header: BatchHeader, position: int, segment: Segment = segment) -> None:
-            segment.note(header, position)
+            segment.note(position, header.base_offset, header.max_timestamp)
             if header.producer_id >= 0:
                 producers.record(header, header.base_offset, now_ms)
 

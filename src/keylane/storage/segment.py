@@ -43,14 +43,14 @@ class Index:
 
         self._latest = NO_TIMESTAMP
 
-    def note(self, header: BatchHeader, position: int) -> None:
+    def note(self, position: int, base_offset: int, max_timestamp: int) -> None:
         """Enter the next batch, which starts at `position`, unless the last entry is near."""
         if not self.positions or position - self.positions[-1] >= self.interval:
             self.positions.append(position)
-            self.offsets.append(header.base_offset)
+            self.offsets.append(base_offset)
             self.latest.append(self._latest)
-        if header.max_timestamp > self._latest:
-            self._latest = header.max_timestamp
+        if max_timestamp > self._latest:
+            self._latest = max_timestamp
 
 
 class Segment:
@@ -84,19 +84,19 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def note(self, header: BatchHeader, position: int) -> None:
+    def note(self, position: int, base_offset: int, max_timestamp: int) -> None:
         """Enter a batch that is durable, in order."""
         if self.index is not None:
-            self.index.note(header, position)
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
+            self.index.note(position, base_offset, max_timestamp)
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
             self.max_timestamp_position = position
 
     def scan(self, filesystem: FileSystem, index: Index, start: int, end: int) -> None:
         """Enter the batches from `start` to `end` into an index (blocking). Raises `StorageError` for damage."""
         try:
             for position, header in headers(self.open(filesystem), start, end):
-                index.note(header, position)
+                index.note(position, header.base_offset, header.max_timestamp)
         except BatchError as error:
             raise StorageError(f"{self.path}: {error}") from error
 

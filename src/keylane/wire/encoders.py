@@ -18,6 +18,7 @@ PRODUCE_FLEXIBLE_VERSION = 9
 FETCH_FLEXIBLE_VERSION = 12
 EMPTY_TAGS = b"\0"
 _NULL_STRING = b"\xff\xff"
+_NOT_THROTTLED = bytes(4)
 _NULL_BYTES = b"\xff\xff\xff\xff"
 
 int16 = struct.Struct(">h").pack
@@ -76,6 +77,7 @@ class ProducedPartition(NamedTuple):
 
 
 _PRODUCED = struct.Struct(">ihqq")
+_PRODUCED_V5 = struct.Struct(">ihqqq")
 _NO_APPEND_TIME = -1
 """Topics keep the producer's timestamps (CreateTime), so no append time is given."""
 
@@ -86,20 +88,19 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
     write_string = compact_string if is_flexible else string
     write_length = compact_array_length if is_flexible else array_length
     tags = EMPTY_TAGS if is_flexible else b""
+    no_record_errors = write_length(0)
     parts = [write_length(len(topics))]
     for name, partitions in topics:
         parts += (write_string(name), write_length(len(partitions)))
-        for partition in partitions:
-            parts.append(
-                _PRODUCED.pack(partition.partition, partition.error_code, partition.base_offset, _NO_APPEND_TIME)
-            )
+        for index, error_code, base_offset, log_start_offset, error_message in partitions:
             if version >= 5:
-                parts.append(int64(partition.log_start_offset))
+                parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, _NO_APPEND_TIME, log_start_offset))
+            else:
+                parts.append(_PRODUCED.pack(index, error_code, base_offset, _NO_APPEND_TIME))
             if version >= 8:
-                parts += (write_length(0), write_string(partition.error_message))
-            parts.append(tags)
+                parts += (no_record_errors, write_string(error_message), tags)
         parts.append(tags)
-    parts += (int32(0), tags)
+    parts.append(_NOT_THROTTLED + tags)
     return parts
 
 

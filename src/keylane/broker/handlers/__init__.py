@@ -1,6 +1,7 @@
 """One module an API.
 
-Each has `API_KEY`, `MIN_VERSION`, `MAX_VERSION`, `LACKS` and `async def handle(request, header, node)`.
+Each has `API_KEY`, `MIN_VERSION`, `MAX_VERSION`, `LACKS` and `async def handle(request, header, node)` or
+`def begin(request, header, node)` (see `keylane.broker.dispatch`).
 
 A module in this folder is served; there is no other list. `LACKS` says in one line what the API does not do here, and
 goes into docs/supported-apis.md. `MAY_POLL = True` marks an API whose wait may be dropped when its client is gone.

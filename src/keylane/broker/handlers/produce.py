@@ -12,19 +12,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from crc32c import crc32c
+
 from keylane.broker import codes
-from keylane.broker.dispatch import CloseConnectionError
+from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
-from keylane.broker.topic_settings import setting
 from keylane.storage.filesystem import StorageError
+from keylane.storage.log import Appended
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError
 from keylane.wire.batches import (
     CODECS,
+    CRC_START,
     TIMESTAMP_TYPE_MASK,
     BatchError,
     BatchHeader,
     UnsupportedMagicError,
-    check_crc,
     read_header,
 )
 from keylane.wire.encoders import ProducedPartition, encode_produce
@@ -32,7 +34,7 @@ from keylane.wire.encoders import ProducedPartition, encode_produce
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.storage.log import Appended, PartitionLog
+    from keylane.storage.log import PartitionLog
 
 API_KEY = 0
 MIN_VERSION = 3
@@ -52,17 +54,29 @@ class RefusedError(Exception):
         self.code = code
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes] | None:
-    # All appends come before the first await: batches that a connection pipelines keep their order.
-    topics = [
-        (
-            topic.name,
-            [(partition.index, _append(request, topic.name, partition, node)) for partition in topic.partition_data],
-        )
-        for topic in request.topic_data
-    ]
+Outcome = Appended | RefusedError
+
+
+def begin(request: Any, header: RequestHeader, node: Node) -> Any:
+    topics: list[tuple[str, list[tuple[int, Outcome]]]] = []
+    rounds = []
+    for topic in request.topic_data:
+        outcomes = []
+        for partition in topic.partition_data:
+            outcome = _append(request, topic.name, partition, node)
+            outcomes.append((partition.index, outcome))
+            if type(outcome) is Appended and outcome.durable is not None:
+                rounds.append(outcome.durable)
+        topics.append((topic.name, outcomes))
+    return after(rounds, lambda: _finish(request, header, node, topics))
+
+
+def _finish(
+    request: Any, header: RequestHeader, node: Node, topics: list[tuple[str, list[tuple[int, Outcome]]]]
+) -> list[bytes] | None:
+    """The answer, when every batch is durable or has failed."""
     answers = [
-        (name, [await _answer(index, outcome, node.topics.log(name, index)) for index, outcome in partitions])
+        (name, [_answer(index, outcome, node.topics.log(name, index)) for index, outcome in partitions])
         for name, partitions in topics
     ]
     if request.acks != 0:
@@ -76,25 +90,21 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     return None
 
 
-def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Appended | RefusedError:
+def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcome:
     try:
         if request.acks not in _ACKS:
             raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
         if topic_name == OFFSETS_TOPIC:
             raise RefusedError(codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is written by the broker alone")
         topic = node.topics.get(topic_name)
-        log = node.topics.log(topic_name, partition.index)
-        if topic is None or log is None:
+        if topic is None or not 0 <= partition.index < topic.partition_count:
             raise RefusedError(
                 codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition.index} does not exist"
             )
         records = partition.records or b""
-        limit = (
-            setting(topic.settings, "max.message.bytes", node.config)
-            if topic.settings
-            else (node.config.message_max_bytes)
-        )
-        return log.append(records, check_batch(records, limit), node.clock())
+        header = check_batch(records, topic.max_message_bytes)
+        log: PartitionLog = topic.logs[partition.index]
+        return log.append(records, header, node.clock())
     except RefusedError as error:
         return error
     except OutOfOrderSequenceError as error:
@@ -124,7 +134,7 @@ def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
             codes.MESSAGE_TOO_LARGE,
             f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
         )
-    if not check_crc(records):
+    if crc32c(memoryview(records)[CRC_START:]) != header.crc:
         raise RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
     _check_content(header)
     return header
@@ -140,6 +150,16 @@ def _check_content(header: BatchHeader) -> None:
             codes.INVALID_RECORD,
             f"a record batch of {header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
+    if header.attributes not in CODECS:  # any bit but those of the compression
+        _refuse_attributes(header)
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise RefusedError(
+            codes.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
+        )
+
+
+def _refuse_attributes(header: BatchHeader) -> None:
     if header.is_control:
         raise RefusedError(codes.INVALID_RECORD, "clients may not write control records")
     if header.is_transactional:
@@ -148,20 +168,12 @@ def _check_content(header: BatchHeader) -> None:
         raise RefusedError(codes.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime")
     if header.codec not in CODECS:
         raise RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise RefusedError(
-            codes.INVALID_RECORD,
-            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
-        )
 
 
-async def _answer(index: int, outcome: Appended | RefusedError, log: PartitionLog | None) -> ProducedPartition:
-    """Waits until the batch is durable."""
+def _answer(index: int, outcome: Outcome, log: PartitionLog | None) -> ProducedPartition:
     if isinstance(outcome, RefusedError):
         return ProducedPartition(index, outcome.code, error_message=str(outcome))
-    try:
-        if outcome.durable is not None:
-            await outcome.durable
-    except StorageError as error:
-        return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(error))
-    return ProducedPartition(index, codes.NONE, outcome.base_offset, log.log_start_offset if log is not None else -1)
+    failure = None if outcome.durable is None else outcome.durable.exception()
+    if failure is not None:
+        return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(failure))
+    return ProducedPartition(index, codes.NONE, outcome.base_offset, -1 if log is None else log.log_start_offset)
