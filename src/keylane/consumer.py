@@ -14,13 +14,8 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.core import Core
-from keylane.engine.events import Delivered, Inbox
-from keylane.engine.intake import Intake
-from keylane.engine.loop import Loop
+from keylane.engine.assembly import assemble
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
-from keylane.engine.threads import ThreadWorkers
 from keylane.errors import InternalError, KeylaneError, UsageError
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.producer import KafkaProducer
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from keylane.engine.ports import Workers
+    from keylane.engine.loop import Loop
     from keylane.options import Pipeline
 
 __all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot"]
@@ -153,11 +148,11 @@ class ParallelConsumer:
 
     def _start(self) -> Loop:
         """Connect, check, and start the threads."""
+        ending = self._ending_offsets
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
-            consumer.check(self._ending_offsets if isinstance(self._ending_offsets, Mapping) else ())
-            ends = consumer.ends() if self._ending_offsets == "latest" else self._ending_offsets
-            loop = self._joined(consumer, ends)
+            consumer.check(ending if isinstance(ending, Mapping) else ())
+            loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
         except BaseException:
             consumer.close()
             raise
@@ -167,27 +162,16 @@ class ParallelConsumer:
             loop.stop()
         return loop
 
-    def _joined(self, consumer: KafkaConsumer, ends: Any) -> Loop:
-        """All parts of an engine, joined, and not yet started."""
-        pipeline, name = self._pipeline, self._client_id or "keylane"
-        inbox = Inbox()
-        made = AsyncioWorkers if pipeline.is_async else ThreadWorkers
-        workers: Workers = made(pipeline, inbox.put, name)
-        core = Core(
+    def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
+        pipeline, client_id, name = self._pipeline, self._client_id, self._client_id or "keylane"
+        return assemble(
             pipeline,
-            concurrency=workers.concurrency,
-            may_queue=workers.may_queue,
+            consumer,
+            lambda report: KafkaProducer(pipeline.kafka, report, client_id=client_id, name=name),
             random=random.Random().random,
+            name=name,
             ending_offsets=ends,
         )
-        intake = Intake(consumer, inbox.put, revoke_timeout_s=pipeline.revoke_timeout_ms / 1000, name=name)
-
-        def make_producer() -> KafkaProducer:
-            return KafkaProducer(
-                pipeline.kafka, lambda answers: inbox.put(Delivered(answers)), client_id=self._client_id, name=name
-            )
-
-        return Loop(core, inbox, intake, workers, make_producer, name=name)
 
     def _wait(self, loop: Loop) -> None:
         """Until the loop has ended, reporting progress."""

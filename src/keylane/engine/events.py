@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from keylane.engine.deliveries import Delivery
     from keylane.engine.ports import Polled, TopicPartition
     from keylane.engine.snapshot import Snapshot
+
+
+Answers: TypeAlias = "list[tuple[Delivery, BaseException | None]]"
+"""What became of outputs: each delivery as often as it has outputs, with an error or without."""
 
 
 class Inbox:
@@ -83,7 +87,7 @@ class GroupCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    answers: list[tuple[Delivery, BaseException | None]]
+    answers: Answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
     from keylane.engine.deliveries import Delivery
+    from keylane.engine.events import Answers
     from keylane.records import Output
 
 logger = logging.getLogger("keylane.kafka")
 
 POLL_S = 0.1
 """How long one poll for delivery reports waits; close waits as long for the thread."""
-
-Answers = list[tuple["Delivery", BaseException | None]]
 
 
 class KafkaProducer:

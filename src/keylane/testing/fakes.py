@@ -1,0 +1,269 @@
+"""A consumer and a producer in memory, behind the engine's ports: a whole engine runs on them without a broker.
+
+The idea: `FakeBroker` holds logs and one group's committed offsets. `FakeConsumer` is that group's only member: it is
+assigned every partition when it subscribes, and a test rebalances it with `revoke`, `lose` and `assign`, which take
+effect inside its next poll, as with a real client. `FakeProducer` acknowledges at once, unless a topic is told to
+fail.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+from keylane.engine.assembly import assemble
+from keylane.engine.assignment import Start
+from keylane.engine.ports import Polled
+from keylane.engine.start import Committed, resolve
+from keylane.records import PlainMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from keylane.engine.commits import CommitProblem
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.events import Answers
+    from keylane.engine.loop import Loop
+    from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.options import OffsetReset, Pipeline
+    from keylane.records import Output
+
+TopicPartition = tuple[str, int]
+
+
+class FakeBroker:
+    """Logs, and what one group has committed. Thread safety: any thread."""
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.logs: dict[TopicPartition, list[PlainMessage]] = {name: [] for name in partitions}
+        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        self.commits: list[dict[TopicPartition, tuple[int, str]]] = []
+        """Every commit that was applied, oldest first."""
+        self.fail_commits: deque[CommitProblem] = deque()
+        """Problems that the next commits meet, one each."""
+        self.more = threading.Condition()
+
+    def append(self, name: TopicPartition, values: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Add records of (key, value)."""
+        with self.more:
+            log = self.logs[name]
+            for key, value in values:
+                log.append(PlainMessage(*name, len(log), key, value, (), (1, 1_700_000_000_000 + len(log))))
+            self.more.notify_all()
+
+    def apply(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
+        """Commit, or fail as told."""
+        if self.fail_commits:
+            return dict.fromkeys((one.name for one in offsets), self.fail_commits.popleft())
+        said = {one.name: (one.offset, one.metadata) for one in offsets}
+        self.committed |= said
+        self.commits.append(said)
+        return {}
+
+
+class FakeConsumer:
+    """The group's only member, behind `keylane.engine.ports.ConsumerPort`."""
+
+    def __init__(self, broker: FakeBroker, *, offset_reset: OffsetReset = "earliest", group: str = "fake") -> None:
+        self._broker = broker
+        self._offset_reset = offset_reset
+        self._group = group
+        self._listener: ConsumerListener | None = None
+        self._rebalances: deque[Callable[[], None]] = deque()
+        self._epoch = 0
+        self.positions: dict[TopicPartition, int] = {}
+        """The next offset to poll, of what is assigned."""
+        self.epochs: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.pauses = 0
+        self.at_end: set[TopicPartition] = set()
+        self.closed = False
+        self.poll_error: BaseException | None = None
+        """Raised by the next poll."""
+
+    # --- the test's side ---
+
+    def assign(self, names: Iterable[TopicPartition]) -> None:
+        chosen = list(names)
+        self._rebalances.append(lambda: self._assign(chosen))
+
+    def revoke(self, names: Iterable[TopicPartition]) -> None:
+        chosen = list(names)
+        self._rebalances.append(lambda: self._revoke(chosen))
+
+    def lose(self, names: Iterable[TopicPartition]) -> None:
+        chosen = list(names)
+        self._rebalances.append(lambda: self._lose(chosen))
+
+    # --- the port ---
+
+    def subscribe(self, listener: ConsumerListener) -> None:
+        self._listener = listener
+        self.assign(self._broker.logs)
+
+    def poll(self, max_records: int, timeout_s: float) -> Polled | None:
+        if self.poll_error is not None:
+            error, self.poll_error = self.poll_error, None
+            raise error
+        while self._rebalances:
+            self._rebalances.popleft()()
+        with self._broker.more:
+            polled = self._take(max_records)
+            if polled is None:
+                self._broker.more.wait(timeout_s)
+                polled = self._take(max_records)
+        return polled
+
+    def _take(self, max_records: int) -> Polled | None:
+        polled = Polled()
+        for name, position in self.positions.items():
+            if name in self.paused:
+                continue
+            log = self._broker.logs[name]
+            some = log[position : position + max_records - polled.count]
+            if some:
+                self.at_end.discard(name)
+                polled.batches.append((name, self.epochs[name], list(some)))
+                polled.count += len(some)
+                self.positions[name] = position + len(some)
+            elif position == len(log) and name not in self.at_end:
+                self.at_end.add(name)
+                polled.ends.append((name, self.epochs[name], len(log)))
+        return polled if polled.batches or polled.ends else None
+
+    def pause(self, names: Iterable[TopicPartition]) -> None:
+        ours = [name for name in names if name in self.positions]
+        self.pauses += len(ours)
+        self.paused.update(ours)
+
+    def resume(self, names: Iterable[TopicPartition]) -> None:
+        self.paused.difference_update(names)
+
+    def commit(self, offsets: Sequence[Offset]) -> None:
+        problems = self._broker.apply(offsets)
+        self._rebalances.append(lambda: self._told.on_committed(problems))  # the answer comes inside the next poll
+
+    def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
+        return self._broker.apply(offsets)
+
+    def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return {name: self._broker.committed[name][0] if name in self._broker.committed else None for name in names}
+
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        return {name: len(self._broker.logs[name]) for name in self.positions}
+
+    def close(self) -> None:
+        self._revoke(list(self.positions))
+        self.closed = True
+
+    # --- rebalances ---
+
+    @property
+    def _told(self) -> ConsumerListener:
+        assert self._listener is not None, "not subscribed"
+        return self._listener
+
+    def _assign(self, names: list[TopicPartition]) -> None:
+        starts = []
+        for name in names:
+            offset, metadata = self._broker.committed.get(name, (None, ""))
+            found = Committed(*name, offset, metadata, 0, len(self._broker.logs[name]))
+            offsets, first = resolve(self._group, found, self._offset_reset)
+            if first:
+                self._broker.committed[name] = (offsets.base, "")
+            self._epoch += 1
+            self.epochs[name] = self._epoch
+            self.positions[name] = offsets.base
+            starts.append(Start(*name, self._epoch, offsets, 0, found.log_end))
+        self._told.on_assigned(starts)
+
+    def _revoke(self, names: list[TopicPartition]) -> None:
+        ours = [name for name in names if name in self.positions]
+        if ours:
+            self._told.on_revoked(ours)
+        self._let_go(ours)
+
+    def _lose(self, names: list[TopicPartition]) -> None:
+        ours = [name for name in names if name in self.positions]
+        if ours:
+            self._told.on_lost(ours)
+        self._let_go(ours)
+
+    def _let_go(self, names: list[TopicPartition]) -> None:
+        for name in names:
+            del self.positions[name], self.epochs[name]
+            self.paused.discard(name)
+            self.at_end.discard(name)
+
+
+class FakeProducer:
+    """Acknowledges what it is sent, behind `keylane.engine.ports.ProducerPort`."""
+
+    def __init__(self, report: Callable[[Answers], None]) -> None:
+        self._report = report
+        self.sent: list[Output] = []
+        """Acknowledged outputs, in order."""
+        self.failing: dict[str, BaseException] = {}
+        """Topics whose outputs fail, and with what."""
+        self.held: Answers | None = None
+        """While this is a list, answers are kept in it, until `release`."""
+        self.closed = False
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        answers: Answers = []
+        for delivery in deliveries:
+            for output in delivery.outputs:
+                error = self.failing.get(output.topic)
+                if error is None:
+                    self.sent.append(output)
+                answers.append((delivery, error))
+        if self.held is None:
+            self._report(answers)
+        else:
+            self.held += answers
+
+    def release(self) -> None:
+        """Give the answers that were held, and hold no more."""
+        held, self.held = self.held, None
+        if held:
+            self._report(held)
+
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's
+        self.closed = True
+
+
+class FakeEngine:
+    """A whole engine on fakes: real core, loop, intake thread and workers. Use it in a `with` block.
+
+    `loop` is `keylane.engine.loop.Loop`; leaving the block stops it and waits until every thread has ended.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, broker: FakeBroker, *, ending_offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        self.consumer = FakeConsumer(broker, offset_reset=pipeline.offset_reset, group=pipeline.group_id)
+        self.producer = FakeProducer(self._report)
+        self._to_loop: Callable[[Answers], None] | None = None
+        self.loop: Loop = assemble(
+            pipeline, self.consumer, self._producer, random=lambda: 0.5, name="fake", ending_offsets=ending_offsets
+        )
+
+    def _producer(self, report: Callable[[Answers], None]) -> FakeProducer:
+        self._to_loop = report
+        return self.producer
+
+    def _report(self, answers: Answers) -> None:
+        assert self._to_loop is not None
+        self._to_loop(answers)
+
+    def __enter__(self) -> Self:
+        self.loop.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.loop.stop()
+        self.loop.join()
