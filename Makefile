@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-full check soak clean setup
+.PHONY: demo test test-full check soak bench-engine clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test   run the tests                               (ARGS=\"-k codec\")"
 	@echo "make check  ruff, mypy --strict, import contracts"
 	@echo "make test-full  the tests, failing on any skip"
+	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make soak   the long forms of the crash tests"
 
 setup: $(VENV)/.ready
@@ -37,6 +38,9 @@ test-full: setup
 
 soak: setup
 	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+bench-engine: setup
+	@PYTHONPATH=bench $(BIN)/python -m engine $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check .

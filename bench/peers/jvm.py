@@ -28,7 +28,12 @@ BENCH = "keylane.peers.Bench"
 _SOURCES = Path(__file__).parent / "java"
 _JARS = "parallel_consumer"
 _STOP_TIMEOUT_S = 20
-_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+_LOG = "-Dorg.slf4j.simpleLogger"
+_QUIET = [
+    f"{_LOG}.defaultLogLevel=error",
+    # It logs a stack trace at most of its normal closes.
+    f"{_LOG}.log.io.confluent.parallelconsumer.internal.AbstractParallelEoSStreamProcessor=off",
+]
 
 
 def missing() -> str | None:
@@ -114,4 +119,4 @@ class LineProcess:
 def command(main_class: str, *arguments: str, heap_mb: int = 256) -> list[str]:
     """The command line that runs one of the programs."""
     path = f"{classes()}:{peers.jars(_JARS)}/*"
-    return ["java", f"-Xmx{heap_mb}m", "-Xshare:auto", _QUIET, "-cp", path, main_class, *arguments]
+    return ["java", f"-Xmx{heap_mb}m", "-Xshare:auto", *_QUIET, "-cp", path, main_class, *arguments]

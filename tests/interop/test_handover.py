@@ -19,7 +19,6 @@ from peers import jvm
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.consumer import ParallelConsumer
 from keylane.kafka import exact
 from keylane.offsets import OffsetMap, decode
 
@@ -159,7 +158,7 @@ def keylane_turn(group: Group, pending: Set[Place]) -> None:
         retries=kl.Retries(max_attempts=2, delay_ms=FOREVER_MS, max_delay_ms=FOREVER_MS),
     )
     killer = threading.Timer(TURN_S, lambda: consumer.stop())
-    with ParallelConsumer(pipeline, ending_offsets=None if pending else "latest") as consumer:
+    with kl.ParallelConsumer(pipeline, ending_offsets=None if pending else "latest") as consumer:
         killer.start()
         consumer.run()
     killer.cancel()

@@ -1,0 +1,126 @@
+"""Runs the rows: contestants as warm processes that take turns, on topics that are filled once.
+
+While one contestant works, the others wait for their next line and use no processor. The first contestant of a turn
+changes from turn to turn, so that no one always follows the same neighbour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from peers import jvm
+
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from engine.rows import Row, Topic
+
+THREADS, ASYNCIO, JVM = "keylane threads", "keylane asyncio", "JVM Parallel Consumer"
+JVM_HEAP_MB = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of one contestant."""
+
+    from_subscribe_s: float
+    from_first_s: float
+    limit_s: float
+    records: int
+    load: float
+    """The machine's load average over the last minute when the run began."""
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.from_first_s
+
+
+@dataclass(slots=True)
+class Standing:
+    """All runs of one contestant on one row."""
+
+    results: list[Result] = field(default_factory=list)
+
+    def median(self, figure: Callable[[Result], float]) -> float:
+        return statistics.median(figure(result) for result in self.results)
+
+    @property
+    def times_the_limit(self) -> float:
+        return self.median(lambda result: result.from_first_s / result.limit_s)
+
+
+class Contest:
+    """The contestants against one broker. A context manager: their processes end with it."""
+
+    def __init__(self, bootstrap: str, *, with_jvm: bool) -> None:
+        self._bootstrap = bootstrap
+        self._stack = contextlib.ExitStack()
+        self._filled: set[Topic] = set()
+        self._processes: dict[str, jvm.LineProcess] = {}
+        self._with_jvm = with_jvm
+
+    def __enter__(self) -> Self:
+        for name, mode in ((THREADS, "threads"), (ASYNCIO, "asyncio")):
+            command = [sys.executable, "-m", "engine.keylane_run", self._bootstrap, mode]
+            self._processes[name] = self._stack.enter_context(jvm.LineProcess(command))
+        if self._with_jvm:
+            command = jvm.command(jvm.BENCH, self._bootstrap, heap_mb=JVM_HEAP_MB)
+            self._processes[JVM] = self._stack.enter_context(jvm.LineProcess(command))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def fill(self, topics: Sequence[Topic]) -> None:
+        """Make the topics that are not there yet, and fill them."""
+        wanted = [topic for topic in dict.fromkeys(topics) if topic not in self._filled]
+        admin = Admin({"bootstrap.servers": self._bootstrap})
+        made = admin.create_topics({self._name(topic): topic.partitions for topic in wanted})
+        for topic in wanted:
+            assert self._name(topic) in made
+            with BulkProducer(self._bootstrap) as producer:
+                for key, value, partition in topic.content():
+                    producer.produce(Output(self._name(topic), key=key, value=value, partition=partition))
+        self._filled |= set(wanted)
+
+    def warm_up(self, row: Row) -> None:
+        """One run of each contestant that does not count."""
+        for contestant in self._processes:
+            self._run(contestant, row)
+
+    def play(self, row: Row, repeat: int, report: Callable[[str, Result], None]) -> dict[str, Standing]:
+        """The row `repeat` times by each contestant, in turns."""
+        names = list(self._processes)
+        standings = {name: Standing() for name in names}
+        for turn in range(repeat):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                result = self._run(name, row)
+                standings[name].results.append(result)
+                report(name, result)
+        return standings
+
+    def _run(self, contestant: str, row: Row) -> Result:
+        topic = row.peer_topic if contestant == JVM else row.topic
+        load = os.getloadavg()[0]
+        work = "sleep" if topic.sleeping else "noop"
+        command = f"{self._name(topic)} {row.ordering.upper()} {topic.records} {row.concurrency} {work}"
+        answer = self._processes[contestant].ask(command)
+        if answer.startswith("error"):
+            raise RuntimeError(f"{contestant} on {row.name}: {answer}")
+        *figures, done = answer.split(" ")
+        if int(done) != topic.records:
+            raise RuntimeError(f"{contestant} on {row.name}: ran {done} of {topic.records} records")
+        from_subscribe_s, from_first_s, sum_s, heaviest_s = map(float, figures)
+        return Result(from_subscribe_s, from_first_s, row.limit_s(sum_s, heaviest_s), topic.records, load)
+
+    def _name(self, topic: Topic) -> str:
+        return f"bench-{os.getpid()}-{topic.name}"

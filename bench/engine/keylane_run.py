@@ -1,0 +1,112 @@
+"""keylane as a contestant: `python -m engine.keylane_run BOOTSTRAP threads|asyncio`, run by run in one warm process.
+
+Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop, answered with FROM_SUBSCRIBE_S FROM_FIRST_S
+SUM_S HEAVIEST_S RECORDS_DONE, as the Java program beside it does. A handler measures what it really took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import defaultdict
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import keylane as kl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Run:
+    """The handlers of one run and what they note down. What threads share are a list's append and a counter's next,
+    which are atomic."""
+
+    def __init__(self, records: int, *, by_partition: bool) -> None:
+        self._records = records
+        self._by_partition = by_partition
+        self._begun = count(1)
+        self._done = count(1)
+        self._took: list[tuple[Any, int]] = []
+        self.first_ns = 0
+        self.last_ns = 0
+
+    def sleep(self, record: kl.Record) -> None:
+        start_ns = self._start()
+        time.sleep(int(record.value or 0) / 1e6)
+        self._end(record, start_ns)
+
+    async def sleep_async(self, record: kl.Record) -> None:
+        start_ns = self._start()
+        await asyncio.sleep(int(record.value or 0) / 1e6)
+        self._end(record, start_ns)
+
+    def noop(self, record: kl.Record) -> None:  # noqa: ARG002 - a handler's signature
+        number = next(self._done)
+        if number == 1:
+            self.first_ns = time.perf_counter_ns()
+        elif number == self._records:
+            self.last_ns = time.perf_counter_ns()
+
+    async def noop_async(self, record: kl.Record) -> None:
+        self.noop(record)
+
+    def answer(self, start_ns: int, processed: int) -> str:
+        took: defaultdict[Any, int] = defaultdict(int)
+        for lane, took_ns in self._took:
+            took[lane] += took_ns
+        sum_ns, heaviest_ns = sum(took.values()), max(took.values(), default=0)
+        seconds = (self.last_ns - start_ns, self.last_ns - self.first_ns, sum_ns, heaviest_ns)
+        return " ".join(f"{one / 1e9:.6f}" for one in seconds) + f" {processed}"
+
+    def _start(self) -> int:
+        now = time.perf_counter_ns()
+        if next(self._begun) == 1:
+            self.first_ns = now
+        return now
+
+    def _end(self, record: kl.Record, start_ns: int) -> None:
+        now = time.perf_counter_ns()
+        self._took.append((record.partition if self._by_partition else record.key, now - start_ns))
+        if next(self._done) == self._records:
+            self.last_ns = time.perf_counter_ns()
+
+
+def run(bootstrap: str, mode: str, group: str, command: str) -> str:
+    topic, ordering, records, concurrency, work = command.split(" ")
+    one = Run(int(records), by_partition=ordering == "PARTITION")
+    handlers: dict[tuple[str, str], Callable[..., Any]] = {
+        ("threads", "sleep"): one.sleep,
+        ("asyncio", "sleep"): one.sleep_async,
+        ("threads", "noop"): one.noop,
+        ("asyncio", "noop"): one.noop_async,
+    }
+    pipeline = kl.Pipeline(
+        kafka={"bootstrap.servers": bootstrap, "group.id": group},
+        topics=[topic],
+        handler=handlers[mode, work],
+        ordering=ordering.lower(),  # type: ignore[arg-type] # validated by the pipeline
+        max_concurrency=int(concurrency),
+        threads=int(concurrency),
+        offset_reset="earliest",
+    )
+    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+        start_ns = time.perf_counter_ns()
+        consumer.run()
+    return one.answer(start_ns, consumer.snapshot().processed)
+
+
+def main() -> None:
+    bootstrap, mode = sys.argv[1:]
+    for number, line in enumerate(sys.stdin):
+        try:
+            answer = run(bootstrap, mode, f"bench-{mode}-{os.getpid()}-{number}", line.strip())
+        except kl.KeylaneError as error:
+            answer = f"error: {error}"
+        print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    main()
