@@ -5,10 +5,9 @@ a record finds the next one without a turn of the loop; slow handlers leave the 
 old in it.
 
 `PollBound`: the bound on polled records is shared by all partitions, and one stuck partition must not take it all. Each
-may hold at most as much as is free (the dynamic thresholds of Choudhury and Hahne, 1998): one hog gets half of the
-bound, two get two thirds, and a newcomer always finds room. A partition over its threshold stops the poll for a
-moment; only if it is still over after that is it paused, because librdkafka throws away what it has prefetched of a
-paused partition.
+may hold at most a share of what is free (the dynamic thresholds of Choudhury and Hahne, 1998), so a newcomer always
+finds room, however many are stuck. A partition over its threshold stops the poll for a moment; only if it is still over
+after that is it paused, because librdkafka throws away what it has prefetched of a paused partition.
 """
 
 from __future__ import annotations
@@ -31,7 +30,15 @@ MAX_AHEAD = 2_000
 PAUSE_AFTER_S = 0.2
 """How long the poll may stand still before partitions are paused. Rebalances wait as long."""
 
-POLL_SHARE = 4
+FREE_SHARE = 0.5
+"""How much of what is free one partition may hold: alone among idle ones a third of the bound; of k stuck ones, each
+leaves some three fifths of what it found (polls overshoot). A partition that is the only one assigned may hold the
+whole bound."""
+
+RELAXED = 0.5
+"""A partition that was over its threshold is let in again at this share of it: pausing is not cheap."""
+
+POLL_SHARE = 8
 """One poll takes at most one in so many of the free records, so that it cannot carry a partition far over its
 threshold."""
 
@@ -74,10 +81,12 @@ class PollPlan:
 class PollBound:
     """Decides the poll's credit, and which partitions are paused, from what is buffered."""
 
-    __slots__ = ("_limit", "_over", "_paused", "_still_since")
+    __slots__ = ("_limit", "_over", "_paused", "_still_since", "partitions")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.partitions = 0
+        """How many are assigned."""
         self._over: set[Assignment] = set()
         self._paused: set[Assignment] = set()
         self._still_since: float | None = None
@@ -86,7 +95,7 @@ class PollBound:
     def polled(self, assignment: Assignment, buffered: int) -> None:
         """A batch of `assignment` was taken in; `buffered` is the total after it."""
         pending = assignment.tracker.pending
-        if not assignment.paused and (assignment.reached_end or (pending and pending >= self._limit - buffered)):
+        if not assignment.paused and (assignment.reached_end or (pending and pending >= self._threshold(buffered))):
             self._over.add(assignment)
 
     def forget(self, assignment: Assignment) -> None:
@@ -94,22 +103,29 @@ class PollBound:
         self._paused.discard(assignment)
 
     def plan(self, buffered: int, now: float) -> PollPlan:
+        credit = max(1, (self._limit - buffered) // POLL_SHARE)
         if not self._over and not self._paused:
-            return PollPlan(max(1, (self._limit - buffered) // POLL_SHARE))
-        free = max(0, self._limit - buffered)
-        self._over = {one for one in self._over if one.reached_end or one.tracker.pending > free // 2}
-        resume = tuple(one for one in self._paused if not one.reached_end and one.tracker.pending <= free // 2)
+            return PollPlan(credit)
+        relaxed = self._threshold(buffered) * RELAXED
+        self._over = {one for one in self._over if one.reached_end or one.tracker.pending > relaxed}
+        resume = tuple(one for one in self._paused if not one.reached_end and one.tracker.pending <= relaxed)
         pause = tuple(one for one in self._over if one.reached_end)
-        if len(pause) < len(self._over):
+        if len(pause) == len(self._over):
+            self._still_since = None
+        else:
             if self._still_since is None:
                 self._still_since = now
-            if now - self._still_since < PAUSE_AFTER_S:
-                self._move(pause, resume)
-                return PollPlan(0, pause, resume)
-            pause = tuple(self._over)
-        self._still_since = None
+            if now < self._still_since + PAUSE_AFTER_S:
+                credit = 0
+            else:
+                self._still_since = None
+                pause = tuple(self._over)
         self._move(pause, resume)
-        return PollPlan(max(1, free // POLL_SHARE), pause, resume)
+        return PollPlan(credit, pause, resume)
+
+    def _threshold(self, buffered: int) -> float:
+        """How much one partition may hold."""
+        return self._limit if self.partitions == 1 else max(0, self._limit - buffered) * FREE_SHARE
 
     def _move(self, pause: tuple[Assignment, ...], resume: tuple[Assignment, ...]) -> None:
         for one in pause:

@@ -135,6 +135,7 @@ class Core:
             assignment.may_start = self.phase is Phase.RUNNING
             self._assignments[name] = assignment
             self._lose(assignment, start.log_start)
+        self._poll_bound.partitions = len(self._assignments)
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """Records of one partition, in offset order. Those of an earlier epoch are dropped."""
@@ -454,6 +455,7 @@ class Core:
             self._buffered -= assignment.tracker.pending
             self._poll_bound.forget(assignment)
             del self._assignments[assignment.name]
+        self._poll_bound.partitions = len(self._assignments)
         self._dispatcher.retries.forget_closed()
 
     def _answer_revokes(self, plan: Plan, now: float) -> None:

@@ -61,6 +61,8 @@ class Settings:
     """Of handler attempts."""
     gap_share: float = 0.05
     """Of offsets."""
+    rebalances: int = 1
+    """How much more often than usual partitions come and go."""
 
 
 class Log:
@@ -152,9 +154,9 @@ class Simulation:
             (self._answer_commit, 10),
             (self._grow, 12),
             (self._pass_time, 20),
-            (self._assign, 8),
-            (self._revoke, 2),
-            (self._lose, 1),
+            (self._assign, 8 * self.settings.rebalances),
+            (self._revoke, 2 * self.settings.rebalances),
+            (self._lose, self.settings.rebalances),
             (self._drop_log, 1),
             (self._crash, 1),
             (self._stop, 1),

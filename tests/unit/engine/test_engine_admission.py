@@ -1,0 +1,150 @@
+"""How much is polled and handed over."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from keylane.engine.admission import AHEAD_S, MAX_AHEAD, OBSERVED_S, PAUSE_AFTER_S, HandOver, PollBound
+
+
+class Tracker:
+    pending = 0
+
+
+class Part:
+    """What the bound looks at of an assignment."""
+
+    def __init__(self) -> None:
+        self.tracker = Tracker()
+        self.paused = False
+        self.reached_end = False
+
+
+class Parts:
+    """Some partitions under one bound."""
+
+    def __init__(self, limit: int, count: int) -> None:
+        self.bound = PollBound(limit)
+        self.bound.partitions = count
+        self.parts = [Part() for _ in range(count)]
+
+    @property
+    def buffered(self) -> int:
+        return sum(part.tracker.pending for part in self.parts)
+
+    def poll(self, index: int, records: int) -> None:
+        self.parts[index].tracker.pending += records
+        self.bound.polled(cast("Any", self.parts[index]), self.buffered)
+
+    def plan(self, now: float) -> tuple[int, list[int], list[int]]:
+        plan = self.bound.plan(self.buffered, now)
+        index = self.parts.index
+        return plan.credit, [index(cast("Any", p)) for p in plan.pause], [index(cast("Any", p)) for p in plan.resume]
+
+
+def test_the_credit_is_a_share_of_what_is_free() -> None:
+    parts = Parts(100, 2)
+    assert parts.plan(0.0) == (12, [], [])
+    parts.poll(0, 25)
+    assert parts.plan(0.0) == (9, [], [])
+
+
+def test_a_partition_over_its_threshold_stops_the_poll_and_is_paused_only_if_it_stays_over() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 40)  # more than half of the 60 that are free
+    assert parts.plan(1.0) == (0, [], [])
+    assert parts.bound.next_check() == 1.0 + PAUSE_AFTER_S
+    assert parts.plan(1.0 + PAUSE_AFTER_S) == (7, [0], [])
+    assert parts.bound.next_check() is None
+
+
+def test_a_partition_that_flows_is_not_paused() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 40)
+    assert parts.plan(1.0)[0] == 0
+    parts.parts[0].tracker.pending = 15
+    assert parts.plan(1.1) == (10, [], [])
+    assert parts.bound.next_check() is None
+
+
+def test_a_paused_partition_is_resumed_well_below_its_threshold() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 40)
+    parts.plan(1.0)
+    parts.plan(2.0)
+    parts.parts[0].tracker.pending = 30
+    assert parts.plan(3.0)[2] == []
+    parts.parts[0].tracker.pending = 20
+    assert parts.plan(3.0)[2] == [0]
+
+
+def test_the_only_partition_may_hold_the_whole_bound() -> None:
+    parts = Parts(100, 1)
+    parts.poll(0, 99)
+    assert parts.plan(1.0) == (1, [], [])
+    parts.poll(0, 1)
+    assert parts.plan(1.0) == (0, [], [])
+    parts.parts[0].tracker.pending = 50
+    assert parts.plan(1.1) == (6, [], [])
+
+
+@pytest.mark.parametrize("hogs", [1, 2, 5, 10])
+def test_stuck_partitions_always_leave_room_for_another(hogs: int) -> None:
+    parts = Parts(1_000, hogs + 1)
+    now = 0.0
+    for index in range(hogs):  # the worst case: one after the other
+        for _ in range(50):
+            credit, _, _ = parts.plan(now)
+            if credit and not parts.parts[index].paused:
+                parts.poll(index, credit)
+            now += PAUSE_AFTER_S
+    assert all(part.paused for part in parts.parts[:hogs])
+    free = 1_000 - parts.buffered
+    assert free >= 1_000 * 0.55**hogs
+    assert parts.plan(now)[0] > 0
+
+
+def test_the_smallest_bound_still_lets_every_partition_have_a_record() -> None:
+    parts = Parts(1, 3)
+    for index in range(3):
+        assert parts.plan(10.0 * index)[0] == 1
+        parts.poll(index, 1)
+        assert parts.plan(10.0 * index)[0] == 0
+        assert parts.plan(10.0 * index + 1)[1] == [index]
+
+
+def test_a_partition_at_its_ending_offset_is_paused_at_once_and_stays_so() -> None:
+    parts = Parts(100, 2)
+    parts.parts[1].reached_end = True
+    parts.bound.polled(cast("Any", parts.parts[1]), 0)
+    assert parts.plan(0.0) == (12, [1], [])
+    assert parts.plan(9.0) == (12, [], [])
+
+
+def test_a_forgotten_partition_stops_nothing() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 60)
+    assert parts.plan(0.0)[0] == 0
+    parts.bound.forget(cast("Any", parts.parts[0]))
+    parts.parts[0].tracker.pending = 0
+    assert parts.plan(0.0) == (12, [], [])
+
+
+def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> None:
+    window = HandOver(16, may_queue=True)
+    assert window.size == 16
+    window.completed(0, 1.0)
+    window.completed(3, 1.0 + OBSERVED_S)
+    assert window.size == 16 + int(3 / OBSERVED_S * AHEAD_S)
+    window.completed(10_000_000, 2.0)
+    assert window.size == 16 + MAX_AHEAD
+    window.completed(1, 12.0)
+    assert window.size == 16
+
+
+def test_workers_that_cannot_queue_get_no_more_than_run() -> None:
+    window = HandOver(16, may_queue=False)
+    window.completed(1_000_000, 1.0)
+    assert window.size == 16

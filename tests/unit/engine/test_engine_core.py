@@ -1,0 +1,605 @@
+"""The core, one rule at a time. The simulation covers what happens when they meet."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import pytest
+from core_world import World, committed, message
+
+from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Retries, Skip
+from keylane.engine.commits import CommitProblem
+from keylane.engine.core import FINAL_COMMIT_S, Phase
+from keylane.engine.work import NOT_RUN, Failure
+from keylane.offsets import OffsetMap, decode
+
+OUT = Output("out", key=b"k", value=b"v")
+FAILED = Failure(ValueError("bad value"))
+
+
+def started(**options: Any) -> World:
+    world = World(**options)
+    world.assign()
+    return world
+
+
+# --- ordering and dispatch ---
+
+
+def test_key_runs_keys_side_by_side_and_each_key_in_order() -> None:
+    world = started()
+    world.poll(message(0, b"a"), message(1, b"a"), message(2, b"b"), message(3))
+    assert world.running == [0, 2, 3]
+    world.finish(0)
+    assert world.running == [2, 3, 1]
+
+
+def test_no_more_than_max_concurrency_records_are_handed_over() -> None:
+    world = started(concurrency=3)
+    world.poll(*(message(i) for i in range(10)))
+    assert len(world.running) == 3
+    world.finish(0, 1)
+    assert world.running == [2, 3, 4]
+
+
+def test_partitions_share_the_room_in_turns() -> None:
+    world = World(concurrency=6, ordering="unordered")
+    for partition in range(3):
+        world.assign(partition)
+        world.core.polled(("t", partition), 1, [message(i, partition=partition) for i in range(50)])
+    world.plan()
+    assert [sum(p == partition for p, _ in world.works) for partition in range(3)] == [2, 2, 2]
+
+
+def test_one_partition_may_use_the_room_that_others_leave() -> None:
+    world = World(concurrency=6, ordering="unordered")
+    world.assign(0)
+    world.assign(1)
+    world.core.polled(("t", 1), 1, [message(0, partition=1)])
+    world.poll(*(message(i) for i in range(50)))
+    assert len(world.running) == 6
+
+
+def test_the_bound_holds_back_until_completions_make_room_for_the_map() -> None:
+    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)  # 168 offsets, 3 incomplete
+    world.assign(0)
+    world.assign(1)
+    world.poll(*(message(i) for i in range(400)))
+    assert max(world.running) == 167
+    world.finish(*range(3, 168))
+    assert world.running == [0, 1, 2], "three stuck records leave no room for another behind 168 offsets"
+    world.poll(message(0, partition=1))
+    assert (1, 0) in world.works, "the other partition goes on"
+    world.finish(1)
+    assert [offset for partition, offset in world.works if partition == 0] == [0, 2, 168]
+    world.finish(0, 2)
+    assert max(world.running) > 300, "the base has moved, and the span with it"
+
+
+def test_one_stuck_record_never_stops_its_partition() -> None:
+    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)
+    world.assign(0)
+    for first in range(0, 5_000, 100):
+        world.poll(*(message(i) for i in range(first, first + 100)))
+        while ready := [offset for offset in world.running if offset != 0]:
+            world.finish(*ready)
+    assert world.running == [0]
+    assert world.counters("processed") == [4_999]
+
+
+# --- retries ---
+
+
+def test_a_retry_waits_and_holds_its_key_and_nothing_else() -> None:
+    world = started(retries=Retries(delay_ms=500, jitter=0))
+    world.poll(message(0, b"a"), message(1, b"a"), message(2, b"b"), message(3, b"b"))
+    world.finish(0, outcome=FAILED)
+    world.finish(2)
+    assert world.running == [3]
+    world.plan(wait=0.49)
+    assert world.running == [3]
+    world.plan(wait=0.02)
+    assert world.running == [3, 0]
+    assert world.works[0, 0].attempt == 2
+    world.finish(0)
+    assert world.running == [3, 1]
+    assert world.counters("failed", "retried", "processed") == [1, 1, 2]
+
+
+def test_a_retry_holds_its_partition_under_partition() -> None:
+    world = World(ordering="partition", retries=Retries(delay_ms=500, jitter=0))
+    world.assign(0)
+    world.assign(1)
+    world.poll(message(0), message(1))
+    world.poll(message(0, partition=1), message(1, partition=1))
+    world.finish(0, outcome=FAILED)
+    world.finish(0, partition=1)
+    assert list(world.works) == [(1, 1)]
+
+
+def test_the_next_check_is_when_the_retry_is_due() -> None:
+    world = started(retries=Retries(delay_ms=200, jitter=0))
+    world.poll(message(0))
+    world.finish(0, outcome=FAILED)
+    assert world.core.next_check() == pytest.approx(world.now + 0.2)
+
+
+# --- after the last attempt ---
+
+
+def exhaust(world: World, offset: int = 0, failure: Failure = FAILED) -> Any:
+    plan = world.finish(offset, outcome=failure)
+    for _ in range(world.pipeline.retries.max_attempts - 1):
+        if failure.final:
+            break
+        world.plan(wait=world.pipeline.retries.max_delay_ms / 1000)
+        plan = world.finish(offset, outcome=failure)
+    return plan
+
+
+TWICE = Retries(max_attempts=2, delay_ms=10, max_delay_ms=10)
+
+
+def test_halt_names_the_record_and_commits_everything_complete_first() -> None:
+    world = started(retries=TWICE)
+    world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"))
+    world.finish(0)
+    exhaust(world, 1)
+    assert world.phase() is Phase.DRAINING, "2 is still in its handler"
+    world.finish(2)
+    plan = world.plan(wait=0.1)
+    assert plan.commit is not None
+    assert decode(plan.commit[0].metadata, plan.commit[0].offset) == OffsetMap(1, [1], 2)
+    world.commit(plan)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+    error = world.failure()
+    assert isinstance(error, HandlerError)
+    assert str(error).startswith("t-0@1: ValueError: bad value; failed 2 attempts; ")
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_skip_counts_the_record_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    world = started(retries=TWICE, on_exhausted=Skip())
+    world.poll(message(0, b"a"), message(1, b"a"))
+    with caplog.at_level(logging.WARNING, "keylane"):
+        exhaust(world)
+    assert "skipped t-0@0: ValueError: bad value; failed 2 attempts" in caplog.text
+    assert world.running == [1]
+    assert world.counters("skipped", "processed", "failed", "retried") == [1, 0, 2, 1]
+
+
+def test_fatal_is_not_retried() -> None:
+    world = started(on_exhausted=Skip())
+    world.poll(message(0))
+    world.finish(0, outcome=Failure(Fatal("no use"), final=True))
+    assert world.counters("skipped", "retried") == [1, 0]
+
+
+def test_a_dead_letter_is_the_record_with_headers_and_is_acknowledged_before_the_record_is_complete() -> None:
+    world = started(retries=TWICE, on_exhausted=DeadLetter("dead"))
+    world.poll(message(0, b"a", value=b"original"), message(1, b"a"))
+    plan = exhaust(world)
+    [delivery] = plan.produce
+    [letter] = delivery.outputs
+    assert (letter.topic, letter.key, letter.value) == ("dead", b"a", b"original")
+    assert list(letter.headers) == [
+        ("h", b"1"),
+        ("keylane.topic", b"t"),
+        ("keylane.partition", b"0"),
+        ("keylane.offset", b"0"),
+        ("keylane.timestamp", b"1000"),
+        ("keylane.error.class", b"ValueError"),
+        ("keylane.error.text", b"bad value"),
+        ("keylane.attempts", b"2"),
+    ]
+    assert world.running == [], "its key waits for the acknowledgement"
+    assert world.core.snapshot(world.now).partitions[0].base == 0
+    world.core.delivered([(delivery, None)], world.now)
+    world.plan()
+    assert world.running == [1]
+    assert world.counters("dead_lettered", "produced", "processed") == [1, 1, 0]
+
+
+def test_a_dead_letter_that_fails_is_tried_again_and_halts_in_the_end() -> None:
+    world = started(retries=TWICE, on_exhausted=DeadLetter("dead"))
+    world.poll(message(0))
+    [delivery] = exhaust(world).produce
+    world.core.delivered([(delivery, PeerError("no such topic"))], world.now)
+    [again] = world.plan(wait=0.01).produce
+    assert again is not delivery
+    assert world.phase() is Phase.RUNNING
+    world.core.delivered([(again, PeerError("no such topic"))], world.now)
+    assert isinstance(world.failure(), HandlerError)
+    text = str(world.failure())
+    assert text.startswith("t-0@0: ValueError: bad value; failed 2 attempts, and its dead letter could not be produced")
+    assert "'dead': PeerError: no such topic" in text
+
+
+# --- outputs ---
+
+
+def test_a_record_completes_when_all_its_outputs_are_acknowledged() -> None:
+    world = started()
+    world.poll(message(0, b"a"), message(1, b"a"))
+    [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
+    assert list(delivery.outputs) == [OUT, OUT]
+    assert world.counters("in_flight", "buffered", "processed") == [1, 2, 0]
+    world.core.delivered([(delivery, None)], world.now)
+    world.plan()
+    assert world.running == []
+    world.core.delivered([(delivery, None)], world.now)
+    world.plan()
+    assert world.running == [1]
+    assert world.counters("processed", "produced") == [1, 2]
+
+
+def test_a_failed_delivery_is_a_failed_attempt() -> None:
+    world = started(retries=Retries(max_attempts=2, delay_ms=10, max_delay_ms=10), on_exhausted=Skip())
+    world.poll(message(0))
+    [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
+    world.core.delivered([(delivery, PeerError("lost")), (delivery, None)], world.now)
+    world.plan(wait=0.01)
+    assert world.works[0, 0].attempt == 2
+    [delivery] = world.finish(0, outcome=[OUT]).produce
+    world.core.delivered([(delivery, PeerError("lost"))], world.now)
+    assert world.counters("failed", "retried", "skipped", "processed") == [2, 1, 1, 0]
+
+
+# --- commits ---
+
+
+def test_a_quiet_engine_commits_at_once_but_not_more_often_than_every_100_ms() -> None:
+    world = started()
+    world.poll(message(0))
+    world.now += 0.2
+    plan = world.finish(0)
+    assert committed(plan) == {0: 1}
+    world.commit(plan)
+    world.poll(message(1))
+    assert world.finish(1).commit is None
+    check = world.core.next_check()
+    assert check == pytest.approx(world.now + 0.1)
+    assert committed(world.plan(wait=0.1)) == {0: 2}
+
+
+def test_a_busy_engine_commits_on_the_interval() -> None:
+    world = started(commit_interval_ms=1_000)
+    world.poll(message(0, b"a"), message(1, b"b"))
+    world.now += 0.5
+    assert world.finish(0).commit is None
+    plan = world.plan(wait=0.5)
+    assert committed(plan) == {0: 1}
+    assert plan.commit is not None
+    assert plan.commit[0].metadata == ""
+
+
+def test_the_map_goes_along_only_when_something_above_the_base_is_complete() -> None:
+    world = started()
+    world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"))
+    world.finish(1)
+    plan = world.plan(wait=1.0)
+    assert plan.commit is not None
+    assert decode(plan.commit[0].metadata, 0) == OffsetMap(0, [0], 1)
+
+
+def test_one_commit_is_on_its_way_at_a_time_and_counts_when_it_is_acknowledged() -> None:
+    world = started()
+    world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"))
+    world.finish(0)
+    first = world.plan(wait=1.0)
+    world.finish(1)
+    assert world.plan(wait=5.0).commit is None
+    assert world.core.snapshot(world.now).partitions[0].committed == 0
+    world.commit(first)
+    assert world.core.snapshot(world.now).partitions[0].committed == 1
+    assert committed(world.plan()) == {0: 2}
+
+
+def test_a_failed_commit_is_part_of_the_next_one_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = started()
+    world.poll(message(0))
+    world.now += 0.2
+    plan = world.finish(0)
+    with caplog.at_level(logging.WARNING, "keylane"):
+        for _ in range(3):
+            world.commit(plan, {("t", 0): CommitProblem("_TRANSPORT: gone")})
+            assert world.plan(wait=0.4).commit is None, "a broker that restarts is not hurried"
+            plan = world.plan(wait=0.1)
+            assert committed(plan) == {0: 1}
+    assert caplog.text.count("a commit failed and will be repeated: _TRANSPORT: gone") == 1
+    world.commit(plan)
+    assert world.counters("commits", "commit_failures") == [1, 3]
+    assert world.plan(wait=9.0).commit is None
+
+
+def test_a_refused_commit_stops_the_consumer() -> None:
+    world = started()
+    world.poll(message(0))
+    world.now += 0.2
+    world.commit(world.finish(0), {("t", 0): CommitProblem("GROUP_AUTHORIZATION_FAILED", fatal=True)})
+    assert isinstance(world.failure(), PeerError)
+    assert "commits of group 'g' are refused" in str(world.failure())
+
+
+def test_a_broker_that_takes_less_metadata_is_learned() -> None:
+    world = started(ordering="unordered", concurrency=5_000)
+    world.poll(*(message(i) for i in range(2_000)))
+    chosen = random.Random(7).sample(range(1, 2_000), 1_000)
+    world.finish(*chosen)
+    plan = world.plan(wait=1.0)
+    assert plan.commit is not None
+    size = len(plan.commit[0].metadata)
+    assert size > 300, "random holes do not compress"
+    world.commit(plan, {("t", 0): CommitProblem("OFFSET_METADATA_TOO_LARGE", metadata_too_large=True)})
+    plan = world.plan()
+    assert plan.commit is not None, "the same commit goes again at once"
+    assert plan.commit[0].metadata == ""
+    assert world.counters("commits_without_map") == [1]
+    world.commit(plan)
+    assert world.core._commits.metadata_cap == size // 2
+    world.finish(*(offset for offset in range(1_900) if offset not in chosen))
+    plan = world.plan(wait=1.0)
+    assert plan.commit is not None
+    assert 0 < len(plan.commit[0].metadata) <= size // 2, "what fits has its map"
+
+
+def test_every_changed_partition_is_in_one_commit() -> None:
+    world = World()
+    for partition in range(3):
+        world.assign(partition)
+        world.poll(message(0, partition=partition))
+    world.finish(0, partition=0)
+    world.finish(0, partition=2)
+    assert committed(world.plan(wait=1.0)) == {0: 1, 2: 1}
+
+
+# --- what the log says ---
+
+
+def test_gaps_and_the_partition_end_move_the_base() -> None:
+    world = started()
+    world.poll(message(2), message(5))
+    world.finish(2, 5)
+    world.core.partition_ended(("t", 0), 1, 9)
+    assert committed(world.plan(wait=1.0)) == {0: 9}
+
+
+def test_what_an_earlier_run_completed_is_not_run() -> None:
+    world = World()
+    world.assign(offsets=OffsetMap(10, [10, 12], 13))
+    world.poll(*(message(i) for i in range(10, 16)))
+    assert world.running == [10, 12, 14, 15]
+    assert world.counters("already_complete") == [2]
+
+
+def test_records_polled_twice_are_taken_once() -> None:
+    world = started()
+    world.poll(message(0), message(1))
+    world.poll(message(0), message(1), message(2))
+    assert world.running == [0, 1, 2]
+
+
+def test_what_retention_took_is_counted_and_passed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "keylane"):
+        world.assign(offsets=OffsetMap(10, [10, 12], 13), log_start=20)
+    assert "t-0: up to 8 records below the log's start at 20 were lost to retention" in caplog.text
+    assert world.counters("lost_to_retention") == [8], "10, 12, and 14 to 19"
+    assert committed(world.plan(wait=1.0)) == {0: 20}
+
+
+# --- partitions that come and go ---
+
+
+def test_a_revoke_waits_for_handlers_and_answers_with_the_last_commit() -> None:
+    world = World(revoke_timeout_ms=1_000)
+    world.assign(0)
+    world.assign(1)
+    world.poll(message(0, b"a"), message(1, b"a"), message(2, b"b"))
+    world.poll(message(0, b"a", partition=1), message(1, b"a", partition=1))
+    world.core.revoking([("t", 0)], "token", world.now)
+    plan = world.plan()
+    assert plan.revoked == []
+    assert plan.withdraw
+    world.finish(0)
+    assert (0, 1) not in world.works, "nothing of it starts any more"
+    assert world.finish(0, partition=1).dispatch != [], "the kept partition goes on"
+    plan = world.finish(2)
+    [answer] = plan.revoked
+    assert answer.token == "token"
+    assert [(entry.offset, decode(entry.metadata, 1)) for entry in answer.entries] == [(1, OffsetMap(1, [1], 2))]
+    assert [one.partition for one in world.core.snapshot(world.now).partitions] == [1]
+
+
+def test_a_revoke_gives_up_handlers_after_its_limit(caplog: pytest.LogCaptureFixture) -> None:
+    world = started(revoke_timeout_ms=1_000)
+    world.poll(message(0), message(1))
+    world.core.revoking([("t", 0)], "token", world.now)
+    world.finish(1)
+    assert world.core.next_check() == pytest.approx(world.now + 1.0)
+    with caplog.at_level(logging.WARNING, "keylane"):
+        plan = world.plan(wait=1.0)
+    assert [answer.entries[0].offset for answer in plan.revoked] == [0]
+    assert plan.cancel
+    assert "t-0 was revoked with 1 records in handlers" in caplog.text
+
+
+def test_a_completion_of_an_earlier_epoch_changes_nothing() -> None:
+    world = started()
+    world.poll(message(0), message(1))
+    old = world.works.pop((0, 0)), world.works.pop((0, 1))
+    world.core.lost([("t", 0)])
+    assert world.plan().cancel
+    world.assign(epoch=2)
+    world.poll(message(0), message(1), epoch=2)
+    assert world.running == [0, 1], "they run again: nothing was committed"
+    for work in old:
+        work.outcome = None
+    world.core.completed(list(old), world.now)
+    snapshot = world.core.snapshot(world.now)
+    assert (snapshot.processed, snapshot.partitions[0].base) == (0, 0)
+    assert world.core.counters.stale == 2
+
+
+def test_outputs_of_an_earlier_epoch_change_nothing_either() -> None:
+    world = started()
+    world.poll(message(0))
+    [delivery] = world.finish(0, outcome=[OUT]).produce
+    world.core.lost([("t", 0)])
+    world.assign(epoch=2)
+    world.core.delivered([(delivery, None)], world.now)
+    assert world.core.snapshot(world.now).partitions[0].base == 0
+
+
+def test_batches_of_an_earlier_epoch_are_dropped() -> None:
+    world = started()
+    world.core.lost([("t", 0)])
+    world.assign(epoch=2)
+    assert world.poll(message(0), epoch=1).dispatch == []
+    assert world.poll(message(0), epoch=2).dispatch != []
+
+
+def test_lost_partitions_are_forgotten_without_a_commit() -> None:
+    world = started()
+    world.poll(message(0))
+    world.finish(0)
+    world.core.lost([("t", 0)])
+    assert world.plan(wait=5.0).commit is None
+    assert world.counters("buffered") == [0]
+
+
+def test_what_was_withdrawn_is_run_after_all_when_its_partition_is_kept() -> None:
+    world = started()
+    world.poll(message(0))
+    work = world.works.pop((0, 0))
+    world.core.withdrawn([work], world.now)
+    world.plan()
+    assert world.running == [0]
+    world.finish(0, outcome=NOT_RUN)
+    assert world.running == [0]
+
+
+# --- the end ---
+
+
+def test_stop_finishes_what_is_in_handlers_commits_and_is_finished() -> None:
+    world = started()
+    world.poll(message(0, b"a"), message(1, b"a"), message(2, b"b"))
+    world.core.stop(world.now)
+    plan = world.plan()
+    assert plan.withdraw
+    assert [one.partition for one in plan.pause] == [0]
+    world.finish(2)
+    plan = world.finish(0)
+    assert world.running == [], "1 does not start"
+    world.commit(world.plan(wait=0.1) if plan.commit is None else plan)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+    assert world.failure() is None
+
+
+def test_stop_gives_up_handlers_after_the_drain_timeout() -> None:
+    world = started(drain_timeout_ms=500)
+    world.poll(message(0), message(1))
+    world.core.stop(world.now)
+    world.finish(1)
+    assert world.phase() is Phase.DRAINING
+    plan = world.plan(wait=0.5)
+    assert plan.cancel
+    plan = plan if plan.commit is not None else world.plan(wait=1.0)
+    assert committed(plan) == {0: 0}, "the map says that 1 is complete"
+    world.commit(plan)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+def test_the_last_commit_is_waited_for_with_a_limit() -> None:
+    world = started()
+    world.poll(message(0))
+    world.finish(0)
+    world.core.stop(world.now)
+    world.plan(wait=0.1)
+    world.plan(wait=FINAL_COMMIT_S - 1)
+    assert world.phase() is Phase.DRAINING
+    world.plan(wait=1.0)
+    assert world.phase() is Phase.FINISHED
+
+
+def test_an_engine_with_nothing_to_do_stops_at_once() -> None:
+    world = World()
+    world.core.stop(world.now)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+# --- ending offsets ---
+
+
+def test_records_from_the_ending_offset_on_are_not_run_and_the_run_ends_when_that_is_committed() -> None:
+    world = World(ending={("t", 0): 2})
+    world.assign()
+    plan = world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"))
+    assert world.running == [0, 1]
+    assert [one.partition for one in plan.pause] == [0], "there is nothing more to poll"
+    world.now += 0.2
+    plan = world.finish(0, 1)
+    assert committed(plan) == {0: 2}
+    assert world.phase() is Phase.RUNNING
+    world.commit(plan)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+def test_a_gap_before_the_ending_offset_is_passed() -> None:
+    world = World(ending={("t", 0): 5})
+    world.assign()
+    world.poll(message(0), message(9))
+    world.now += 0.2
+    assert committed(world.finish(0)) == {0: 5}
+
+
+def test_others_partitions_are_asked_for_once_our_own_are_through_and_not_too_often() -> None:
+    world = World(ending={("t", 0): 1, ("t", 1): 7})
+    world.assign()
+    assert world.poll(message(0)).ask_committed == []
+    world.now += 0.2
+    world.commit(world.finish(0))
+    assert world.plan().ask_committed == [("t", 1)]
+    assert world.plan(wait=9.0).ask_committed == [], "one question at a time"
+    world.core.group_committed({("t", 1): 6}, world.now)
+    assert world.plan().ask_committed == []
+    assert world.core.next_check() == pytest.approx(world.now + 0.5)
+    assert world.plan(wait=0.5).ask_committed == [("t", 1)]
+    world.core.group_committed({("t", 1): 7}, world.now)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+def test_an_unanswered_question_is_asked_again() -> None:
+    world = World(ending={("t", 1): 7})
+    assert world.plan().ask_committed == [("t", 1)]
+    world.core.group_committed({}, world.now)
+    assert world.plan(wait=0.5).ask_committed == [("t", 1)]
+
+
+# --- snapshots ---
+
+
+def test_the_snapshot_names_the_head_of_the_line() -> None:
+    world = World()
+    world.assign(0)
+    world.assign(1)
+    world.poll(message(4, partition=1))
+    world.now += 2.0
+    world.poll(message(0))
+    world.now += 1.0
+    world.core.log_ends({("t", 0): 77, ("gone", 1): 1})
+    snapshot = world.core.snapshot(world.now)
+    assert snapshot.oldest is not None
+    assert (snapshot.oldest.partition, snapshot.oldest.offset, snapshot.oldest.age_ms) == (1, 4, 3_000)
+    first = snapshot.partitions[0]
+    assert (first.base, first.committed, first.incomplete, first.position, first.log_end_offset) == (0, 0, 1, 1, 77)
+    assert (snapshot.in_flight, snapshot.buffered) == (2, 2)

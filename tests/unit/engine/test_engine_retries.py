@@ -1,0 +1,60 @@
+"""Backoff, and the schedule of what waits."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from keylane.engine.retries import RetrySchedule, delay_s
+from keylane.engine.work import Work
+from keylane.options import Retries
+from keylane.records import PlainMessage
+
+
+class Owner:
+    wanted = True
+
+
+def work(offset: int, owner: Owner | None = None) -> Work:
+    return Work(cast("Any", owner or Owner()), offset, None, PlainMessage("t", 0, offset))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "random", "seconds"), [(1, 0.0, 0.1), (2, 0.0, 0.2), (3, 0.0, 0.4), (3, 1.0, 0.2), (5, 0.0, 1.0)]
+)
+def test_the_delay_doubles_up_to_a_limit_and_jitter_takes_a_share_off(
+    attempt: int, random: float, seconds: float
+) -> None:
+    retries = Retries(delay_ms=100, max_delay_ms=1_000, multiplier=2.0, jitter=0.5)
+    assert delay_s(retries, attempt, lambda: random) == pytest.approx(seconds)
+
+
+def test_a_very_late_attempt_waits_the_longest_delay() -> None:
+    assert delay_s(Retries(max_attempts=5_000, jitter=0), 4_000, lambda: 0.5) == 60.0
+
+
+def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
+    schedule = RetrySchedule()
+    late, early, same = work(1), work(2), work(3)
+    schedule.add(late, 9.0)
+    schedule.add(early, 5.0)
+    schedule.add(same, 5.0)
+    assert schedule.next_due == 5.0
+    assert schedule.take_due(4.9) == []
+    assert schedule.take_due(5.0) == [early, same]
+    assert schedule.next_due == 9.0
+    assert len(schedule) == 1
+
+
+def test_work_of_a_closed_assignment_is_dropped() -> None:
+    schedule = RetrySchedule()
+    gone, kept = Owner(), Owner()
+    schedule.add(work(1, gone), 1.0)
+    schedule.add(work(2, gone), 9.0)
+    schedule.add(work(3, kept), 9.0)
+    gone.wanted = False
+    assert schedule.take_due(2.0) == []
+    schedule.forget_closed()
+    assert len(schedule) == 1
+    assert schedule.take_due(9.0)[0].offset == 3

@@ -1,0 +1,46 @@
+"""Snapshots travel and add up."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+from keylane import Snapshot
+from keylane.engine.counters import Counters
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+
+
+def part(partition: int, base: int, committed: int | None = None, end: int | None = 100) -> PartitionSnapshot:
+    return PartitionSnapshot("t", partition, base, committed, base - 1, 2, base + 2, end)
+
+
+def test_merging_adds_numbers_and_joins_partitions() -> None:
+    a = Snapshot(processed=3, in_flight=1, oldest=OldestRecord("t", 0, 5, 10), partitions=(part(0, 5), part(1, 9)))
+    b = Snapshot(processed=4, failed=1, oldest=OldestRecord("t", 2, 1, 700), partitions=(part(2, 1), part(0, 8)))
+    both = a.merge(b)
+    assert (both.processed, both.failed, both.in_flight) == (7, 1, 1)
+    assert both.oldest == OldestRecord("t", 2, 1, 700)
+    assert both.partitions == (part(0, 8), part(1, 9), part(2, 1)), "of a partition that moved, the further view"
+    assert a.merge(b) == b.merge(a)
+
+
+def test_an_empty_snapshot_changes_nothing() -> None:
+    a = Snapshot(processed=3, partitions=(part(0, 5),))
+    assert a.merge(Snapshot()) == a == Snapshot().merge(a)
+
+
+def test_it_travels_by_pickle_and_json() -> None:
+    a = Snapshot(processed=3, oldest=OldestRecord("t", 0, 5, 10), partitions=(part(0, 5),))
+    assert pickle.loads(pickle.dumps(a)) == a
+    assert json.loads(json.dumps(a.to_dict()))["partitions"][0]["base"] == 5
+
+
+def test_lag_is_unknown_rather_than_made_up() -> None:
+    assert part(0, 5, committed=60).lag == 40
+    assert part(0, 5, committed=None).lag is None
+    assert part(0, 5, committed=60, end=None).lag is None
+
+
+def test_every_counter_is_in_the_snapshot_but_stale() -> None:
+    counters = {name for name in Counters.__slots__ if name != "stale"}
+    assert counters <= set(Snapshot.__slots__)

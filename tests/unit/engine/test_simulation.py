@@ -1,0 +1,194 @@
+"""The seeded simulation: the core keeps its guarantees, and the oracle notices when it does not."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.engine import commits, core
+from keylane.engine.assignment import Assignment
+from keylane.engine.ordering import ByKey
+from keylane.offsets import OffsetMap, PartitionTracker
+from keylane.testing.simulation import VARIETY, Settings, Simulation, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SEEDS = range(3)
+STEPS = 1_000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.getLogger("keylane.engine").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("keylane.engine").setLevel(logging.NOTSET)
+
+
+def simulate(seeds: range, steps: int) -> tuple[int, Counter[str]]:
+    seen: Counter[str] = Counter()
+    total = 0
+    for seed in seeds:
+        for settings in VARIETY:
+            simulation = Simulation(seed, settings)
+            simulation.run(steps)
+            simulation.finish()
+            seen.update(simulation.seen)
+            total += simulation.steps
+    return total, seen
+
+
+def test_the_guarantees_hold_on_any_schedule() -> None:
+    total, seen = simulate(SEEDS, STEPS)
+    assert total > 20_000
+    rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
+    for what in ("maps", "failed", "paused", "assigned", "revoked", *rare):
+        assert seen[what] > 0, f"the schedules never reached: {what}"
+
+
+@pytest.mark.soak
+def test_the_guarantees_hold_on_many_schedules() -> None:
+    total, _ = simulate(range(1_000, 1_100), 2_000)
+    assert total > 1_000_000
+
+
+def test_a_seed_is_a_schedule() -> None:
+    def trace(seed: int) -> list[Any]:
+        simulation = Simulation(seed)
+        simulation.run(500)
+        return [simulation.now, simulation.seen, [log.committed for log in simulation.logs]]
+
+    assert trace(5) == trace(5)
+    assert trace(5) != trace(6)
+
+
+# --- each guarantee, broken on purpose ---
+
+
+def stale_completions_count(patch: pytest.MonkeyPatch) -> None:
+    """6: a closed assignment's work completes the record of the assignment that followed it."""
+    true = core.Core.completed
+
+    def completed(self: core.Core, works: Any, now: float) -> None:
+        for work in works:
+            current = self._assignments.get(work.assignment.name)
+            if not work.assignment.wanted and current is not None and work.offset in current.in_flight:
+                work.assignment = current
+        true(self, works, now)
+
+    patch.setattr(core.Core, "completed", completed)
+
+
+def commits_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    """1"""
+    true = commits.Commits._entry
+
+    def entry(self: commits.Commits, assignment: Assignment) -> commits.CommitEntry:
+        made = true(self, assignment)
+        return made._replace(offset=made.offset + 1, metadata="")
+
+    patch.setattr(commits.Commits, "_entry", entry)
+
+
+def the_map_is_read_after_the_base(patch: pytest.MonkeyPatch) -> None:
+    """1 and 2: the range's top taken later than the incompletes (the JVM consumer's defect #893)."""
+    true = PartitionTracker.snapshot
+
+    def snapshot(self: PartitionTracker) -> OffsetMap:
+        made = true(self)
+        return OffsetMap(made.base, made.runs, max(made.highest_completed, self.highest_dispatched))
+
+    patch.setattr(PartitionTracker, "snapshot", snapshot)
+
+
+def a_key_lets_everything_out(patch: pytest.MonkeyPatch) -> None:
+    """4"""
+
+    def admit(self: ByKey, works: Any) -> Any:
+        for work in works:
+            self._shards.setdefault(work.key, None)
+        return works
+
+    patch.setattr(ByKey, "admit", admit)
+    patch.setattr(ByKey, "release", nothing)
+
+
+def a_retry_gives_its_key_away(patch: pytest.MonkeyPatch) -> None:
+    """4"""
+    true = core.Core._retry
+
+    def retry(self: core.Core, work: Any, attempt: int, now: float) -> None:
+        true(self, work, attempt, now)
+        following = work.assignment.shards.release(work)
+        if following is not None:
+            work.assignment.ready.append(following)
+        work.key = None
+
+    patch.setattr(core.Core, "_retry", retry)
+
+
+def the_committed_map_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """3"""
+    true = Assignment.__init__
+
+    def init(self: Assignment, start: Any, *rest: Any) -> None:
+        base_only = type(start)(
+            start.topic, start.partition, start.epoch, OffsetMap(start.offsets.base), start.log_start, start.log_end
+        )
+        true(self, base_only, *rest)
+
+    patch.setattr(Assignment, "__init__", init)
+
+
+def nothing_is_held_back(patch: pytest.MonkeyPatch) -> None:
+    """5: without the dispatch bound, maps outgrow the cap and are left out."""
+
+    def dispatch_limit(self: PartitionTracker, _: Any) -> int:
+        return self.position
+
+    patch.setattr(PartitionTracker, "dispatch_limit", dispatch_limit)
+
+
+def retries_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Liveness."""
+
+    def take_due(*_: Any) -> list[Any]:
+        return []
+
+    patch.setattr("keylane.engine.retries.RetrySchedule.take_due", take_due)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        stale_completions_count,
+        commits_one_too_far,
+        the_map_is_read_after_the_base,
+        a_key_lets_everything_out,
+        a_retry_gives_its_key_away,
+        the_committed_map_is_ignored,
+        nothing_is_held_back,
+        retries_are_forgotten,
+    ],
+)
+def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+
+    def broken() -> None:
+        for seed in range(6):
+            for settings in (Settings(), Settings(rebalances=5), VARIETY[5]):
+                simulation = Simulation(seed, settings)
+                simulation.run(1_000)
+                simulation.finish(limit=500)
+
+    with pytest.raises((Violation, AssertionError, KeyError)) as caught:
+        broken()
+    if isinstance(caught.value, Violation):
+        assert "(seed " in str(caught.value)
