@@ -1,32 +1,33 @@
-"""A partition that back-pressure had paused goes on when it comes back in a rebalance."""
+"""A partition that was paused because all of it was polled goes on when a rebalance takes it and gives it back."""
 
-import asyncio
 import threading
 from collections import Counter
 from pathlib import Path
+from time import monotonic, sleep
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 
-RECORDS = 1_200
+RECORDS = 800
 PARTITIONS = 4
+WAIT_S = 30
 
 
 def test_a_paused_partition_goes_on_after_a_rebalance(tmp_path: Path) -> None:
     runs: Counter[tuple[int, int]] = Counter()
-    half_way = threading.Event()
+    gate = threading.Event()  # closed until the second member is there, so that most records must be polled again
 
-    async def handler(record: kl.Record) -> None:
-        await asyncio.sleep(0.02)
+    def handler(record: kl.Record) -> None:
+        assert gate.wait(WAIT_S)
+        sleep(0.03)  # 1.5 s for all: five times what the first member needs to hear of the rebalance
         runs[record.partition, record.offset] += 1
-        if len(runs) == RECORDS // 4:
-            half_way.set()
 
     with BrokerProcess(tmp_path / "data", log=tmp_path / "broker.log") as broker:
         kafka = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "heartbeat.interval.ms": 300}
-        Admin(kafka).create_topics({"t": PARTITIONS})
+        admin = Admin(kafka)
+        admin.create_topics({"t": PARTITIONS})
         with BulkProducer(broker.bootstrap) as producer:
             for number in range(RECORDS):
                 producer.produce(kl.Output("t", value=b"x", partition=number % PARTITIONS))
@@ -35,22 +36,25 @@ def test_a_paused_partition_goes_on_after_a_rebalance(tmp_path: Path) -> None:
             topics=["t"],
             handler=handler,
             ordering="unordered",
-            max_concurrency=20,
-            max_buffered_records=100,  # every partition is paused most of the time
             offset_reset="earliest",
         )
         ends = {("t", partition): RECORDS // PARTITIONS for partition in range(PARTITIONS)}
         consumers = [kl.ParallelConsumer(pipeline, ending_offsets=ends) for _ in range(2)]
         threads = [threading.Thread(target=consumer.run) for consumer in consumers]
+        give_up_at = monotonic() + WAIT_S
         threads[0].start()
-        assert half_way.wait(30)
+        while consumers[0].snapshot().buffered < RECORDS and monotonic() < give_up_at:
+            sleep(0.02)
         threads[1].start()
+        while len(admin.describe_group("g").members) < 2 and monotonic() < give_up_at:
+            sleep(0.02)
+        gate.set()
         for thread in threads:
-            thread.join(45)
-        ended = not any(thread.is_alive() for thread in threads)
+            thread.join(WAIT_S)
+        stuck = any(thread.is_alive() for thread in threads)
         for consumer in consumers:
             consumer.close()
         for thread in threads:
             thread.join()
-    assert ended, f"{len(runs)} of {RECORDS} records had run when it stood still"
+    assert not stuck, f"{len(runs)} of {RECORDS} records had run when it stood still"
     assert len(runs) == RECORDS

@@ -40,6 +40,11 @@ PARTITIONS = 8
 
 UPDATE_EVERY_RECORDS = 500
 
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",  # a second less to start; `--conf spark.ui.enabled=true` shows the lanes
+    "spark.log.level": "ERROR",  # a newcomer's first run is not the place for Spark's warnings about itself
+}
+
 
 class _StopRequested(Exception):  # noqa: N818 - ends the steps, is no error
     """Raised between steps and caught by `run_demo`; carries the title of the step it came in."""
@@ -98,7 +103,8 @@ class _Demo:
             picture=str(picture),
             parquet=parquet,
         )
-        self._draw(picture, samples, report)
+        with self._step("Drawing the run"):
+            self._draw(picture, samples, report)
         return report
 
     def stopped(self, during: str) -> Stopped:
@@ -163,7 +169,7 @@ class _Demo:
 
         master = self._options.spark_master
         with self._step(f"Starting Spark on {master}"):
-            spark = keylane.spark.session(master, "keylane demo", **dict(self._options.spark_conf))
+            spark = keylane.spark.session(master, "keylane demo", **(SPARK_SETTINGS | dict(self._options.spark_conf)))
             self._stack.callback(end_session, spark)
         return spark
 

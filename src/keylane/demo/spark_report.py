@@ -1,7 +1,8 @@
 """The enriched topic as a Spark DataFrame: read by tasks, one a partition; written as Parquet; delays summed up.
 
-Each task reads its partition with keylane's plain reader and hands Arrow batches to Spark, so the work spreads over the
-cluster like any other and needs no connector for the JVM.
+Each task reads its partition with keylane's plain reader, so the work spreads over the cluster like any other and needs
+no connector for the JVM. It hands over rows, not Arrow batches: `mapInArrow` insists on pandas, which keylane does not
+require.
 """
 
 from __future__ import annotations
@@ -9,34 +10,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.demo.delays import FREEZING_F, POOR_VISIBILITY_MILES, STRONG_WIND_MPH, Delay
-from keylane.demo.rows import DDL, arrow_schema, row_of
+from keylane.demo.rows import COLUMNS, DDL, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def enriched_flights(spark: SparkSession, servers: str, topic: str, partitions: int) -> DataFrame:
     """One row an output record, see `keylane.demo.rows`; a replay's repetitions are in it (drop them by `source`)."""
-    tasks = spark.range(0, partitions, 1, numPartitions=partitions)
-    return tasks.mapInArrow(_reader(servers, topic), DDL)
+    tasks = spark.sparkContext.parallelize(range(partitions), partitions)
+    rows = tasks.mapPartitions(_reader(servers, topic))
+    return spark.createDataFrame(rows, DDL, verifySchema=False)
 
 
-def _reader(servers: str, topic: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+def _reader(servers: str, topic: str) -> Callable[[Iterable[int]], Iterator[tuple[Any, ...]]]:
+    def read(partitions: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         from keylane.kafka.bulk import read_to_end
 
-        for partition in [row for batch in batches for row in batch.column(0).to_pylist()]:
-            for records in read_to_end(servers, topic, [partition]):
-                rows = [row_of(record) for record in records if record.value is not None]
-                yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema())
+        for records in read_to_end(servers, topic, list(partitions)):
+            for record in records:
+                if record.value is not None:
+                    row = row_of(record)
+                    yield tuple(None if row[name] is None else TYPES[kind](row[name]) for name, kind in COLUMNS.items())
 
     return read
+
+
+TYPES: dict[str, type] = {"int": int, "string": str, "double": float, "boolean": bool}
+"""What Spark takes for the types of `COLUMNS`: it does not make a double of an int by itself."""
 
 
 def write_and_summarise(spark: SparkSession, servers: str, topic: str, partitions: int, path: Path) -> list[Delay]:
