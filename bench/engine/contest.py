@@ -11,6 +11,7 @@ import os
 import statistics
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from peers import jvm
@@ -36,12 +37,18 @@ class Result:
     from_first_s: float
     limit_s: float
     records: int
+    processor_s: float
+    """Processor time of the contestant's process, all threads: what a busy machine does not distort."""
     load: float
     """The machine's load average over the last minute when the run began."""
 
     @property
     def records_per_s(self) -> float:
         return self.records / self.from_first_s
+
+    @property
+    def processor_us_a_record(self) -> float:
+        return self.processor_s / self.records * 1e6
 
 
 @dataclass(slots=True)
@@ -110,17 +117,26 @@ class Contest:
 
     def _run(self, contestant: str, row: Row) -> Result:
         topic = row.peer_topic if contestant == JVM else row.topic
-        load = os.getloadavg()[0]
+        process, load = self._processes[contestant], os.getloadavg()[0]
         work = "sleep" if topic.sleeping else "noop"
         command = f"{self._name(topic)} {row.ordering.upper()} {topic.records} {row.concurrency} {work}"
-        answer = self._processes[contestant].ask(command)
+        before_s = processor_s(process.pid)
+        answer = process.ask(command)
+        used_s = processor_s(process.pid) - before_s
         if answer.startswith("error"):
             raise RuntimeError(f"{contestant} on {row.name}: {answer}")
         *figures, done = answer.split(" ")
         if int(done) != topic.records:
             raise RuntimeError(f"{contestant} on {row.name}: ran {done} of {topic.records} records")
         from_subscribe_s, from_first_s, sum_s, heaviest_s = map(float, figures)
-        return Result(from_subscribe_s, from_first_s, row.limit_s(sum_s, heaviest_s), topic.records, load)
+        limit_s = row.limit_s(sum_s, heaviest_s)
+        return Result(from_subscribe_s, from_first_s, limit_s, topic.records, used_s, load)
 
     def _name(self, topic: Topic) -> str:
         return f"bench-{os.getpid()}-{topic.name}"
+
+
+def processor_s(pid: int) -> float:
+    """User and system time of a process so far (proc(5): fields 14 and 15, in clock ticks)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -24,8 +24,11 @@ COLOURS = ("#1f6f8b", "#99c1de", "#e07a3f")
 
 
 def table(found: Sequence[tuple[Row, Standings]]) -> Table:
-    """Medians by row: seconds from the first record to the last and times the limit, or records a second."""
-    made = Table(title="From the first record to the last (median), and how many times the limit of its own handlers")
+    """Medians by row, see `cell`."""
+    made = Table(
+        title="Medians, first record to last: seconds and times the limit of its own handlers;\n"
+        "with a handler that does nothing, records a second and processor time a record"
+    )
     made.add_column("row")
     made.add_column("limit", justify="right")
     contestants = list(found[0][1])
@@ -39,10 +42,12 @@ def table(found: Sequence[tuple[Row, Standings]]) -> Table:
 
 
 def cell(row: Row, standing: Standing) -> str:
+    """Seconds from the first record to the last and times the limit, or records a second and processor time."""
     seconds = standing.median(lambda result: result.from_first_s)
     if row.topic.sleeping:
         return f"{seconds:.2f} s  {standing.times_the_limit:.2f}×"
-    return f"{standing.median(lambda result: result.records_per_s):,.0f}/s"
+    processor_us = standing.median(lambda result: result.processor_us_a_record)
+    return f"{standing.median(lambda result: result.records_per_s):,.0f}/s  {processor_us:.1f} µs"
 
 
 def markdown(found: Sequence[tuple[Row, Standings]]) -> str:

@@ -75,6 +75,10 @@ class LineProcess:
             )
         self._command = command
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def tell(self, line: str) -> None:
         """Send one line."""
         assert self._process.stdin is not None
