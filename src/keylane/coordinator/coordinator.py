@@ -67,7 +67,12 @@ class Coordinator:
         self._partition_count = partition_count
         self._on_load_failure = on_load_failure
         self._journal: Journal = FileJournal(
-            filesystem, folder, executor, partitions=self._partitions, max_batch_bytes=options.message_max_bytes
+            filesystem,
+            folder,
+            executor,
+            partitions=self._partitions,
+            segment_bytes=options.offsets_topic_segment_bytes,
+            max_batch_bytes=options.message_max_bytes,
         )
         self._offsets = OffsetService(self._journal, options, partition_count, clock)
         self._groups = GroupService(self._journal, options, clock)

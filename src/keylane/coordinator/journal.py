@@ -2,7 +2,7 @@
 
 Whatever its offsets partition, every commit goes into the same file, so one fdatasync covers all that wait. What a
 reader of a `__consumer_offsets` partition sees is a view: the partition's frames in order, without their frame heads.
-Segments (64 MiB) let a later snapshot replace old ones.
+Segments let a later snapshot replace old ones.
 
 After a failed write or sync nothing is appended any more, ever: what was waiting is told the error, and so is everyone
 who comes later. Only a restart, which reads what is really on disk, goes on.
@@ -31,7 +31,7 @@ from keylane.coordinator.frames import (
     encode_segment_header,
     read_frame_head,
 )
-from keylane.errors import PeerError
+from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync
 from keylane.wire.batches import HEADER_SIZE, read_header
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.coordinator")
 T = TypeVar("T")
 
-SEGMENT_BYTES = 64 * 1024 * 1024
-"""A segment that has this much is followed by a new one."""
 INDEX_INTERVAL_BYTES = 64 * 1024
 """A partition's view has one index entry for at least this much journal: 16 bytes of memory each."""
 REPLAY_SLICE_FRAMES = 2_000
@@ -128,10 +126,12 @@ class _Segments:
         if is_last:
             self._current = file
 
-    def cut(self, number: int, size: int) -> None:
-        """Cut a torn tail off, durably, so that what is appended next cannot be taken for a part of it."""
+    def end_load(self, number: int, size: int) -> None:
+        """Cut a torn tail off, so that what is appended next cannot be taken for a part of it; and make what is left
+        durable before anyone sees it, since a killed process may not have."""
         file = self.files[number]
-        file.truncate(size)
+        if file.size > size:
+            file.truncate(size)
         if size == 0:
             file.write(encode_segment_header(number, self._partitions))
         file.sync()
@@ -194,9 +194,10 @@ class FileJournal:
         executor: Executor,
         *,
         partitions: int,
+        segment_bytes: int,
         max_batch_bytes: int,
-        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
+        """A segment of `segment_bytes` or more is followed by a new one; no batch has more than `max_batch_bytes`."""
         self._filesystem = filesystem
         self._folder = folder
         self._executor = executor
@@ -215,6 +216,12 @@ class FileJournal:
         """Bytes of a torn tail that loading cut off; none of them had been acknowledged."""
 
     async def load(self, replay: Replay) -> None:
+        try:
+            await self._load(replay)
+        except OSError as error:
+            raise DataFolderError(f"{self._folder}: {error}; the broker needs to read and write this folder") from error
+
+    async def _load(self, replay: Replay) -> None:
         numbers = await self._in_executor(self._prepare_folder)
         for number in numbers:
             await self._load_segment(number, replay, is_last=number == numbers[-1])
@@ -269,7 +276,9 @@ class FileJournal:
     def _prepare_folder(self) -> list[int]:
         if not self._filesystem.is_dir(self._folder):
             self._filesystem.mkdir(self._folder)
-            self._filesystem.sync_dir(self._folder.rpartition("/")[0])
+        # A process that was killed may have left names that only the memory of this machine knows.
+        self._filesystem.sync_dir(self._folder.rpartition("/")[0] or "/")
+        self._filesystem.sync_dir(self._folder)
         return self._segments.numbers()
 
     async def _load_segment(self, number: int, replay: Replay, *, is_last: bool) -> None:
@@ -289,7 +298,8 @@ class FileJournal:
             logger.warning(
                 "%s at byte %d: cut off %d bytes that were never acknowledged", path, reader.end, self.torn_bytes
             )
-            await self._in_executor(partial(self._segments.cut, number, reader.end))
+        if is_last:
+            await self._in_executor(partial(self._segments.end_load, number, reader.end))
 
     def _note_replayed(self, number: int, path: str, frame: Frame) -> None:
         header = read_header(frame.batch)
@@ -330,7 +340,7 @@ class FileJournal:
         entry = max(bisect_right(view.offsets, offset) - 1, 0)
         parts: list[bytes] = []
         size = 0
-        while entry < len(view.places):
+        while entry < len(view.places) and view.offsets[entry] < end:  # beyond it there may be no file yet
             place = view.places[entry]
             for batch in self._frames_near(place, partition):
                 header = read_header(batch)

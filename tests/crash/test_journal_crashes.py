@@ -1,0 +1,348 @@
+"""The coordinator after a crash or an error at any operation, a tail torn at any byte, and any byte flipped.
+
+The oracle is what clients were told: every acknowledged commit is there afterwards, and what is there is a prefix of
+what was sent, commit by commit: none in part, none out of turn. What a client could read is there after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.broker.config import BrokerConfig
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.frames import JournalDamagedError, SegmentReader
+from keylane.coordinator.journal import SEGMENT_SUFFIX
+from keylane.coordinator.members import JoinRequest, SyncRequest
+from keylane.coordinator.offset_service import CommitRequest, CommitResult
+from keylane.errors import DataFolderError, PeerError
+from keylane.testing.executor import InlineExecutor
+from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from keylane.testing.filesystem import Content, Names
+
+FOLDER = "/coordinator"
+OPTIONS = BrokerConfig(
+    offsets_topic_num_partitions=4, offsets_topic_segment_bytes=1_500, group_initial_rebalance_delay_ms=0
+)
+ONE_SEGMENT = BrokerConfig(offsets_topic_num_partitions=4, group_initial_rebalance_delay_ms=0)
+AFTER_CRASH: list[tuple[Names, Content, float]] = [
+    *product(("lost", "kept"), ("lost", "kept", "zeroed"), (0.0,)),  # type: ignore[list-item]
+    *product(("lost", "kept"), ("torn",), (0.01, 0.3, 0.6, 0.99)),  # type: ignore[list-item]
+]
+
+State = dict[tuple[str, str, int], tuple[int, int, str]]
+"""(group, topic, partition) -> (offset, leader epoch, metadata)."""
+TOPICS = {"flights": 8, "weather": 2}
+
+
+def commits() -> Iterator[list[CommitRequest]]:
+    """Rounds of commits that wait together: one or many partitions, several groups, with and without metadata."""
+    number = 0
+    for size in (1, 3, 2, 4, 1, 2):
+        requests = []
+        for _ in range(size):
+            number += 1
+            group = f"group-{number % 3}"
+            count = (1, 8, 3)[number % 3]
+            metadata = [f"map-{number}" * (1 + index % 3) for index in range(count)] if number % 2 else None
+            flights = TopicCommit("flights", list(range(count)), [number * 100] * count, [number] * count, metadata)
+            weather = TopicCommit("weather", [0, 1], [number, number + 1], [-1, -1], None)
+            requests.append(CommitRequest(group, [flights, weather] if number % 4 == 0 else [flights]))
+        yield requests
+
+
+def applied(state: State, request: CommitRequest) -> State:
+    state = dict(state)
+    for topic, partitions, offsets, epochs, metadata in request.topics:
+        for row, partition in enumerate(partitions):
+            text = metadata[row] if metadata else ""
+            state[request.group, topic, partition] = (offsets[row], epochs[row], text)
+    return state
+
+
+def prefixes() -> list[State]:
+    """The state after each commit, from none on."""
+    states: list[State] = [{}]
+    for requests in commits():
+        for request in requests:
+            states.append(applied(states[-1], request))
+    return states
+
+
+def read_state(coordinator: Coordinator) -> State:
+    """All that clients can read."""
+    state: State = {}
+    for number in range(3):
+        fetched = coordinator.fetch(f"group-{number}", None)
+        assert not isinstance(fetched, int), fetched
+        for topic, (partitions, offsets, epochs, metadata), _ in fetched:
+            for row, partition in enumerate(partitions):
+                text = metadata[row] if metadata else ""
+                state[f"group-{number}", topic, partition] = (offsets[row], epochs[row], text)
+    return state
+
+
+@dataclass
+class Told:
+    """What clients were told."""
+
+    acknowledged: int = 0
+    """Commits, from the first on, that were."""
+    refused: int = 0
+    read: list[State] = field(default_factory=list)
+    generation: int = 0
+    """The last generation whose assignment a member got."""
+    member_id: str = ""
+
+
+async def open_coordinator(filesystem: SimulatedFileSystem, options: BrokerConfig = OPTIONS) -> Coordinator:
+    coordinator = Coordinator(
+        filesystem=filesystem,
+        folder=FOLDER,
+        executor=InlineExecutor(),
+        options=options,
+        partition_count=TOPICS.get,
+        clock=lambda: 1_700_000_000_000,
+    )
+    await coordinator.start()
+    await coordinator.loaded()
+    return coordinator
+
+
+async def live(filesystem: SimulatedFileSystem, told: Told, options: BrokerConfig = OPTIONS) -> None:
+    """One life of a coordinator: a member joins a group, and consumers commit."""
+    coordinator = await open_coordinator(filesystem, options)
+    await join(coordinator, told)
+    for requests in commits():
+        results = [coordinator.commit(request) for request in requests]
+        for result in results:
+            if await is_acknowledged(result):
+                assert told.refused == 0, "acknowledged after a failure"
+                told.acknowledged += 1
+            else:
+                told.refused += 1
+        told.read.append(read_state(coordinator))
+    await coordinator.close()
+
+
+async def is_acknowledged(result: int | CommitResult) -> bool:
+    if isinstance(result, int):
+        return False
+    assert result.durable is not None
+    try:
+        await result.durable
+    except PeerError:
+        return False
+    return True
+
+
+async def join(coordinator: Coordinator, told: Told) -> None:
+    request = JoinRequest("", None, "client", "/host", 30_000, 30_000, "consumer", (("range", b"sub"),))
+    joined = await coordinator.join("members", request._replace(requires_known_member_id=False))
+    if joined.error == 0:
+        sync = SyncRequest(joined.member_id, None, joined.generation, None, None, {joined.member_id: b"all"})
+        if (await coordinator.sync("members", sync)).error == 0:
+            told.generation, told.member_id = joined.generation, joined.member_id
+
+
+async def check_restart(filesystem: SimulatedFileSystem, told: Told, options: BrokerConfig = OPTIONS) -> None:
+    """What a restart finds is what clients were told; and it works."""
+    coordinator = await open_coordinator(filesystem, options)
+    state = read_state(coordinator)
+    allowed = prefixes()[told.acknowledged :]
+    assert state in allowed, f"{told.acknowledged} commits were acknowledged, and {state} is there"
+    for seen in told.read:
+        reached = prefixes().index(state)
+        assert prefixes().index(seen) <= reached, "a client read what is gone"
+    if told.generation:
+        assert coordinator.heartbeat("members", told.member_id, None, told.generation) == 0
+    result = coordinator.commit(CommitRequest("group-0", [TopicCommit("flights", [0], [77], [1], None)]))
+    assert await is_acknowledged(result)
+    await coordinator.close()
+    again = await open_coordinator(filesystem.after_crash(), options)
+    assert read_state(again)["group-0", "flights", 0] == (77, 1, "")
+    await again.close()
+
+
+async def swallow(life: Coroutine[None, None, None]) -> None:
+    """Run a life that may end in a crash."""
+    with contextlib.suppress(PeerError, SimulatedCrashError):
+        await life
+
+
+def operations() -> int:
+    filesystem = SimulatedFileSystem()
+    asyncio.run(live(filesystem, Told()))
+    return filesystem.operations
+
+
+def test_a_quiet_life() -> None:
+    filesystem, told = SimulatedFileSystem(), Told()
+    asyncio.run(live(filesystem, told))
+    assert told.acknowledged == len(prefixes()) - 1
+    assert told.read[-1] == prefixes()[-1]
+    assert told.generation == 1
+    assert len([name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]) >= 3
+    asyncio.run(check_restart(filesystem.after_crash(), told))
+
+
+@pytest.mark.parametrize("operation", range(1, operations() + 1))
+def test_crash_at_every_operation(operation: int) -> None:
+    filesystem, told = SimulatedFileSystem(), Told()
+    filesystem.crash_at(operation)
+    asyncio.run(swallow(live(filesystem, told)))
+    for names, content, share in AFTER_CRASH:
+        found = filesystem.after_crash(names=names, content=content, torn_share=share)
+        asyncio.run(check_restart(found, told))
+
+
+@pytest.mark.parametrize("operation", range(1, operations() + 1))
+def test_error_at_every_operation(operation: int) -> None:
+    """After it nothing is acknowledged, what was is there, and nothing was shown that a restart does not find."""
+    filesystem, told = SimulatedFileSystem(), Told()
+    filesystem.fail_at(operation)
+    asyncio.run(swallow(live(filesystem, told)))
+    assert told.acknowledged < len(prefixes()) - 1 or told.refused == 0
+    for names, content, share in AFTER_CRASH:
+        found = filesystem.after_crash(names=names, content=content, torn_share=share)
+        asyncio.run(check_restart(found, told))
+
+
+@pytest.mark.parametrize("operation", range(1, operations() + 1))
+def test_power_loss_after_a_killed_process(operation: int) -> None:
+    """What a restart shows is durable by then, also what the killed process had written and not synced."""
+    filesystem, told = SimulatedFileSystem(), Told()
+    filesystem.fail_at(operation)
+
+    async def lives() -> None:
+        await swallow(live(filesystem, told))
+        second = await open_coordinator(filesystem)  # and nobody closes it
+        seen = read_state(second)
+        third = await open_coordinator(filesystem.after_crash())
+        assert read_state(third) == seen
+        commit = CommitRequest("group-0", [TopicCommit("flights", [0], [77], [1], None)])
+        assert await is_acknowledged(second.commit(commit))
+        fourth = await open_coordinator(filesystem.after_crash())
+        assert read_state(fourth) == applied(seen, commit)
+
+    asyncio.run(lives())
+
+
+def journal_bytes() -> bytes:
+    """One segment with all commits."""
+    filesystem = SimulatedFileSystem()
+    asyncio.run(live(filesystem, Told(), ONE_SEGMENT))
+    (name,) = filesystem.listdir(FOLDER)
+    return filesystem.read(f"{FOLDER}/{name}")
+
+
+def with_journal(data: bytes, *, segment: int = 1) -> SimulatedFileSystem:
+    filesystem = SimulatedFileSystem()
+    filesystem.mkdir(FOLDER)
+    filesystem.open_append(f"{FOLDER}/{segment:010d}{SEGMENT_SUFFIX}").write(data)
+    return filesystem
+
+
+async def state_of(filesystem: SimulatedFileSystem) -> State:
+    coordinator = await open_coordinator(filesystem, ONE_SEGMENT)
+    state = read_state(coordinator)
+    await coordinator.close()
+    return state
+
+
+def test_tail_torn_at_every_byte() -> None:
+    """Each prefix of the file loads, shows whole commits only, and never fewer than a shorter one."""
+    data = journal_bytes()
+    states = prefixes()
+
+    async def check() -> None:
+        reached = 0
+        for size in range(len(data) + 1):
+            found = states.index(await state_of(with_journal(data[:size])))
+            assert reached <= found <= reached + 1, f"at byte {size}"
+            reached = found
+        assert reached == len(states) - 1
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("zeros", [1, 40, 512, 4_096])
+def test_tail_of_zeros(zeros: int) -> None:
+    """A file may have been made longer by a write whose content was lost."""
+    data = journal_bytes()
+    assert asyncio.run(state_of(with_journal(data + bytes(zeros)))) == prefixes()[-1]
+    assert asyncio.run(state_of(with_journal(data[:-300] + bytes(zeros)))) in prefixes()
+
+
+def test_every_flipped_byte_is_found() -> None:
+    """Damage is refused, with file and position, wherever it is: also in the last frame."""
+    data = journal_bytes()
+
+    async def check() -> None:
+        for position in range(len(data)):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << position % 8
+            with pytest.raises(DataFolderError, match=f"{FOLDER}/0000000001") as caught:
+                await state_of(with_journal(bytes(damaged)))
+            if isinstance(caught.value, JournalDamagedError):
+                assert caught.value.position <= position
+
+    asyncio.run(check())
+
+
+def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
+    filesystem, told = SimulatedFileSystem(), Told()
+    asyncio.run(live(filesystem, told))
+    first = f"{FOLDER}/0000000001{SEGMENT_SUFFIX}"
+    file = filesystem.open_append(first)
+    file.truncate(file.size - 5)
+    with pytest.raises(JournalDamagedError, match=f"{first} at byte"):
+        asyncio.run(check_restart(filesystem, told))
+
+
+def test_a_missing_segment_is_damage() -> None:
+    filesystem, told = SimulatedFileSystem(), Told()
+    asyncio.run(live(filesystem, told))
+    filesystem.remove(f"{FOLDER}/0000000002{SEGMENT_SUFFIX}")
+    with pytest.raises(JournalDamagedError, match=r"0000000002\.journal at byte 0: this segment is missing"):
+        asyncio.run(check_restart(filesystem, told))
+
+
+def test_a_missing_commit_is_damage() -> None:
+    """Frames of one offsets partition follow each other without a gap, even when each of them is sound."""
+    data = journal_bytes()
+
+    async def check() -> None:
+        frames = list(SegmentReader(data, "", number=1, partitions=4, may_be_torn=False))
+        for frame, following in pairwise(frames):
+            without = data[: frame.position] + data[following.position :]
+            if any(later.partition == frame.partition for later in frames if later.position > frame.position):
+                with pytest.raises(JournalDamagedError, match="is due"):
+                    await state_of(with_journal(without))
+
+    asyncio.run(check())
+
+
+def test_another_file_is_not_touched() -> None:
+    for data in (b"not a journal at all, but something dear to its owner", b"short"):
+        filesystem = with_journal(data)
+        with pytest.raises(JournalDamagedError, match="not a keylane journal"):
+            asyncio.run(state_of(filesystem))
+        assert filesystem.read(f"{FOLDER}/0000000001{SEGMENT_SUFFIX}") == data
+
+
+def test_another_number_of_partitions_is_refused() -> None:
+    filesystem = with_journal(journal_bytes())
+    options = BrokerConfig(offsets_topic_num_partitions=50)
+    with pytest.raises(DataFolderError, match=r"offsets\.topic\.num\.partitions=50.*with 4"):
+        asyncio.run(open_coordinator(filesystem, options))
