@@ -45,8 +45,11 @@ class AsyncioWorkers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._end: asyncio.Event | None = None
+        self._waiting: list[Work] | None = []
+        """Work that came before the resource was there; None once it is."""
         self._tasks: dict[Work, asyncio.Task[None]] = {}
-        self._contexts: dict[Work, Context] = {}
+        self._begun: dict[Work, Context | None] = {}
+        """The tasks that have begun. One that has not must not be cancelled: it would end without a report."""
         self._closing = False
         self._close_error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_loop, name=f"{name}-asyncio", daemon=True)
@@ -84,8 +87,6 @@ class AsyncioWorkers:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        waiting: list[Sequence[Work]] = []
-        self._begin = waiting.append
         self._ready.set()
         async with AsyncExitStack() as stack:
             try:
@@ -94,9 +95,8 @@ class AsyncioWorkers:
             except BaseException as error:  # reported: the consumer stops with it
                 self._report(WorkersFailed(error))
                 return
-            self._begin = self._begin_tasks
-            for works in waiting:
-                self._begin_tasks(works)
+            waiting, self._waiting = self._waiting or [], None
+            self._begin(waiting)
             await self._end.wait()
             await self._end_tasks()
             try:
@@ -104,7 +104,10 @@ class AsyncioWorkers:
             except BaseException as error:  # handed back by close()
                 self._close_error = error
 
-    def _begin_tasks(self, works: Sequence[Work]) -> None:
+    def _begin(self, works: Sequence[Work]) -> None:
+        if self._waiting is not None:
+            self._waiting += works
+            return
         create, tasks, run = asyncio.get_running_loop().create_task, self._tasks, self._run
         for work in works:
             tasks[work] = create(run(work))
@@ -114,10 +117,11 @@ class AsyncioWorkers:
             if not work.assignment.may_start or self._closing:
                 work.outcome = NOT_RUN
             elif self._takes_context:
-                context = self._contexts[work] = Context(self._resource, work.attempt)
+                context = self._begun[work] = Context(self._resource, work.attempt)
                 result = await self._handler(Record(work.message), context)
                 work.outcome = None if result is None else outcome_of(result)
             else:
+                self._begun[work] = None
                 result = await self._handler(Record(work.message))
                 work.outcome = None if result is None else outcome_of(result)
         except GeneratorExit:  # the interpreter ends: there is nobody to report to
@@ -128,15 +132,17 @@ class AsyncioWorkers:
         except BaseException as error:  # a handler's failure, whatever it is, must not end the loop
             work.outcome = failure_of(error)
         del self._tasks[work]
-        self._contexts.pop(work, None)
+        self._begun.pop(work, None)
         self._report(work)
 
     def _cancel_unwanted(self) -> None:
-        for work, task in self._tasks.items():
-            if not work.assignment.wanted:
-                if context := self._contexts.get(work):
-                    context.cancelled = True
-                task.cancel()
+        self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])
+
+    def _cancel_tasks(self, works: list[Work]) -> None:
+        for work in works:
+            if context := self._begun[work]:
+                context.cancelled = True
+            self._tasks[work].cancel()
 
     def _finish(self) -> None:
         self._closing = True
@@ -144,10 +150,7 @@ class AsyncioWorkers:
             self._end.set()
 
     async def _end_tasks(self) -> None:
-        for context in self._contexts.values():
-            context.cancelled = True
-        for task in self._tasks.values():
-            task.cancel()
+        self._cancel_tasks(list(self._begun))
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 

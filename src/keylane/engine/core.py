@@ -290,9 +290,9 @@ class Core:
         elif self.phase is Phase.DRAINING:
             plan.credit = 1  # everything is paused; the poll serves the group
         self._answer_revokes(plan, now)
-        self._plan_commit(plan, now)
         if self.phase is Phase.DRAINING:
             self._drain(plan, now)
+        self._plan_commit(plan, now)
         return plan
 
     def next_check(self) -> float | None:
@@ -484,8 +484,11 @@ class Core:
             self._uncommitted = False
 
     def _commit_due(self) -> float:
-        quiet = self._dispatcher.with_workers == 0 and self._delivering == 0
-        return self._commits.due_at(promptly=quiet and (self._buffered == 0 or self.phase is Phase.DRAINING))
+        """When the next commit may go: soon, when there is nothing left to wait for."""
+        if self.phase is Phase.DRAINING:
+            return self._commits.due_at(promptly=self._last_commit_deadline is not None)
+        quiet = self._buffered == 0 and self._dispatcher.with_workers == 0 and self._delivering == 0
+        return self._commits.due_at(promptly=quiet)
 
     def _watch_the_end(self, now: float) -> list[TopicPartition]:
         """Stop when the ending offsets are reached; returns partitions whose committed offset to ask for."""

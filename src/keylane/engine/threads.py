@@ -98,11 +98,11 @@ class ThreadWorkers:
             try:
                 if self._resource_factory is not None:
                     self._resource = stack.enter_context(_sync_resource(self._resource_factory()))
+                for thread in self._threads:
+                    thread.start()
             except BaseException as error:  # reported: the consumer stops with it
                 self._report(WorkersFailed(error))
                 return
-            for thread in self._threads:
-                thread.start()
             self._serve(0)
             for thread in self._threads:
                 assert self._deadline is not None, "threads only end by close()"
