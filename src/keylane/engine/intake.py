@@ -149,8 +149,14 @@ class Intake:
 
     def _commit(self, entries: list[CommitEntry]) -> None:
         assert self._on_its_way is None, "two commits at once"
+        # A revoke inside the last poll may have overtaken this request. What it committed is newer; sending the older
+        # offsets after it would take the group back, under the new owner's feet.
+        current = [entry for entry in entries if entry.assignment.wanted]
+        if not current:
+            self._report(CommitAnswered(entries, {}))
+            return
         self._on_its_way = entries
-        self._consumer.commit(entries)
+        self._consumer.commit(current)
 
     def _ask_committed(self, names: Iterable[TopicPartition]) -> None:
         self._report(GroupCommitted(self._consumer.group_committed(names)))
