@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_WARNING_S = 10.0
 """A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
+START_TOGETHER_S = 2.0
+"""How long the first lane waits for the others: lanes that join one by one cost the group a rebalance each."""
+WAITING_POLL_S = 0.1
+"""How often a lane that waits to be let go is looked at."""
 STOP_SLACK_S = 15.0
 """What a lane gets beside its drain timeout, for its last commit and for leaving; then its job is cancelled."""
 DEPARTURE_TIMEOUT_S = 5.0
@@ -120,6 +124,8 @@ class Supervisor:
         self._next_progress = time.monotonic() + plan.progress_interval_s
         self._stop_requested = threading.Event()
         self._stopping_since: float | None = None
+        self._work_is_done = False
+        self._first_arrival: float | None = None
         self._cancelled_late = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"keylane-lanes-{plan.query.group}", daemon=True)
@@ -218,6 +224,8 @@ class Supervisor:
     def _next_timer(self) -> float:
         """When the thread must act without an event; at most a progress interval away."""
         times = [self._next_progress]
+        if any(lane.state == "connected" for lane in self._lanes):
+            times.append(time.monotonic() + WAITING_POLL_S)
         times += [lane.since for lane in self._lanes if lane.state == "backing off"]
         return min(times)
 
@@ -246,6 +254,7 @@ class Supervisor:
             end.send("stop")  # a task that Spark started once more after its job had ended for us
             lane.predecessors.append(end)
             return
+        self._first_arrival = now if self._first_arrival is None else self._first_arrival
         retried_by_spark = lane.state in ("connected", "running")
         lane.connect(end, self._jobs.executor_of(lane.lane))
         lane.enter("connected", now)
@@ -253,7 +262,7 @@ class Supervisor:
             self._failed(
                 lane, PeerError(f"lane {lane.lane}'s task was lost, and Spark started it again"), now, launch=False
             )
-        if self._stopping_since is not None:
+        if self._stopping_since is not None or self._work_is_done:
             end.send("stop")
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
@@ -293,20 +302,26 @@ class Supervisor:
             self._failed(lane, PeerError(f"lane {lane.lane} died: {text}"), now)
 
     def _work_done(self, now: float) -> None:
-        """One lane saw the group's offsets at the end: lanes that have not begun need not begin."""
+        """One lane saw the whole group's offsets at their ends: the others need not find out for themselves.
+
+        They could not, either, while the group waits for the lane that has just ended and, static, has not left.
+        """
+        self._work_is_done = True
         for lane in self._lanes:
             if lane.state == "launching":
                 self._jobs.cancel(lane.lane)
                 lane.enter("ended", now)
             elif lane.state == "backing off":
                 lane.enter("ended", now)
+            elif lane.end is not None:
+                lane.end.send("stop")
 
     # Failures.
 
     def _failed(self, lane: LaneRecord, error: BaseException, now: float, *, launch: bool = True) -> None:
         """A failure that a new start may mend. `launch=False`: Spark has already started the lane again by itself."""
-        if self._stopping_since is not None:
-            logger.warning("while the query stops: %s", error)
+        if self._stopping_since is not None or self._work_is_done:
+            logger.warning("while the query ends: %s", error)
             if launch:
                 lane.enter("ended", now)
             return
@@ -357,9 +372,14 @@ class Supervisor:
     # Time.
 
     def _on_time(self, now: float) -> None:
+        waits_for_others = (
+            self._first_arrival is not None
+            and now < self._first_arrival + START_TOGETHER_S
+            and any(lane.state == "launching" for lane in self._lanes)
+        )
         for lane in self._lanes:
             match lane.state:
-                case "connected":
+                case "connected" if not waits_for_others:
                     self._let_go(lane, now)
                 case "backing off" if now >= lane.since:
                     self._launch(lane, now)
@@ -382,7 +402,8 @@ class Supervisor:
                 "lane %d: process %d on %s has been silent for its session timeout, and is taken for lost",
                 *(lane.lane, silent.hello.pid, silent.hello.host),
             )
-        if lane.end is not None and not lane.predecessors and self._stopping_since is None:
+        ending = self._stopping_since is not None or self._work_is_done
+        if lane.end is not None and not lane.predecessors and not ending:
             lane.enter("running", now)
             lane.end.send("go")
 

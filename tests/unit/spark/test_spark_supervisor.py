@@ -135,6 +135,7 @@ class Query:
 def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     monkeypatch.setattr("keylane.spark.restarts.FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(supervisor_module, "DEPARTURE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(supervisor_module, "START_TOGETHER_S", 0.0)
     made: list[Query] = []
 
     def make(**changes: Any) -> Query:
@@ -369,6 +370,28 @@ def test_available_now_ends_when_lanes_say_so_and_the_broker_agrees(queries: Cal
     assert last is not None
     assert last["sources"][0]["endOffset"] == {"t": {"0": 9}}
     assert not query.handle.status["isDataAvailable"]
+
+
+def test_lanes_whose_work_another_lane_saw_done_are_told_to_stop(queries: Callable[..., Query]) -> None:
+    query = queries(ending_offsets={("t", 0): 9}, committed=lambda: {("t", 0): 9})
+    ends = query.all_running()
+    query.finish(ends[0], 0, "work done")
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    ends[1].close()
+    query.jobs.of(1).on_end(DIED)
+    assert query.handle.awaitTermination(PATIENCE_S) is True
+    assert len(query.jobs.launches) == 2, "a lane that has nothing left to do is not started again"
+
+
+def test_the_first_lanes_start_together(queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "START_TOGETHER_S", PATIENCE_S)
+    query = queries()
+    first = query.jobs.of(0).connect()
+    assert first.receive(0.2) is None
+    second = query.jobs.of(1).connect()
+    assert [first.receive(PATIENCE_S), second.receive(PATIENCE_S)] == ["go", "go"]
+    for end in (first, second):
+        end.close()
 
 
 def test_available_now_does_not_take_the_lanes_word_for_it(queries: Callable[..., Query]) -> None:

@@ -1,0 +1,140 @@
+"""One Spark session and one embedded broker for all Spark tests, and what they all do with them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from keylane.testing.outputs import Outputs, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from keylane.spark import LaneQuery
+
+PARTITIONS = 4
+PATIENCE_S = 60.0
+"""For what takes a second or two on an idle machine."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from keylane.spark import session
+    from keylane.spark.java import find_java
+
+    try:
+        find_java()
+    except kl.PeerError as error:
+        pytest.skip(str(error))
+    made = session("local[4]", "keylane tests", **{"spark.ui.enabled": "false"})
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as made:
+        yield made
+
+
+@dataclass
+class Work:
+    """A topic full of records on a broker, and a pipeline that copies each to an output topic in its own time."""
+
+    servers: str
+    group: str
+    topic: str
+    output: str
+    admin: Admin
+    kafka: dict[str, Any] = field(default_factory=dict)
+
+    def fill(self, records: int) -> None:
+        """Records with 37 keys, very uneven."""
+        with BulkProducer(self.servers) as producer:
+            for number in range(records):
+                key = f"key-{min(number % 37, number % 11)}".encode()
+                producer.produce(kl.Output(self.topic, key=key, value=str(number).encode()))
+
+    def pipeline(self, handler: Callable[..., Any] | None = None, **options: Any) -> kl.Pipeline:
+        settings = {"bootstrap.servers": self.servers, "group.id": self.group, **self.kafka}
+        defaults: dict[str, Any] = {"ordering": "key", "max_concurrency": 20, "commit_interval_ms": 300}
+        return kl.Pipeline(
+            kafka=settings,
+            topics=[self.topic],
+            handler=handler or copies(self.output),
+            offset_reset="earliest",
+            **(defaults | options),
+        )
+
+    def finish(self, query: LaneQuery) -> None:
+        """Waits for the end of the query, and tells what it does when that does not come."""
+        if query.awaitTermination(PATIENCE_S):
+            return
+        seen = f"{query}: {query.snapshot()}, lanes {query.lanes}, {self.admin.describe_group(self.group)}"
+        query.stop()
+        raise AssertionError(f"it does not end: {seen}")
+
+    def outputs(self) -> Outputs:
+        return Outputs.read(self.servers, self.topic, self.output)
+
+    def lag(self) -> int:
+        """By another client than the lanes'."""
+        commits = self.admin.committed_offsets(self.group)
+        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)])
+        return sum((end or 0) - (commits[name].offset if name in commits else 0) for name, end in ends.items())
+
+
+def copies(output: str, usual_ms: float = 5, slow_ms: float = 150) -> Callable[[kl.Record], Any]:
+    """A handler that takes `usual_ms`, and for one record in 50 `slow_ms`: what is complete then has holes."""
+
+    async def copy(record: kl.Record) -> kl.Output:
+        await asyncio.sleep((slow_ms if record.offset % 50 == 7 else usual_ms) / 1000)
+        return kl.Output(output, record.key, record.value, headers=[source_of(record)], partition=record.partition)
+
+    return copy
+
+
+_numbers = itertools.count()
+
+
+def make_work(servers: str) -> Work:
+    number = next(_numbers)
+    work = Work(servers, f"group-{number}", f"in-{number}", f"out-{number}", Admin({"bootstrap.servers": servers}))
+    work.admin.create_topics({work.topic: PARTITIONS, work.output: PARTITIONS})
+    return work
+
+
+@pytest.fixture
+def work(broker: BrokerProcess) -> Work:
+    return make_work(broker.bootstrap)
+
+
+@pytest.fixture
+def works() -> Callable[[str], Work]:
+    """Makes work on a broker of the test's own."""
+    return make_work
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Waits for a condition, at most `PATIENCE_S`."""
+
+    def wait(condition: Callable[[], object], what: Callable[[], object] = lambda: None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, what()
+            time.sleep(0.01)
+
+    return wait

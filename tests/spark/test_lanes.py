@@ -1,0 +1,223 @@
+"""Pipelines on lanes of a real session, against the embedded broker; verdicts by reading the topics."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.kafka.admin import Admin
+from keylane.testing.outputs import covered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from keylane.options import Ordering
+
+AVAILABLE_NOW = {"availableNow": True}
+
+
+@pytest.mark.parametrize("ordering", ["key", "partition", "unordered"])
+def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, ordering: Ordering) -> None:
+    work.fill(1_000)
+    query = kl.spark.start(work.pipeline(ordering=ordering), spark, lanes=2, trigger=AVAILABLE_NOW, name="each once")
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.lost, seen.repeated, seen.foreign) == (set(), set(), set())
+    assert seen.out_of_order(ordering) == []
+    assert work.lag() == 0
+    assert query.snapshot().processed == 1_000
+    progress = query.lastProgress
+    assert progress is not None
+    source = progress["sources"][0]
+    assert source["endOffset"] == source["latestOffset"]
+    assert (progress["name"], source["metrics"], progress["inFlight"]) == ("each once", {"lag": 0}, 0)
+    assert sum(one["numInputRows"] for one in query.recentProgress) == 1_000
+    assert not query.isActive
+    assert query.exception() is None
+
+
+def test_available_now_leaves_what_came_later(spark: SparkSession, work: Any) -> None:
+    work.fill(200)
+    query = kl.spark.start(work.pipeline(), spark, lanes=1, trigger=AVAILABLE_NOW)
+    work.fill(100)
+    work.finish(query)
+    assert len(work.outputs().outputs) == 200
+    work.finish(kl.spark.start(work.pipeline(), spark, lanes=1, trigger=AVAILABLE_NOW))
+    seen = work.outputs()
+    assert (len(seen.outputs), seen.lost, seen.repeated) == (300, set(), set())
+
+
+def test_stop_drains_commits_and_the_next_run_goes_on_there(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    work.fill(3_000)
+    query = kl.spark.start(work.pipeline(), spark, lanes=2)
+    until(lambda: query.snapshot().processed > 300, lambda: query.lanes)
+    assert query.isActive
+    assert query.status["isTriggerActive"]
+    query.stop()
+    assert query.exception() is None
+    seen, known = work.outputs(), covered(work.admin, work.group)
+    assert seen.lost, "it was stopped in the middle"
+    assert seen.repeated == set()
+    assert {source for source in seen.inputs if source in known} == set(seen.outputs), "what ran is what is committed"
+    work.finish(kl.spark.start(work.pipeline(), spark, lanes=2, trigger=AVAILABLE_NOW))
+    seen = work.outputs()
+    assert (seen.lost, seen.repeated, seen.out_of_order("key")) == (set(), set(), [])
+
+
+def test_lanes_share_the_partitions_and_name_their_processes(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    query = kl.spark.start(work.pipeline(), spark, lanes=2, progress_interval_ms=100)
+    until(lambda: sorted(len(lane.partitions) for lane in query.lanes) == [2, 2], lambda: query.lanes)
+    assert {lane.executor_id for lane in query.lanes} == {"driver"}
+    assert len({lane.pid for lane in query.lanes}) == 2
+    members = work.admin.describe_group(work.group).members
+    assert {one.group_instance_id for one in members} == {"keylane-lane-0", "keylane-lane-1"}
+    assert {one.client_id for one in members} == {f"keylane-{work.group}-lane-{lane}" for lane in range(2)}
+    query.stop()
+
+
+def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    def pids() -> set[int | None]:
+        query = kl.spark.start(work.pipeline(), spark, lanes=2)
+        until(lambda: all(lane.state == "running" for lane in query.lanes) and query.lanes, lambda: query.lanes)
+        assert spark.range(10).count() == 10
+        found = {lane.pid for lane in query.lanes}
+        query.stop()
+        return found
+
+    assert pids() == pids()
+
+
+def test_dynamic_members_leave_at_the_end(spark: SparkSession, work: Any) -> None:
+    work.fill(50)
+    work.finish(kl.spark.start(work.pipeline(), spark, lanes=2, trigger=AVAILABLE_NOW, members="dynamic"))
+    assert work.admin.describe_group(work.group).members == ()
+    assert work.lag() == 0
+
+
+def test_halt_is_the_handlers_error_that_names_the_record(spark: SparkSession, work: Any) -> None:
+    def refuse(record: kl.Record) -> None:
+        if record.value == b"77":
+            raise ValueError("no seventy-seven")
+
+    work.fill(200)
+    pipeline = work.pipeline(refuse, retries=kl.Retries(max_attempts=2, delay_ms=10))
+    query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
+    with pytest.raises(
+        kl.HandlerError, match=rf"^{work.topic}-\d@\d+: ValueError: no seventy-seven.*2 attempts"
+    ) as caught:
+        work.finish(query)
+    assert query.exception() is caught.value
+    assert "in lane" in caught.value.__notes__[0]
+    assert all(lane.launches == 1 for lane in query.lanes), "a handler's error is not tried on another lane"
+
+
+def test_another_query_under_the_same_name_is_refused(
+    spark: SparkSession, work: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keylane.spark.static_members.ORPHAN_LIMIT_S", -14.0)  # wait 1 s and not 40
+    first = kl.spark.start(work.pipeline(), spark, lanes=1)
+    until(lambda: first.lanes and first.lanes[0].partitions, lambda: first.lanes)
+    second = kl.spark.start(work.pipeline(), spark, lanes=1)
+    with pytest.raises(kl.UsageError, match="another query runs under this name"):
+        work.finish(second)
+    assert first.isActive
+    assert first.lanes[0].launches == 1
+    first.stop()
+
+
+def test_too_few_slots_are_refused_in_figures(spark: SparkSession, work: Any) -> None:
+    with pytest.raises(kl.UsageError) as caught:
+        kl.spark.start(work.pipeline(), spark, lanes=4)
+    assert str(caught.value) == (
+        "lanes=4 on local[4] would leave no task slot free of 4: run at most 3 lanes, give Spark at least 5 slots, or "
+        "pass allow_all_slots=True"
+    )
+
+
+def test_all_slots_are_used_when_that_is_asked_for(spark: SparkSession, work: Any) -> None:
+    work.fill(50)
+    query = kl.spark.start(work.pipeline(), spark, lanes=4, allow_all_slots=True, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    assert work.lag() == 0
+
+
+def test_without_a_number_lanes_leave_a_slot_free(spark: SparkSession, work: Any) -> None:
+    query = kl.spark.start(work.pipeline(), spark, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    assert len(query.lanes) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"trigger": {"processingTime": "1 second"}}, "trigger=.*availableNow"),
+        ({"lanes": 0}, "lanes=0"),
+        ({"lanes": True}, "lanes=True"),
+        ({"members": "sticky"}, "members='sticky': give one of 'static', 'dynamic'"),
+        ({"max_lane_failures": -1}, "max_lane_failures=-1"),
+        ({"progress_interval_ms": 0}, "progress_interval_ms=0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    spark: SparkSession, work: Any, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(kl.UsageError, match=words):
+        kl.spark.start(work.pipeline(), spark, **arguments)
+
+
+def test_an_instance_id_for_all_lanes_is_refused(spark: SparkSession, work: Any) -> None:
+    work.kafka["group.instance.id"] = "mine"
+    with pytest.raises(kl.UsageError, match=r"kafka\['group.instance.id'\]='mine' would make all lanes one member"):
+        kl.spark.start(work.pipeline(), spark)
+
+
+def test_a_topic_that_does_not_exist_is_refused(spark: SparkSession, work: Any) -> None:
+    work.topic = "nowhere"
+    with pytest.raises(kl.UsageError, match="topic 'nowhere' does not exist"):
+        kl.spark.start(work.pipeline(), spark)
+
+
+def test_a_broker_that_does_not_answer_is_told_at_once(
+    spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keylane.spark.group.Admin", partial(Admin, timeout_ms=500))
+    work.kafka["bootstrap.servers"] = "127.0.0.1:1"
+    with pytest.raises(kl.BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        kl.spark.start(work.pipeline(), spark)
+
+
+def test_an_executor_with_another_version_is_told(
+    spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kl, "__version__", "9.9.9")
+    query = kl.spark.start(work.pipeline(), spark, lanes=1)
+    with pytest.raises(kl.UsageError, match=r"the executors have keylane .*, the driver has 9\.9\.9"):
+        work.finish(query)
+
+
+def test_a_resource_that_cannot_be_made_fails_the_query_after_its_restarts(
+    spark: SparkSession, work: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def resource() -> None:
+        raise OSError("the database is down")
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        pass
+
+    work.fill(10)
+    pipeline = work.pipeline(handle, resource=resource)
+    query = kl.spark.start(pipeline, spark, lanes=1, trigger=AVAILABLE_NOW, max_lane_failures=1)
+    with caplog.at_level(logging.WARNING), pytest.raises(Exception, match="the database is down"):
+        work.finish(query)
