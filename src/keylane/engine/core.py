@@ -461,14 +461,14 @@ class Core:
     def _answer_revokes(self, plan: Plan, now: float) -> None:
         for revoke in list(self._revokes):
             busy = [one for one in revoke.assignments if one.in_flight]
-            if busy and now < revoke.deadline:
+            drained = self._last_commit_deadline is not None  # nobody waits for handlers any more
+            if busy and now < revoke.deadline and not drained:
                 continue
             for one in busy:
                 logger.warning(
-                    "%s-%d was revoked with %d records in handlers after %d ms; they may run again elsewhere",
+                    "%s-%d is given up with %d records in handlers; they may run again elsewhere",
                     *one.name,
                     len(one.in_flight),
-                    self._pipeline.revoke_timeout_ms,
                 )
             plan.cancel = plan.cancel or bool(busy)
             open_ones = [one for one in revoke.assignments if one.wanted]

@@ -424,7 +424,7 @@ def test_a_revoke_gives_up_handlers_after_its_limit(caplog: pytest.LogCaptureFix
         plan = world.plan(wait=1.0)
     assert [answer.entries[0].offset for answer in plan.revoked] == [0]
     assert plan.cancel
-    assert "t-0 was revoked with 1 records in handlers" in caplog.text
+    assert "t-0 is given up with 1 records in handlers" in caplog.text
 
 
 def test_a_completion_of_an_earlier_epoch_changes_nothing() -> None:
@@ -533,6 +533,15 @@ def test_an_engine_with_nothing_to_do_stops_at_once() -> None:
     world.core.stop(world.now)
     world.plan()
     assert world.phase() is Phase.FINISHED
+
+
+def test_a_revoke_after_the_drain_waits_for_nothing() -> None:
+    world = started(drain_timeout_ms=500)
+    world.poll(message(0))
+    world.core.stop(world.now)
+    world.plan(wait=0.5)
+    world.core.revoking([("t", 0)], "close", world.now)
+    assert [answer.token for answer in world.plan().revoked] == ["close"]
 
 
 # --- ending offsets ---
