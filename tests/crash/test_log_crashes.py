@@ -163,6 +163,21 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(
         asyncio.run(check_restart(found, told))
 
 
+def test_what_a_restart_after_a_kill_shows_survives_a_crash_right_after() -> None:
+    """The killed process left bytes that were never synced: the restart must not show what it has not synced itself."""
+    for operation in range(1, operations() + 1):
+        filesystem = SimulatedFileSystem()
+        filesystem.crash_at(operation)
+        run(filesystem)
+        killed = filesystem.after_kill()
+        if not killed.exists(FOLDER) or not killed.listdir(FOLDER):
+            continue
+        killed.sync_dir("/")
+        shown = content(recover_log(killed, FOLDER, OPTIONS, InlineExecutor(), 0))
+        found = content(recover_log(killed.after_crash(), FOLDER, OPTIONS, InlineExecutor(), 0))
+        assert found == shown, f"operation {operation}"
+
+
 def test_an_error_at_any_operation_is_never_acknowledged() -> None:
     for operation in range(1, operations() + 1):
         filesystem = SimulatedFileSystem()

@@ -120,6 +120,17 @@ def test_a_crash_at_any_operation_keeps_what_was_answered(names: Names, content:
         asyncio.run(check(filesystem.after_crash(names=names, content=content), told))
 
 
+def test_what_a_restart_after_a_kill_shows_survives_a_crash_right_after() -> None:
+    for operation in range(1, operations() + 1):
+        filesystem = SimulatedFileSystem()
+        filesystem.crash_at(operation)
+        told = attempt(filesystem)
+        killed = filesystem.after_kill()
+        shown = asyncio.run(open_registry(killed, told))
+        found = asyncio.run(open_registry(killed.after_crash(), told))
+        assert found.names() == shown.names(), f"operation {operation}"
+
+
 def test_an_error_at_any_operation_keeps_what_was_answered() -> None:
     for operation in range(1, operations() + 1):
         filesystem = SimulatedFileSystem()

@@ -191,7 +191,7 @@ def test_the_offsets_topic_can_be_read(broker: BrokerProcess, admin: AdminClient
     assert b"\0\1\0\x09read-back" + len(topic).to_bytes(2, "big") + topic.encode() + bytes(4) in keys
 
 
-def produce_until_killed(broker: BrokerProcess, topic: str, partitions: int) -> dict[int, dict[int, bytes]]:
+def produce_over_kills(broker: BrokerProcess, topic: str, partitions: int, kills: int) -> dict[int, dict[int, bytes]]:
     """Produce, kill the broker in the middle, start it again, produce on; what was acknowledged, by offset."""
     acknowledged: dict[int, dict[int, bytes]] = {partition: {} for partition in range(partitions)}
 
@@ -206,8 +206,8 @@ def produce_until_killed(broker: BrokerProcess, topic: str, partitions: int) -> 
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 20}
     )
     total = 0
-    for kill_at in (300, 900, 1_500):
-        while sum(map(len, acknowledged.values())) < kill_at:
+    for kill in range(1, kills + 1):
+        while sum(map(len, acknowledged.values())) < 500 * kill:
             if len(producer) < 200:
                 producer.produce(topic, b"%d" % total, partition=total % partitions, on_delivery=delivered)
                 total += 1
@@ -219,10 +219,9 @@ def produce_until_killed(broker: BrokerProcess, topic: str, partitions: int) -> 
     return acknowledged
 
 
-def test_what_was_acknowledged_survives_kills_once_and_in_order(
-    broker: BrokerProcess, admin: AdminClient, topic: str
-) -> None:
-    acknowledged = produce_until_killed(broker, topic, 3)
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.soak)])
+def test_what_was_acknowledged_survives_kills_once_and_in_order(broker: BrokerProcess, topic: str, kills: int) -> None:
+    acknowledged = produce_over_kills(broker, topic, 3, kills)
     for partition, messages in read_all(broker, topic, 3).items():
         assert {m.offset(): m.value() for m in messages} == acknowledged[partition], "nothing lost, nothing twice"
         values = [int(m.value() or b"") for m in messages]

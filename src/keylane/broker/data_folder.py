@@ -60,6 +60,8 @@ def open_data_folder(filesystem: FileSystem, path: str, node_id: int) -> DataFol
     try:
         found = _check_identity(filesystem, path, node_id)
         if found is not None:
+            # A killed process may have renamed its files without syncing the names: what is read now must stay.
+            filesystem.sync_dir(path)
             return DataFolder(path, found, node_id, lock, is_new=False)
         return DataFolder(path, _format(filesystem, path, node_id), node_id, lock, is_new=True)
     except BaseException:

@@ -137,6 +137,13 @@ class SimulatedFileSystem:
         found._root = _crashed_folder(self._root, names, content, torn_share)
         return found
 
+    def after_kill(self) -> SimulatedFileSystem:
+        """The file system that a restart finds when only the process ended: all that was written is there, and what
+        was not synced can still be lost."""
+        found = SimulatedFileSystem()
+        found._root = self._root
+        return found
+
     def open_append(self, path: str) -> SimulatedAppendFile:
         folder, name = self._parent(path)
         entry = folder.live.get(name)

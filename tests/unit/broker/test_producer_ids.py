@@ -21,10 +21,10 @@ async def take(filesystem: SimulatedFileSystem, count: int) -> list[int]:
 def test_ids_are_never_given_twice_across_restarts() -> None:
     filesystem = SimulatedFileSystem()
     given: list[int] = []
-    for count in (3, BLOCK_SIZE + 5, 1):
+    for count in (3, BLOCK_SIZE + 5, BLOCK_SIZE + 1, 1):
         given += asyncio.run(take(filesystem, count))
         filesystem = filesystem.after_crash()
-    assert len(set(given)) == len(given) == BLOCK_SIZE + 9
+    assert len(set(given)) == len(given) == 2 * BLOCK_SIZE + 10
     assert given[:3] == [0, 1, 2]
 
 

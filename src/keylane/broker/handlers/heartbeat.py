@@ -19,7 +19,7 @@ MAX_VERSION = 4
 LACKS = "nothing"
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> bytes:
+def begin(request: Any, header: RequestHeader, node: Node) -> bytes:
     instance_id = getattr(request, "group_instance_id", None)
     error = node.coordinator.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
     return encode_heartbeat(header.api_version, error)

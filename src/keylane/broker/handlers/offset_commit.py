@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
+from keylane.broker.dispatch import Later
 from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.storage.filesystem import StorageError
 from keylane.wire.encoders_groups import CommittedTopic, encode_offset_commit
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.coordinator.offset_service import CommitResult
 
 API_KEY = 8
 MIN_VERSION = 2
@@ -31,7 +32,7 @@ STATIC_MEMBERS_VERSION = 7
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
+def begin(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     topics = [_columns(topic, version) for topic in request.topics]
     result = node.coordinator.commit(
@@ -47,18 +48,29 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     )
     if isinstance(result, int):
         return encode_offset_commit(version, _refused(topics, result))
-    if result.durable is not None:
-        try:
-            await result.durable
-        except StorageError:
-            return encode_offset_commit(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
-    rows = zip(topics, result.errors, strict=True)
-    return encode_offset_commit(version, [CommittedTopic(topic[0], topic[1], errors) for topic, errors in rows])
+    if result.durable is None:
+        return _answer(version, topics, result)
+    return Later(result.durable, lambda: _answer(version, topics, result))
+
+
+def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> list[bytes]:
+    """The answer, when the commit is durable or has failed."""
+    if result.durable is not None and result.durable.exception() is not None:
+        return encode_offset_commit(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
+    rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
+    return encode_offset_commit(version, rows)
 
 
 def _columns(topic: Any, version: int) -> TopicCommit:
     partitions = topic.partitions
     has_epochs = version >= LEADER_EPOCH_VERSION
+    if len(partitions) == 1:
+        (only,) = partitions
+        epoch = only.committed_leader_epoch if has_epochs else -1
+        metadata = only.committed_metadata
+        return TopicCommit(
+            topic.name, [only.partition_index], [only.committed_offset], [epoch], [metadata] if metadata else None
+        )
     has_metadata = any(partition.committed_metadata for partition in partitions)
     return TopicCommit(
         topic.name,

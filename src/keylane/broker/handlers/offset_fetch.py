@@ -28,7 +28,7 @@ GROUP_ERROR_VERSION = 2
 MANY_GROUPS_VERSION = 8
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
+def begin(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
     version = header.api_version
     asked = request.groups if version >= MANY_GROUPS_VERSION else (request,)
     return encode_offset_fetch(version, [_fetch(group, version, node) for group in asked])
