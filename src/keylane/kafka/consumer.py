@@ -72,7 +72,9 @@ class KafkaConsumer:
         self._epochs: dict[tuple[str, int], int] = {}
         """The partitions that are ours, and the epoch of each assignment."""
         self._starts: dict[tuple[str, int], int] = {}
-        """Where the partitions that were assigned inside the running poll start."""
+        """Where each of them started."""
+        self._paused: set[tuple[str, int]] = set()
+        self._assigned_in_poll: set[tuple[str, int]] = set()
         self._closing = threading.Event()
 
     # --- before joining the group ---
@@ -127,20 +129,36 @@ class KafkaConsumer:
         taken."""
         messages: list[Any] = self._consumer.consume(1, timeout_s)
         if messages and max_records > 1:
-            self._starts.clear()
+            self._assigned_in_poll.clear()
             more: list[Any] = self._consumer.consume(max_records - 1, 0)
-            messages += self._without_overtaken(more) if self._starts else more
+            messages += self._without_overtaken(more) if self._assigned_in_poll else more
         self._faults.raise_failure()
         return self._by_partition(messages) if messages else None
 
     def _without_overtaken(self, messages: list[Any]) -> list[Any]:
         """Drop records that a rebalance inside the poll overtook: they may be of the old assignment. They are read
         again."""
-        kept = [one for one in messages if (one.topic(), one.partition()) not in self._starts]
+        fresh = self._assigned_in_poll
+        kept = [one for one in messages if (one.topic(), one.partition()) not in fresh]
         if len(kept) < len(messages):
-            for (topic, partition), offset in self._starts.items():
-                self._consumer.seek(TopicPartition(topic, partition, offset))
+            self._move({name: self._starts[name] for name in fresh})
         return kept
+
+    def _move(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Read on from these positions. `seek` does not do it: it is refused where the client has stopped fetching."""
+        moved = [TopicPartition(*name, offset) for name, offset in positions.items()]
+        if self._cooperative:
+            self._consumer.incremental_unassign(moved)
+            self._consumer.incremental_assign(moved)
+        else:
+            others = [TopicPartition(*name) for name in self._epochs if name not in positions]
+            for one in self._consumer.position(others):
+                moved.append(one)
+                if one.offset < 0:  # nothing was read of it yet
+                    one.offset = self._starts[one.topic, one.partition]
+            self._consumer.assign(moved)
+        if self._paused:
+            self._consumer.pause(self._ours(self._paused))
 
     def _by_partition(self, messages: list[Any]) -> Polled:
         polled = Polled()
@@ -185,15 +203,17 @@ class KafkaConsumer:
             )
         if position < log_start:
             polled.log_starts.append((name, self._epochs[name], log_start))
-        self._consumer.seek(TopicPartition(*name, max(position, log_start)))
+        self._move({name: max(position, log_start)})
 
     def pause(self, names: Iterable[tuple[str, int]]) -> None:
         if ours := self._ours(names):
             self._consumer.pause(ours)
+            self._paused.update((one.topic, one.partition) for one in ours)
 
     def resume(self, names: Iterable[tuple[str, int]]) -> None:
         if ours := self._ours(names):
             self._consumer.resume(ours)
+            self._paused.difference_update((one.topic, one.partition) for one in ours)
 
     def _ours(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those that were not taken from us since they were asked for."""
@@ -260,6 +280,7 @@ class KafkaConsumer:
             name = (start.topic, start.partition)
             self._epochs[name] = start.epoch
             self._starts[name] = position.offset
+            self._assigned_in_poll.add(name)
         if starts:
             assert self._listener is not None
             self._listener.on_assigned(starts)
@@ -288,8 +309,9 @@ class KafkaConsumer:
         else:
             self._consumer.unassign()
         for name in names:
-            del self._epochs[name]
-            self._starts.pop(name, None)
+            del self._epochs[name], self._starts[name]
+            self._paused.discard(name)
+            self._assigned_in_poll.discard(name)
 
     def _resolved(self, partitions: list[TopicPartition]) -> list[Start]:
         """Where each partition starts. A start that was not committed is, before anything of it can run."""
