@@ -96,7 +96,7 @@ class Work:
         return sum((end or 0) - (commits[name].offset if name in commits else 0) for name, end in ends.items())
 
 
-def copies(output: str, usual_ms: float = 5, slow_ms: float = 150) -> Callable[[kl.Record], Any]:
+def copies(output: str, usual_ms: float = 5, slow_ms: float = 60) -> Callable[[kl.Record], Any]:
     """A handler that takes `usual_ms`, and for one record in 50 `slow_ms`: what is complete then has holes."""
 
     async def copy(record: kl.Record) -> kl.Output:

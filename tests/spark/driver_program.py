@@ -18,7 +18,7 @@ master, servers, group, topic, output = sys.argv[1:6]
 
 
 async def copy(record: kl.Record) -> kl.Output:
-    await asyncio.sleep((150 if record.offset % 50 == 7 else 5) / 1000)
+    await asyncio.sleep((60 if record.offset % 50 == 7 else 5) / 1000)
     return kl.Output(output, record.key, record.value, headers=[source_of(record)], partition=record.partition)
 
 

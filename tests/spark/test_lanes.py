@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 
 import keylane as kl
 from keylane.kafka.admin import Admin
@@ -135,6 +136,21 @@ def test_another_query_under_the_same_name_is_refused(
     assert first.isActive
     assert first.lanes[0].launches == 1
     first.stop()
+
+
+def test_a_lane_whose_id_another_consumer_takes_ends_the_query(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    query = kl.spark.start(work.pipeline(), spark, lanes=1)
+    until(lambda: query.lanes and query.lanes[0].partitions, lambda: query.lanes)
+    settings = {"bootstrap.servers": work.servers, "group.id": work.group, "group.instance.id": "keylane-lane-0"}
+    thief = Consumer(settings)
+    thief.subscribe([work.topic])
+    until(lambda: thief.poll(0.1) is not None or not query.isActive, lambda: query.lanes)
+    with pytest.raises(kl.PeerError, match="fenced by other consumer"):
+        work.finish(query)
+    assert query.lanes[0].launches == 1, "the two would fence each other for ever"
+    thief.close()
 
 
 def test_too_few_slots_are_refused_in_figures(spark: SparkSession, work: Any) -> None:

@@ -31,19 +31,32 @@ def check_session(spark: SparkSession) -> SparkContext:
     context = spark.sparkContext
     if context._jsc is None:  # noqa: SLF001 - None after stop(); there is no public way to ask
         raise UsageError("the Spark session is stopped: start a new one")
-    settings = dict(context.getConf().getAll())
-    threshold = settings.get("spark.speculation.task.duration.threshold")
-    if threshold is not None and settings.get("spark.speculation", "false").lower() == "true":
-        raise UsageError(
-            f"spark.speculation.task.duration.threshold={threshold} makes Spark start each lane twice, since lanes run "
-            "long: leave it out, or set spark.speculation=false"
-        )
+    _check_settings(dict(context.getConf().getAll()))
     if str(context._jsc.sc().getSchedulingMode()) != "FAIR":  # noqa: SLF001
         logger.info(
             "spark.scheduler.mode is FIFO: lanes start first whenever slots are short; FAIR (set before the session "
             "starts, as keylane.spark.session does) shares them with your other jobs"
         )
     return context
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    threshold = settings.get("spark.speculation.task.duration.threshold")
+    if threshold is not None and _is_true(settings, "spark.speculation"):
+        raise UsageError(
+            f"spark.speculation.task.duration.threshold={threshold} makes Spark start each lane twice, since lanes run "
+            "long: leave it out, or set spark.speculation=false"
+        )
+    idle = settings.get("spark.python.worker.idleTimeoutSeconds", "0")
+    if idle.strip("s") != "0" and _is_true(settings, "spark.python.worker.killOnIdleTimeout"):
+        raise UsageError(
+            f"spark.python.worker.killOnIdleTimeout=true kills lanes after {idle} s, since they send Spark nothing "
+            "until they end: set it to false"
+        )
+
+
+def _is_true(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "false").lower() == "true"
 
 
 def check_trigger(trigger: Mapping[str, Any] | None) -> bool:
@@ -68,8 +81,7 @@ def check_slots(context: SparkContext, lanes: int | None, partitions: int, *, al
         raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
     free = 0 if allow_all_slots else 1
     wanted = lanes or 1
-    settings = dict(context.getConf().getAll())
-    if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+    if _is_true(dict(context.getConf().getAll()), "spark.dynamicAllocation.enabled"):
         return lanes or max(1, min(partitions, task_slots(context) - free))  # Spark adds executors for waiting lanes
     slots = _wait_for(lambda: task_slots(context), wanted + free, local=(context.master or "").split("[")[0] == "local")
     if slots < wanted + free:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 LASTING_ERRORS = (HandlerError, UsageError, InternalError)
 """Errors that a new start of the lane would meet again: they end the query."""
 
+FENCED = "fenced by other consumer with same group.instance.id"
+"""librdkafka's words for a static member whose id another consumer has taken: to take it back would fence that one."""
+
 Ending = Literal["work done", "stopped", "driver gone", "executor gone", "failed"]
 
 
@@ -37,7 +40,9 @@ class LaneFailure:
     @classmethod
     def of(cls, error: BaseException) -> LaneFailure:
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error), trace, isinstance(error, LASTING_ERRORS), _pickled(error))
+        text = str(error)
+        lasting = isinstance(error, LASTING_ERRORS) or FENCED in text
+        return cls(type(error).__name__, text, trace, lasting, _pickled(error))
 
     def exception(self, lane: int) -> BaseException:
         """The original exception with the lane's traceback as a note, or a `PeerError` that quotes it."""

@@ -1,0 +1,38 @@
+"""`keylane.spark.session`: what it leaves of the process around it, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keylane as kl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_session_runs_this_interpreter_in_a_fair_scheduler(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert context.parallelize([0], 1).map(lambda _: sys.executable).collect() == [sys.executable]
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert context.getConf().get("spark.scheduler.mode") == "FAIR"
+
+
+def test_ctrl_c_stays_pythons(spark: SparkSession) -> None:
+    """PySpark's own handler cancels every job, and so would kill lanes that should drain."""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_same_session_comes_again_and_another_master_is_refused(spark: SparkSession) -> None:
+    assert kl.spark.session("local[4]").sparkContext is spark.sparkContext
+    with pytest.raises(kl.UsageError, match=r"already has a Spark session on 'local\[4\]'"):
+        kl.spark.session("local[2]")
+
+
+def test_a_setting_without_its_full_name_is_refused() -> None:
+    with pytest.raises(kl.UsageError, match=r"spark\.ui\.enabled"):
+        kl.spark.session(ui_enabled=False)

@@ -1,0 +1,152 @@
+"""What is refused before lanes start, on sessions that are only described."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from keylane.errors import UsageError
+from keylane.spark import checks
+from keylane.spark.checks import check_session, check_slots, check_trigger
+
+
+class Executors:
+    def __init__(self, slots: list[int]) -> None:
+        self._slots = slots
+
+    def size(self) -> int:
+        return len(self._slots)
+
+    def apply(self, index: int) -> Executors:
+        return Executors([self._slots[index]])
+
+    def maxTasks(self) -> int:  # noqa: N802 - Spark's name
+        return self._slots[0]
+
+
+class Context:
+    """The parts of a SparkContext that the checks read: settings, scheduling mode, and executors as they register."""
+
+    def __init__(self, master: str = "local[4]", mode: str = "FAIR", slots: Any = ((4,),), **settings: str) -> None:
+        self.master = master
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._mode = mode
+        self._slots = [list(one) for one in slots]
+        self._jsc: Any = self
+        self.stopped = False
+
+    def getConf(self) -> Context:  # noqa: N802
+        return self
+
+    def getAll(self) -> list[tuple[str, str]]:  # noqa: N802
+        return list(self._settings.items())
+
+    def sc(self) -> Context:
+        return self
+
+    def getSchedulingMode(self) -> str:  # noqa: N802
+        return self._mode
+
+    def statusStore(self) -> Context:  # noqa: N802
+        return self
+
+    def executorList(self, active: bool) -> Executors:  # noqa: N802
+        assert active
+        return Executors(self._slots.pop(0) if len(self._slots) > 1 else self._slots[0])
+
+
+class Session:
+    def __init__(self, context: Any) -> None:
+        self.sparkContext = context
+
+
+def session(context: Context) -> Any:
+    return Session(context)
+
+
+def slots(context: Context, lanes: int | None, partitions: int = 8, *, all_slots: bool = False) -> int:
+    return check_slots(context, lanes, partitions, allow_all_slots=all_slots)  # type: ignore[arg-type]
+
+
+def test_spark_connect_is_refused_in_one_sentence() -> None:
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(UsageError, match=r"^lanes cannot run through Spark Connect[^.]*classic session") as caught:
+        check_session(connect)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stopped_session_is_refused() -> None:
+    context = Context()
+    context._jsc = None
+    with pytest.raises(UsageError, match="the Spark session is stopped"):
+        check_session(session(context))
+
+
+def test_speculation_by_duration_is_refused_when_speculation_is_on() -> None:
+    threshold = {"spark_speculation_task_duration_threshold": "60s"}
+    with pytest.raises(UsageError, match=r"spark\.speculation\.task\.duration\.threshold=60s"):
+        check_session(session(Context(spark_speculation="true", **threshold)))
+    check_session(session(Context(**threshold)))
+    check_session(session(Context(spark_speculation="true")))
+
+
+def test_workers_that_are_killed_when_quiet_are_refused() -> None:
+    kill = {"spark_python_worker_killOnIdleTimeout": "true"}
+    with pytest.raises(UsageError, match=r"killOnIdleTimeout=true kills lanes after 60 s"):
+        check_session(session(Context(spark_python_worker_idleTimeoutSeconds="60", **kill)))
+    check_session(session(Context(**kill)))
+
+
+def test_fifo_works_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        check_session(session(Context(mode="FIFO")))
+    assert "spark.scheduler.mode is FIFO" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        check_session(session(Context(mode="FAIR")))
+    assert caplog.text == ""
+
+
+def test_triggers() -> None:
+    assert check_trigger(None) is False
+    assert check_trigger({"availableNow": True}) is True
+    for trigger in ({"availableNow": False}, {"once": True}, {"continuous": "1 second"}, {}):
+        with pytest.raises(UsageError, match="availableNow"):
+            check_trigger(trigger)
+
+
+def test_a_slot_stays_free() -> None:
+    assert slots(Context(slots=[[4]]), 3) == 3
+    with pytest.raises(
+        UsageError, match=r"lanes=4 on local\[4\] would leave no task slot free of 4: run at most 3 lanes"
+    ):
+        slots(Context(slots=[[4]]), 4)
+    assert slots(Context(slots=[[4]]), 4, all_slots=True) == 4
+
+
+def test_more_lanes_than_slots_are_refused_even_then() -> None:
+    with pytest.raises(UsageError, match="lanes=5"):
+        slots(Context(slots=[[4]]), 5, all_slots=True)
+
+
+def test_the_default_is_one_lane_a_partition_within_the_slots() -> None:
+    assert slots(Context(slots=[[4]]), None, 8) == 3
+    assert slots(Context(slots=[[4]]), None, 2) == 2
+    assert slots(Context(slots=[[4]]), None, 8, all_slots=True) == 4
+    with pytest.raises(UsageError, match="lanes=1"):
+        slots(Context("local[1]", slots=[[1]]), None)
+
+
+def test_a_clusters_executors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "EXECUTORS_POLL_S", 0.001)
+    registering = Context("spark://master:7077", slots=[[0], [0, 2], [0, 2, 2]])
+    assert slots(registering, 3) == 3
+    monkeypatch.setattr(checks, "EXECUTORS_TIMEOUT_S", 0.01)
+    with pytest.raises(UsageError, match="of 2"):
+        slots(Context("spark://master:7077", slots=[[0, 2]]), 3)
+
+
+def test_a_cluster_that_grows_by_itself_is_not_counted() -> None:
+    assert slots(Context("yarn", slots=[[0, 2]], spark_dynamicAllocation_enabled="true"), 6) == 6
