@@ -89,6 +89,30 @@ def test_a_folder_in_use_or_not_ours_is_one_line_and_exit_1(tmp_path: Path) -> N
         assert "in use by another broker" in ended.stderr
 
 
+def test_damage_is_one_line_with_file_and_position_and_exit_1(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data"):
+        pass
+    registry = tmp_path / "data" / "topics.json"
+    registry.write_bytes(registry.read_bytes().replace(b"[", b"{"))
+    ended = run("--port", "0", data_dir=tmp_path / "data")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert f"{registry} at byte" in ended.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    ended = run("--port", "0", data_dir=tmp_path / "file" / "data")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert "give a --data-dir that can be written" in ended.stderr
+
+
+def test_connections_that_are_idle_are_closed(tmp_path: Path) -> None:
+    settings = {"connections.max.idle.ms": "1000"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker, ProtocolClient(broker.bootstrap) as client:
+        client.ask("api_versions", 0)
+        assert client.is_closed_by_peer()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     broker = BrokerProcess(tmp_path / "data")

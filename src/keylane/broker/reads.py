@@ -83,14 +83,13 @@ class LogRead:
         log = self.log
         if self.code == codes.NONE and log is not None and log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
-        if log is None or self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+        if log is None or self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
-        records = b""
-        if self.code == codes.NONE:
-            try:
-                records = log.read(self._position, min(self._max_bytes, budget), at_least_one=at_least_one)
-            except (OSError, PeerError) as error:
-                self._fail(error)
+        try:
+            records = log.read(self._position, min(self._max_bytes, budget), at_least_one=at_least_one)
+        except (OSError, PeerError) as error:
+            self._fail(error)
+            return FetchedPartition(self._index, self.code)
         return FetchedPartition(self._index, self.code, log.high_watermark, log.log_start_offset, records)
 
     def _fail(self, error: Exception) -> None:
@@ -126,14 +125,15 @@ class OffsetsRead:
         return self._max_bytes if is_there else 0
 
     async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
-        if self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+        if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         end = self._view.end_offset(self._index)
         records = b""
-        if self.code == codes.NONE and (budget > 0 or at_least_one):
+        if budget > 0 or at_least_one:
             try:
                 records = await self._view.read(self._index, self._offset, min(self._max_bytes, budget))
             except (OSError, PeerError) as error:
                 logger.error("offsets partition %d: %s", self._index, error)  # noqa: TRY400 - one line says it all
                 self.code = codes.KAFKA_STORAGE_ERROR
+                return FetchedPartition(self._index, self.code)
         return FetchedPartition(self._index, self.code, end, 0, records)

@@ -13,7 +13,7 @@ from keylane.broker.dispatch import Later
 from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.wire.encoders_groups import CommittedTopic, encode_offset_commit
+from keylane.wire.encoders_groups import CommittedTopic, encode_offset_commit, encode_one_commit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +53,12 @@ def begin(request: Any, header: RequestHeader, node: Node) -> Any:
     return Later(result.durable, lambda: _answer(version, topics, result))
 
 
-def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> list[bytes]:
+def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> bytes | list[bytes]:
     """The answer, when the commit is durable or has failed."""
     if result.durable is not None and result.durable.exception() is not None:
         return encode_offset_commit(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
+    if len(topics) == 1 and result.errors[0] is None and len(topics[0].partitions) == 1:
+        return encode_one_commit(version, topics[0].topic, topics[0].partitions[0])
     rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
     return encode_offset_commit(version, rows)
 

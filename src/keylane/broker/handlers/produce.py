@@ -26,7 +26,6 @@ from keylane.wire.batches import (
     TIMESTAMP_TYPE_MASK,
     BatchError,
     BatchHeader,
-    UnsupportedMagicError,
     read_header,
 )
 from keylane.wire.encoders import ProducedPartition, encode_produce
@@ -119,13 +118,11 @@ def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
     """The header of the one batch that a partition's records must be. Raises `RefusedError`."""
     try:
         header = read_header(records)
-    except UnsupportedMagicError as error:
-        raise RefusedError(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     except BatchError as error:
-        raise RefusedError(codes.CORRUPT_MESSAGE if records else codes.INVALID_RECORD, str(error)) from error
+        raise RefusedError(codes.INVALID_RECORD, str(error)) from error
     if header.length > len(records):
         raise RefusedError(
-            codes.CORRUPT_MESSAGE, f"a record batch of {header.length} bytes in a field of {len(records)}"
+            codes.INVALID_RECORD, f"a record batch of {header.length} bytes in a field of {len(records)}"
         )
     if header.length < len(records):
         raise RefusedError(codes.INVALID_RECORD, "a produce request holds exactly one record batch a partition")
@@ -150,7 +147,7 @@ def _check_content(header: BatchHeader) -> None:
             codes.INVALID_RECORD,
             f"a record batch of {header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
-    if header.attributes not in CODECS:  # any bit but those of the compression
+    if header.attributes & ~TIMESTAMP_TYPE_MASK not in CODECS:
         _refuse_attributes(header)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise RefusedError(
@@ -163,11 +160,10 @@ def _refuse_attributes(header: BatchHeader) -> None:
     if header.is_control:
         raise RefusedError(codes.INVALID_RECORD, "clients may not write control records")
     if header.is_transactional:
-        raise RefusedError(codes.INVALID_TXN_STATE, "this broker offers no transactions")
-    if header.attributes & TIMESTAMP_TYPE_MASK:
-        raise RefusedError(codes.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime")
+        raise RefusedError(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker offers no transactions")
     if header.codec not in CODECS:
         raise RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
+    raise RefusedError(codes.INVALID_RECORD, f"record batch attributes {header.attributes:#06x} are not known")
 
 
 def _answer(index: int, outcome: Outcome, log: PartitionLog | None) -> ProducedPartition:
