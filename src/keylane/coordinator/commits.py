@@ -20,7 +20,7 @@ from keylane.coordinator.records import (
     encode_offset_value,
     offset_key_prefix,
 )
-from keylane.wire.batches import HEADER_SIZE, MAGIC, PREFIX_SIZE
+from keylane.wire.batches import CRC_START, MAGIC, PREFIX_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,8 @@ def _varint(value: int) -> bytes:
 CACHED_VARINTS = 8_192
 """Offset deltas and lengths below this are looked up: as many as take at most two bytes."""
 
-_ONE_BYTE = 64
+_RUN_ENDS = (64, 8_192, 1 << 20, 1 << 62)
+"""Offset deltas below these take one, two, three bytes and more."""
 _VARINTS = [_varint(value) for value in range(CACHED_VARINTS)]
 
 TOMBSTONE = b"\x01"
@@ -73,8 +74,8 @@ _I64 = struct.Struct(">q")
 _VALUE_SIZE = 24
 """An offset value of version 3 without metadata: version, offset, leader epoch, metadata length, timestamp."""
 _VALUE_HEAD = _VARINTS[_VALUE_SIZE] + OFFSET_VALUE_VERSION.to_bytes(2, "big")
-_ONE = struct.Struct(f">i{len(_VALUE_HEAD)}sqihqb")
-"""From the partition (the key's last field) to the end of a record without metadata."""
+_ONE = struct.Struct(">qihqb")
+"""From the offset to the end of a record without metadata."""
 
 
 def varint(value: int) -> bytes:
@@ -101,13 +102,15 @@ def encode_commit(
     parts: list[bytes] = []
     delta = 0
     for commit in topics:
-        prefix = offset_key_prefix(group, commit.topic)
         if commit.metadata is not None or expire_timestamp_ms != NO_TIMESTAMP:
+            prefix = offset_key_prefix(group, commit.topic)
             _encode_each(parts, prefix, delta, commit, timestamp_ms, expire_timestamp_ms)
         elif len(commit.partitions) == 1:
-            parts += _encode_one(prefix, delta, commit, timestamp_ms)
+            partition, offset, epoch = commit.partitions[0], commit.offsets[0], commit.leader_epochs[0]
+            parts.append(_one_prefix(group, commit.topic, partition, delta))
+            parts.append(_ONE.pack(offset, epoch, 0, timestamp_ms, 0))
         else:
-            _encode_columns(parts, prefix, delta, commit, timestamp_ms)
+            _encode_columns(parts, offset_key_prefix(group, commit.topic), delta, commit, timestamp_ms)
         delta += len(commit.partitions)
     return Records(b"".join(parts), delta, timestamp_ms)
 
@@ -120,11 +123,12 @@ def _head_and_key(prefix: bytes, delta_size: int) -> tuple[bytes, bytes]:
     return varint(size) + _NO_TIME_DELTA, key
 
 
-def _encode_one(prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int) -> tuple[bytes, ...]:
+@lru_cache(maxsize=16_384)
+def _one_prefix(group: str, topic: str, partition: int, delta: int) -> bytes:
+    """A record without metadata up to its offset: the same for every commit of a partition."""
     step = varint(delta)
-    head, key = _head_and_key(prefix, len(step))
-    rest = _ONE.pack(commit.partitions[0], _VALUE_HEAD, commit.offsets[0], commit.leader_epochs[0], 0, timestamp_ms, 0)
-    return head, step, key, rest
+    head, key = _head_and_key(offset_key_prefix(group, topic), len(step))
+    return b"".join((head, step, key, _I32.pack(partition), _VALUE_HEAD))
 
 
 MAX_RUN = 256
@@ -147,13 +151,13 @@ def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: Topic
     while start < total:
         first = delta + start
         step_size = len(varint(first))
-        limit = (_ONE_BYTE, CACHED_VARINTS, CACHED_VARINTS * 128, 1 << 62)[min(step_size, 4) - 1]
+        limit = _RUN_ENDS[min(step_size, len(_RUN_ENDS)) - 1]
         end = min(total, start + MAX_RUN, start + limit - first)
         count = end - start
         head, key = _head_and_key(prefix, step_size)
         fields: list[bytes | int] = [b""] * (_FIELDS * count)
         fields[0::_FIELDS] = [head] * count
-        fields[1::_FIELDS] = [varint(n) for n in range(first, first + count)]
+        fields[1::_FIELDS] = [varint(step) for step in range(first, first + count)]
         fields[2::_FIELDS] = [key] * count
         fields[3::_FIELDS] = commit.partitions[start:end]
         fields[4::_FIELDS] = [_VALUE_HEAD] * count
@@ -165,7 +169,12 @@ def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: Topic
 
 
 def _encode_each(
-    parts: list[bytes], prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int, expire_timestamp_ms: int
+    parts: list[bytes],
+    prefix: bytes,
+    delta: int,
+    commit: TopicCommit,
+    timestamp_ms: int,
+    expire_timestamp_ms: int,
 ) -> None:
     metadata = commit.metadata or ("",) * len(commit.partitions)
     rows = zip(commit.partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
@@ -174,14 +183,16 @@ def _encode_each(
         parts.append(encode_record(step, prefix + _I32.pack(partition), value))
 
 
-_AFTER_CRC = struct.Struct(">hiqqqhii")
+_COVERED = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 
 
-def encode_batch(records: Records, base_offset: int) -> bytes:
-    """The record batch that a reader of the offsets partition sees: uncompressed, from no idempotent producer."""
+def encode_batch(records: Records, base_offset: int) -> tuple[bytes, bytes]:
+    """The record batch that a reader of the offsets partition sees: uncompressed, from no idempotent producer.
+
+    In two pieces: what stands before the bytes that its checksum covers, and these.
+    """
     body, count, timestamp = records
-    covered = _AFTER_CRC.pack(0, count - 1, timestamp, timestamp, -1, -1, -1, count)
-    crc = crc32c(body, crc32c(covered))
-    length = HEADER_SIZE - PREFIX_SIZE + len(body)
-    return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc) + covered + body
+    covered = _COVERED.pack(0, count - 1, timestamp, timestamp, -1, -1, -1, count) + body
+    length = CRC_START - PREFIX_SIZE + len(covered)
+    return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc32c(covered)), covered

@@ -66,9 +66,11 @@ def encode_segment_header(number: int, partitions: int) -> bytes:
     return head + _U32.pack(crc32c(head))
 
 
-def encode_frame(partition: int, batch: bytes) -> bytes:
-    covered = _COVERED.pack(len(batch), partition)
-    return _U32.pack(crc32c(batch[:CRC_START], crc32c(covered))) + covered + batch
+def encode_frame(partition: int, head: bytes, rest: bytes) -> bytes:
+    """`head` is the batch's first 21 bytes, `rest` all others."""
+    assert len(head) == CRC_START
+    covered = _COVERED.pack(CRC_START + len(rest), partition) + head
+    return _U32.pack(crc32c(covered)) + covered + rest
 
 
 def read_frame_head(data: bytes, position: int) -> tuple[int, int]:

@@ -242,7 +242,7 @@ class FileJournal:
             self._roll()
         view = self._views[partition]
         base_offset = view.appended
-        frame = encode_frame(partition, encode_batch(records, base_offset))
+        frame = encode_frame(partition, *encode_batch(records, base_offset))
         round_ = self._sync.append(frame)
         view.note(base_offset, self._number << _POSITION_BITS | self._position)
         view.appended = base_offset + records.record_count

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from keylane.storage.group_sync import Round
 
 TOMBSTONES_A_BATCH = 1_000
+ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
+"""The errors of a commit of one topic that has none."""
 
 
 class CommitRequest(NamedTuple):
@@ -72,9 +74,13 @@ class OffsetService:
     def commit(self, partition: int, request: CommitRequest) -> int | CommitResult:
         """Append one commit of a member that may commit. An error code, when the whole request is refused."""
         group = request.group
-        accepted, errors = self._split(request.topics)
-        if not accepted:
-            return CommitResult(errors, None)
+        topics = request.topics
+        if len(topics) == 1 and self._check(topics[0]) is None:
+            accepted, errors = topics, ALL_ACCEPTED
+        else:
+            accepted, errors = self._split(topics)
+            if not accepted:
+                return CommitResult(errors, None)
         now = self._clock()
         expires = now + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
         records = encode_commit(group, accepted, now, expires)
@@ -114,7 +120,7 @@ class OffsetService:
             for group, partition in rows:
                 self.store.remove(group, topic, partition)
 
-    def _split(self, topics: Sequence[TopicCommit]) -> tuple[list[TopicCommit], list[Sequence[int] | None]]:
+    def _split(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], Sequence[Sequence[int] | None]]:
         """What may be committed, and for each topic what may not."""
         accepted: list[TopicCommit] = []
         errors: list[Sequence[int] | None] = []
@@ -130,9 +136,12 @@ class OffsetService:
     def _check(self, commit: TopicCommit) -> list[int] | None:
         count = self._partition_count(commit.topic) or 0
         partitions = commit.partitions
-        has_all = min(partitions, default=0) >= 0 and max(partitions, default=-1) < count
-        if has_all and commit.metadata is None:
-            return None
+        if commit.metadata is None:
+            if len(partitions) == 1:
+                if 0 <= partitions[0] < count:
+                    return None
+            elif min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
+                return None
         limit = self._options.offset_metadata_max_bytes
         metadata = commit.metadata or ("",) * len(partitions)
         found = [

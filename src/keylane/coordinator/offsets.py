@@ -70,7 +70,8 @@ class OffsetColumns:
         metadata, expires = (self.beside or {}).get(partition, ("", NO_TIMESTAMP))
         return OffsetValue(self.offsets[row], self.leader_epochs[row], metadata, self.timestamps[row], expires)
 
-    def put(self, partition: int, value: OffsetValue) -> None:
+    def put(self, partition: int, value: tuple[int, int, str, int, int]) -> None:
+        """`value` has the fields of an `OffsetValue`."""
         offset, epoch, metadata, timestamp, expires = value
         row = self._find(partition)
         if row >= 0:
@@ -95,7 +96,12 @@ class OffsetColumns:
     def put_commit(self, commit: TopicCommit, timestamp_ms: int, expire_timestamp_ms: int) -> None:
         partitions = commit.partitions
         count = len(partitions)
-        if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None and count > 1:
+        if count == 1:
+            text = "" if commit.metadata is None else commit.metadata[0]
+            value = (commit.offsets[0], commit.leader_epochs[0], text, timestamp_ms, expire_timestamp_ms)
+            self.put(partitions[0], value)
+            return
+        if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None:
             first = partitions[0]
             rows = self.partitions
             # A run of partitions that keeps the columns dense (row = partition) is copied as a block.
@@ -112,7 +118,7 @@ class OffsetColumns:
         for partition, offset, epoch, text in zip(
             partitions, commit.offsets, commit.leader_epochs, metadata, strict=True
         ):
-            self.put(partition, OffsetValue(offset, epoch, text, timestamp_ms, expire_timestamp_ms))
+            self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms))
 
     def remove(self, partition: int) -> bool:
         row = self._find(partition)
@@ -169,6 +175,7 @@ class OffsetStore:
         return self._groups.keys()
 
     def _columns(self, group: str, topic: str) -> OffsetColumns:
+        """Those of this group and topic, made when there are none."""
         topics = self._groups.get(group)
         if topics is None:
             topics = self._groups[sys.intern(group)] = {}
@@ -183,9 +190,9 @@ class OffsetStore:
         """Make one durable commit visible, whole."""
         for commit in topics:
             columns = self._columns(group, commit.topic)
-            before = len(columns)
+            before = len(columns.partitions)
             columns.put_commit(commit, timestamp_ms, expire_timestamp_ms)
-            self._size += len(columns) - before
+            self._size += len(columns.partitions) - before
 
     def put(self, group: str, topic: str, partition: int, value: OffsetValue) -> None:
         """One offset, as the journal's replay reads it."""

@@ -82,8 +82,10 @@ def _pack_rows(parts: list[bytes], row: str, columns: Sequence[Sequence[int] | i
         parts.append(_rows_format(row, end - start).pack(*fields))
 
 
-_ONE_COMMITTED = struct.Struct(">iih")
-_ONE_COMMITTED_FLEXIBLE = struct.Struct(">bihbb")
+@lru_cache(maxsize=16_384)
+def encode_one_commit(version: int, topic: str, partition: int) -> bytes:
+    """The body of an OffsetCommit response for one partition and no error: the same for every commit of it."""
+    return b"".join(encode_offset_commit(version, [CommittedTopic(topic, (partition,), None)]))
 
 
 def encode_offset_commit(version: int, topics: Sequence[CommittedTopic]) -> list[bytes]:
@@ -95,13 +97,6 @@ def encode_offset_commit(version: int, topics: Sequence[CommittedTopic]) -> list
     parts.append(write_length(len(topics)))
     for topic, partitions, errors in topics:
         parts.append(write_string(topic))
-        if len(partitions) == 1:
-            error = 0 if errors is None else errors[0]
-            if is_flexible:
-                parts.append(_ONE_COMMITTED_FLEXIBLE.pack(2, partitions[0], error, 0, 0))
-            else:
-                parts.append(_ONE_COMMITTED.pack(1, partitions[0], error))
-            continue
         parts.append(write_length(len(partitions)))
         if is_flexible:
             _pack_rows(parts, "ihb", (partitions, errors or 0, 0))

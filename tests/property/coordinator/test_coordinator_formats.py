@@ -88,13 +88,13 @@ def test_hot_encoder_writes_what_the_plain_one_writes(
     plain = batches.encode_batch(
         [batches.NewRecord(*pair) for pair in pairs], timestamp_ms=timestamp, base_offset=base_offset
     )
-    assert encode_batch(records, base_offset) == plain
-    assert encode_batch(encode_records(pairs, timestamp), base_offset) == plain
+    assert b"".join(encode_batch(records, base_offset)) == plain
+    assert b"".join(encode_batch(encode_records(pairs, timestamp), base_offset)) == plain
 
 
 @given(st.lists(st.tuples(st.binary(max_size=90), st.none() | st.binary(max_size=9000)), min_size=1, max_size=70))
 def test_tombstones_and_long_values(pairs: list[tuple[bytes, bytes | None]]) -> None:
-    batch = encode_batch(encode_records(pairs, 5), 100)
+    batch = b"".join(encode_batch(encode_records(pairs, 5), 100))
     assert batches.check_crc(batch)
     assert [(r.offset, r.key, r.value) for r in batches.decode_records(batch)] == [
         (100 + n, *pair) for n, pair in enumerate(pairs)

@@ -95,9 +95,9 @@ def test_whole_batch() -> None:
     struct.pack_into(">I", theirs, CRC_OFFSET, crc32c(theirs[CRC_START:]))
     commit = TopicCommit("flights", [1], [99], [-1], ["m"])
     records = encode_commit("retained", [commit], 0x1A1FDA184F0, 0x1A1FDA184F0 + 86_400_000)
-    assert encode_batch(records, base_offset=2) == theirs
+    assert b"".join(encode_batch(records, base_offset=2)) == theirs
     pair = (encode_offset_key("retained", "flights", 1), OFFSET_VALUE_V1)
-    assert encode_batch(encode_records([pair], 0x1A1FDA184F0), base_offset=2) == theirs
+    assert b"".join(encode_batch(encode_records([pair], 0x1A1FDA184F0), base_offset=2)) == theirs
 
 
 def test_group_records() -> None:

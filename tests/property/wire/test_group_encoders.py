@@ -1,0 +1,105 @@
+"""The hand-written group responses against kio's readers, in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from keylane.wire.encoders_groups import (
+    CommittedTopic,
+    FetchedGroup,
+    FetchedOffsets,
+    encode_heartbeat,
+    encode_offset_commit,
+    encode_offset_fetch,
+)
+from keylane.wire.versions import response_type
+
+CODES = st.sampled_from([int(code) for code in ErrorCode if 0 <= int(code) < 100])
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+COUNTS = st.integers(0, 4) | st.sampled_from([127, 128, 255, 256, 257, 600])
+
+
+def read(api: str, version: int, parts: bytes | list[bytes]) -> Any:
+    body = parts if isinstance(parts, bytes) else b"".join(parts)
+    entity, size = entity_reader(response_type(api, version))(body, 0)
+    assert size == len(body)
+    return entity
+
+
+@st.composite
+def committed(draw: st.DrawFn) -> CommittedTopic:
+    count = draw(COUNTS)
+    partitions = range(7, 7 + count)
+    return CommittedTopic(draw(NAMES), partitions, draw(st.none() | st.just([draw(CODES)] * count)))
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+@settings(max_examples=25, deadline=None)
+@given(topics=st.lists(committed(), max_size=3))
+def test_offset_commit(version: int, topics: list[CommittedTopic]) -> None:
+    response = read("offset_commit", version, encode_offset_commit(version, topics))
+    assert [
+        (topic.name, [(p.partition_index, int(p.error_code)) for p in topic.partitions]) for topic in response.topics
+    ] == [
+        (topic, [(p, errors[row] if errors else 0) for row, p in enumerate(partitions)])
+        for topic, partitions, errors in topics
+    ]
+
+
+@st.composite
+def fetched(draw: st.DrawFn) -> FetchedOffsets:
+    count = draw(COUNTS)
+    start = draw(st.integers(0, 1 << 30))
+    return FetchedOffsets(
+        draw(NAMES),
+        range(start, start + count),
+        [draw(st.integers(-(1 << 63), (1 << 63) - 1))] * count,
+        [draw(st.integers(-1, (1 << 31) - 1))] * count,
+        draw(st.none() | st.just([draw(NAMES)] * count)),
+        draw(st.none() | st.just([draw(CODES)] * count)),
+    )
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+@settings(max_examples=25, deadline=None)
+@given(groups=st.lists(st.builds(FetchedGroup, NAMES, CODES, st.lists(fetched(), max_size=3)), min_size=1, max_size=3))
+def test_offset_fetch(version: int, groups: list[FetchedGroup]) -> None:
+    if version < 8:
+        groups = groups[:1]
+    response = read("offset_fetch", version, encode_offset_fetch(version, groups))
+    found = response.groups if version >= 8 else [response]
+    assert len(found) == len(groups)
+    for got, (group, error, topics) in zip(found, groups, strict=True):
+        if version >= 8:
+            assert got.group_id == group
+        if version >= 2:
+            assert got.error_code == error
+        assert [topic.name for topic in got.topics] == [topic.topic for topic in topics]
+        for topic, expected in zip(got.topics, topics, strict=True):
+            rows = range(len(expected.partitions))
+            assert [
+                (p.partition_index, p.committed_offset, p.metadata, int(p.error_code)) for p in topic.partitions
+            ] == [
+                (
+                    expected.partitions[row],
+                    expected.offsets[row],
+                    expected.metadata[row] if expected.metadata else "",
+                    expected.errors[row] if expected.errors else 0,
+                )
+                for row in rows
+            ]
+            if version >= 5:
+                assert [p.committed_leader_epoch for p in topic.partitions] == list(expected.leader_epochs)
+
+
+@pytest.mark.parametrize("version", range(5))
+@settings(max_examples=25, deadline=None)
+@given(code=CODES)
+def test_heartbeat(version: int, code: int) -> None:
+    assert int(read("heartbeat", version, encode_heartbeat(version, code)).error_code) == code
