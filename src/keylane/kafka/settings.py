@@ -88,7 +88,13 @@ CONSUMER_FORCED: dict[str, Any] = {
     "enable.partition.eof": True,
 }
 
-PRODUCER_DEFAULTS: dict[str, Any] = {"enable.idempotence": True, "client.id": "keylane"}
+PRODUCER_DEFAULTS: dict[str, Any] = {
+    "enable.idempotence": True,
+    # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
+    # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
+    "linger.ms": 0,
+    "client.id": "keylane",
+}
 
 
 def consumer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:

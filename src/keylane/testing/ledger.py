@@ -1,0 +1,124 @@
+"""`Ledger`: what handlers ran, kept outside the engine and outside the process, so that it survives a SIGKILL.
+
+The idea: a handler writes a line when it begins and one when it has succeeded, each with one `write` to a file opened
+for appending, so the lines of many threads and processes stand in one true order. The checks read nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from keylane.options import Ordering
+    from keylane.records import Record
+
+Source = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line: who began with, or succeeded with, which record. A death ends all that its member had begun."""
+
+    what: Literal["began", "done", "died"]
+    member: str
+    source: Source
+    key: bytes | None
+
+
+class Ledger:
+    """Appends to, and reads, one file. Thread safety: any thread, any process."""
+
+    def __init__(self, path: str | Path, member: str = "") -> None:
+        self.path = Path(path)
+        self._member = member or str(os.getpid())
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def began(self, record: Record) -> None:
+        self._write("began", record)
+
+    def done(self, record: Record) -> None:
+        """The handler is about to return. Its record may still run again: nothing is committed yet."""
+        self._write("done", record)
+
+    def died(self, member: str) -> None:
+        """`member` was killed: what it had begun and not done ended here."""
+        os.write(self._file, f"died {member} - -1 -1 -\n".encode())
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, what: str, record: Record) -> None:
+        key = "-" if record.key is None else "k" + record.key.hex()
+        line = f"{what} {self._member} {record.topic} {record.partition} {record.offset} {key}\n"
+        os.write(self._file, line.encode())
+
+    # --- reading ---
+
+    def entries(self) -> Iterator[Entry]:
+        for line in self.path.read_text().splitlines():
+            what, member, topic, partition, offset, key = line.split(" ")
+            assert what in ("began", "done", "died"), line
+            source = (topic, int(partition), int(offset))
+            yield Entry(what, member, source, None if key == "-" else bytes.fromhex(key[1:]))  # type: ignore[arg-type]
+
+    def done_times(self) -> Counter[Source]:
+        """How often each record's handler succeeded."""
+        return Counter(entry.source for entry in self.entries() if entry.what == "done")
+
+    def begun_after_deaths(self) -> list[Source]:
+        """What began after the last death, in order."""
+        begun: list[Source] = []
+        for entry in self.entries():
+            if entry.what == "died":
+                begun = []
+            elif entry.what == "began":
+                begun.append(entry.source)
+        return begun
+
+    def disorders(self, ordering: Ordering, records: Iterable[tuple[Source, bytes | None]]) -> list[str]:
+        """Where two records of a shard overlapped, or one began before an earlier one of its shard was done.
+
+        `records` are all records of the topics, with their keys.
+        """
+        if ordering == "unordered":
+            return []
+        todo: dict[Hashable, list[int]] = defaultdict(list)
+        for source, key in sorted(records):
+            if (shard := _shard(source, key, ordering)) is not None:
+                todo[shard].append(source[2])
+        for offsets in todo.values():
+            offsets.reverse()  # the next is the last
+        found: list[str] = []
+        running: dict[Hashable, tuple[Source, str]] = {}
+        for entry in self.entries():
+            if entry.what == "died":
+                running = {shard: one for shard, one in running.items() if one[1] != entry.member}
+                continue
+            shard = _shard(entry.source, entry.key, ordering)
+            if shard is None:
+                continue
+            if entry.what == "began":
+                if shard in running:
+                    found.append(f"{entry.source} began while {running[shard][0]} of its shard ran")
+                if todo[shard] and entry.source[2] > todo[shard][-1]:
+                    found.append(f"{entry.source} began before {todo[shard][-1]} of its shard was done")
+                running[shard] = (entry.source, entry.member)
+            else:
+                running.pop(shard, None)
+                if todo[shard] and entry.source[2] == todo[shard][-1]:
+                    todo[shard].pop()
+        return found
+
+
+def _shard(source: Source, key: bytes | None, ordering: Ordering) -> Hashable:
+    topic, partition, _ = source
+    if ordering == "partition":
+        return (topic, partition)
+    return None if key is None else (topic, partition, key)

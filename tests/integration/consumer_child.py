@@ -1,0 +1,39 @@
+"""A consumer in a process of its own, for tests that kill it: one pipeline, noting each record in a ledger."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import keylane as kl
+from keylane.testing.ledger import Ledger
+
+
+def main(options: dict[str, Any]) -> None:
+    ledger = Ledger(options["ledger"])
+    slow = set(options["slow"])
+
+    def handler(record: kl.Record) -> None:
+        ledger.began(record)
+        time.sleep(options["hold_s"] if record.offset in slow else options["work_s"])
+        ledger.done(record)
+
+    pipeline = kl.Pipeline(
+        kafka=options["kafka"],
+        topics=[options["topic"]],
+        handler=handler,
+        ordering=options["ordering"],
+        offset_reset="earliest",
+        commit_interval_ms=100,
+    )
+    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        consumer.run()
+    sys.stdout.write(f"processed {consumer.snapshot().processed}\n")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,129 @@
+"""What the consumer tests share: a broker's topics, filled and read by other code than what is tested."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import keylane as kl
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.offsets import OffsetMap, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from keylane.testing.ledger import Source
+
+WAIT_S = 60.0
+
+
+def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+    """Wait for what another thread or process brings about."""
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+class Stage:
+    """Topics with names of their own on a broker, and one group."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self.servers = servers
+        self.group = f"group-{name}"
+        self.topic = f"in-{name}"
+        self.admin = Admin({"bootstrap.servers": servers})
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.servers,
+            "group.id": self.group,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 300,
+        }
+
+    def create(self, partitions: int, topic: str | None = None) -> None:
+        assert self.admin.create_topics({topic or self.topic: partitions})
+
+    def fill(self, records: Iterable[tuple[bytes | None, int]], topic: str | None = None) -> None:
+        """Produce (key, partition); the values count from 0."""
+        with BulkProducer(self.servers) as producer:
+            for number, (key, partition) in enumerate(records):
+                producer.produce(kl.Output(topic or self.topic, key=key, value=b"%d" % number, partition=partition))
+
+    def read(self, topic: str) -> list[kl.Record]:
+        return [record for batch in read_to_end(self.servers, topic) for record in batch]
+
+    def sources(self) -> list[tuple[Source, bytes | None]]:
+        """All records of the topic, with their keys."""
+        return [((one.topic, one.partition, one.offset), one.key) for one in self.read(self.topic)]
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        names = [(self.topic, partition) for partition in range(self.admin.topics()[self.topic])]
+        found = self.admin.log_ends(names)
+        return {name: end for name, end in found.items() if end is not None}
+
+    def committed(self) -> dict[tuple[str, int], OffsetMap]:
+        """What the group has committed, as another client reads it."""
+        found = self.admin.committed_offsets(self.group)
+        return {name: decode(one.metadata, one.offset) for name, one in found.items()}
+
+    def all_is_committed(self) -> bool:
+        committed = self.committed()
+        return all(name in committed and committed[name].base == end for name, end in self.ends().items())
+
+    def pipeline(self, handler: Callable[..., Any], **options: Any) -> kl.Pipeline:
+        chosen: dict[str, Any] = {
+            "kafka": self.kafka,
+            "topics": [self.topic],
+            "offset_reset": "earliest",
+            "handler": handler,
+        }
+        return kl.Pipeline(**(chosen | options))
+
+    def run(self, handler: Callable[..., Any], **options: Any) -> kl.Snapshot:
+        """Run to the end of the logs; the last snapshot."""
+        with kl.ParallelConsumer(self.pipeline(handler, **options), ending_offsets="latest") as consumer:
+            consumer.run()
+        return consumer.snapshot()
+
+
+class Child:
+    """A `consumer_child` process."""
+
+    def __init__(self, **options: Any) -> None:
+        chosen = {"ordering": "key", "slow": [], "hold_s": 0, "work_s": 0.002} | options
+        command = [sys.executable, str(Path(__file__).with_name("consumer_child.py")), json.dumps(chosen)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    @property
+    def member(self) -> str:
+        return str(self.process.pid)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> str:
+        """Wait for it to finish by itself; what it said."""
+        said, _ = self.process.communicate(timeout=WAIT_S)
+        assert self.process.returncode == 0
+        return str(said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
