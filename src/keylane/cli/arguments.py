@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+
+SPARK_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
+"""The forms of master URLs that Spark takes for a session; it answers any other one with a page of Java."""
+
+
+def spark_master(text: str) -> str:
+    """A master that Spark could know."""
+    if not SPARK_MASTERS.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: give local[N], spark://HOST:PORT, k8s://… or yarn")
+    return text
 
 
 def assignment(text: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from keylane.cli.arguments import assignment
+from keylane.cli.arguments import assignment, spark_master
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--ordering", default="key", metavar="ORDERING", help="key (default), partition or unordered")
     add("--no-spark", action="store_true", help="run in this process instead of on Spark lanes")
     add("--lanes", type=int, default=4, metavar="N", help="Spark lanes (default 4)")
-    add("--master", metavar="MASTER", help="Spark's master (default local[lanes + 1])")
+    add("--master", type=spark_master, metavar="MASTER", help="Spark's master (default local[lanes + 1])")
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     add("--bootstrap", metavar="HOST:PORT", help="use this Kafka; default: an embedded broker of the demo's own")
     add("--keep", type=Path, metavar="DIR", help="keep everything in DIR; a later run with it goes on")
@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="where picture and Parquet go (default DIR of --keep, or keylane-demo)",
     )
     add("--latency-ms", type=int, default=50, metavar="MS", help="the weather service's, for one answer (default 50)")
-    add("--max-concurrency", type=int, default=400, metavar="N", help="requests at once, over all lanes (default 400)")
+    add("--max-concurrency", type=int, default=600, metavar="N", help="requests at once, over all lanes (default 600)")
     add(
         "--json",
         action="store_true",

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         args = build_parser(arguments).parse_args(arguments)
-        _log_to_stderr(logging.INFO if args.verbose else logging.WARNING)
+        _log_to_stderr(verbose=args.verbose)
         run: Callable[[argparse.Namespace], int] = args.func
         code = run(args)
         sys.stdout.flush()
@@ -99,8 +99,16 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def _log_to_stderr(level: int) -> None:
+LIBRDKAFKA_LINE = "%s [%s] %s"
+"""The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What they
+mean for a run is logged by keylane, once."""
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    level = logging.INFO if verbose else logging.WARNING
     handler = _StderrHandler()
+    if not verbose:
+        handler.addFilter(lambda record: record.msg != LIBRDKAFKA_LINE)
     handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
     logger = logging.getLogger("keylane")
     logger.handlers[:] = [handler]

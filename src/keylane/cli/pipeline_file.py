@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 NOT_USERS = (Path(keylane.__file__).parent, Path(sysconfig.get_path("stdlib")))
 
 
-def load_pipeline(target: str) -> Pipeline:
-    """The pipeline that `FILE` or `FILE:NAME` names. Raises `UsageError`."""
+def load_pipeline(target: str) -> tuple[Path, Pipeline]:
+    """The file and the pipeline that `FILE` or `FILE:NAME` names. Raises `UsageError`."""
     path, name = _split(target)
     if not path.is_file():
         raise UsageError(f"{path}: no such file: give the Python file that has the pipeline")
@@ -34,14 +34,14 @@ def load_pipeline(target: str) -> Pipeline:
     if name is not None:
         if name not in found:
             raise UsageError(f"{path} has no keylane.Pipeline named {name!r}: {_known(found)}")
-        return found[name]
+        return path, found[name]
     distinct = {id(pipeline): key for key, pipeline in found.items()}
     if not distinct:
         raise UsageError(f"{path} has no keylane.Pipeline: assign one to a name at the top level of the file")
     if len(distinct) > 1:
         names = list(distinct.values())
         raise UsageError(f"{path} has several pipelines ({', '.join(names)}): give one as {path}:{names[0]}")
-    return next(iter(found.values()))
+    return path, next(iter(found.values()))
 
 
 def _split(target: str) -> tuple[Path, str | None]:

@@ -12,18 +12,20 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.cli.arguments import assignment
+from keylane.cli.arguments import assignment, spark_master
 from keylane.cli.exits import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.engine.snapshot import Snapshot
+    from keylane.kafka.standing import Standing
     from keylane.options import Pipeline
 
 DESCRIPTION = """\
@@ -45,7 +47,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("run", help="run the pipeline in a file", description=DESCRIPTION)
     add = parser.add_argument
     add("file", metavar="FILE[:NAME]", help="a Python file with a keylane.Pipeline; NAME when it has several")
-    add("--spark", metavar="MASTER", help="run on Spark lanes, for example 'local[4]'; default: in this process")
+    add(
+        "--spark",
+        type=spark_master,
+        metavar="MASTER",
+        help="run on Spark lanes, for example 'local[4]'; default: in this process",
+    )
     add("--lanes", type=int, metavar="N", help="Spark lanes (default: as many as leave one task slot free)")
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     add("--available-now", action="store_true", help="end when what is in the topics now is done")
@@ -61,24 +68,29 @@ class Running(Protocol):
 
 def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from keylane.cli.pipeline_file import load_pipeline
+    from keylane.cli.pipeline_file import load_pipeline, place_in
     from keylane.cli.progress import progress_on
     from keylane.cli.signals import stopping
     from keylane.demo.stop import StopRequest
-    from keylane.errors import UsageError
+    from keylane.errors import HandlerError, UsageError
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
         raise UsageError(f"{option} goes with --spark MASTER: give that too, or leave {option} out")
-    pipeline = load_pipeline(args.file)
+    path, pipeline = load_pipeline(args.file)
     stop = StopRequest()
     watch = Watch(progress_on(sys.stderr if args.json else sys.stdout), as_json=args.json)
     with stopping(stop):
-        if args.spark is None:
-            run_here(pipeline, watch, stop, available_now=args.available_now)
-        else:
-            run_on_spark(pipeline, watch, stop, args)
-    watch.summary(stopped=stop.requested)
+        try:
+            if args.spark is None:
+                run_here(pipeline, watch, stop, available_now=args.available_now)
+            else:
+                run_on_spark(pipeline, watch, stop, args)
+        except HandlerError as error:
+            if error.__cause__ is None:
+                raise
+            raise HandlerError(f"{place_in(path, error.__cause__)}: {error}") from error
+    watch.summary(pipeline, stopped=stop.requested)
     return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
 
 
@@ -145,14 +157,20 @@ class Watch:
                 thread.join()
                 self._last = running.snapshot()
 
-    def summary(self, *, stopped: bool) -> None:
-        """The last word: how much was done, and where the group's partitions stand."""
+    def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
+        """The last word: how much was done, and where the group stands, asked of the broker."""
+        from keylane.kafka.admin import Admin
+        from keylane.kafka.standing import group_standing
+
         snapshot = self._last
         assert snapshot is not None
         seconds = time.monotonic() - self._started
+        standing = group_standing(Admin(pipeline.kafka), pipeline.group_id, pipeline.topics)
         if self._as_json:
-            self._print_json("summary", snapshot, seconds, stopped=stopped)
-        for line in summary_lines(snapshot, seconds, stopped=stopped):
+            lag = sum(one.lag for one in standing)
+            partitions = [asdict(one) | {"lag": one.lag} for one in standing]
+            self._print_json("summary", snapshot, seconds, stopped=stopped, lag=lag, partitions=partitions)
+        for line in summary_lines(snapshot, standing, seconds, stopped=stopped):
             self.progress.say(line)
 
     def _watch(self, running: Running, update: Callable[..., None], ended: threading.Event) -> None:
@@ -169,8 +187,8 @@ class Watch:
                 self._print_json("progress", snapshot, now - self._started)
 
     def _print_json(self, event: str, snapshot: Snapshot, seconds: float, **more: Any) -> None:
-        rest = {"seconds": round(seconds, 3), "lag": lag_of(snapshot), **more}
-        print(json.dumps({"event": event, **rest, **snapshot.to_dict()}), flush=True)
+        first = {"event": event, "seconds": round(seconds, 3), "lag": lag_of(snapshot)}
+        print(json.dumps(first | snapshot.to_dict() | more), flush=True)
 
 
 def _rate(history: list[tuple[float, int]]) -> float:
@@ -193,17 +211,13 @@ def note_of(snapshot: Snapshot, rate: float) -> str:
     return ", ".join(parts)
 
 
-def summary_lines(snapshot: Snapshot, seconds: float, *, stopped: bool) -> list[str]:
-    """Where it stands, a line for the run and one for each partition that is not at its end."""
+def summary_lines(snapshot: Snapshot, standing: Iterable[Standing], seconds: float, *, stopped: bool) -> list[str]:
+    """A line for the run, and one for each partition that is not at its end."""
     troubles = "".join(f", {count:,} {what}" for what, count in _troubles(snapshot))
+    lag = sum(one.lag for one in standing)
     head = "stopped" if stopped else "done"
-    lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}"]
-    for one in snapshot.partitions:
-        if one.lag != 0:
-            end = "?" if one.log_end_offset is None else f"{one.log_end_offset:,}"
-            committed = "nothing" if one.committed is None else f"{one.committed:,}"
-            lines.append(f"  {one.topic}-{one.partition}: committed {committed} of {end}")
-    return lines
+    lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}; lag {lag:,}"]
+    return lines + [f"  {one}" for one in standing if one.lag]
 
 
 def _troubles(snapshot: Snapshot) -> list[tuple[str, int]]:

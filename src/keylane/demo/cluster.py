@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
+ANSWER_TIMEOUT_MS = 5_000
+"""For one question; a broker on this machine answers in milliseconds."""
+
+
 class Cluster:
     """Raises `BrokerUnavailableError` when no broker answers. Thread safety: any thread."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._admin = Admin({"bootstrap.servers": servers})
+        self._admin = Admin({"bootstrap.servers": servers}, timeout_ms=ANSWER_TIMEOUT_MS)
 
     def refuse_occupied(self, topics: Iterable[str], partitions: int) -> None:
         """Raises `PeerError` for a topic that somebody else uses: it has records, or another partition count."""

@@ -39,13 +39,18 @@ class Sample:
 class Observer:
     """Samples in a thread of its own from enter to exit.
 
-    A look that fails (a broker that is restarting) is left out and counted; the run is not its business.
+    `before_look` is called first each time. A look that fails (a broker that is restarting) is left out and counted.
     """
 
     def __init__(
-        self, stats: Callable[[], ServiceStats], lag: Callable[[], int], on_sample: Callable[[Sample], None]
+        self,
+        stats: Callable[[], ServiceStats],
+        lag: Callable[[], int],
+        on_sample: Callable[[Sample], None],
+        before_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._stats, self._lag, self._on_sample = stats, lag, on_sample
+        self._before_look = before_look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keylane-demo-observer", daemon=True)
         self.samples: list[Sample] = []
@@ -65,6 +70,7 @@ class Observer:
         started = time.monotonic()
         looks, lag = 0, None
         while True:
+            self._before_look()
             try:
                 if looks % LAG_EVERY == 0:
                     lag = self._lag()

@@ -39,7 +39,7 @@ class DemoOptions:
     results: Path | None = None
     """Where the picture and the Parquet files go; None takes `keep`, else the current folder's `keylane-demo`."""
     latency_ms: int = 50
-    max_concurrency: int = 400
+    max_concurrency: int = 600
     """Requests at once, over all lanes together."""
 
     def __post_init__(self) -> None:

@@ -35,6 +35,8 @@ class Report:
     picture: str | None
     parquet: str | None
     """None without Spark and pyarrow."""
+    broker_restarts: int = 0
+    """How often the demo's own broker ended and was brought back."""
 
     @property
     def faultless(self) -> bool:
@@ -72,6 +74,7 @@ class Report:
             "ordering": self.ordering,
             "mode": self.mode,
             "total_seconds": round(self.total_seconds, 3),
+            "broker_restarts": self.broker_restarts,
             "picture": self.picture,
             "parquet": self.parquet,
             "interrupted": False,

@@ -15,6 +15,7 @@ from keylane.demo.cluster import Cluster
 from keylane.demo.data import data_folder, read_flights
 from keylane.demo.extras import installed, require
 from keylane.demo.folder import RunFolder
+from keylane.demo.guard import BrokerGuard
 from keylane.demo.observer import Observer, Sample, rate
 from keylane.demo.report import ORDER_WORDS, Report, Stopped
 from keylane.demo.service_process import ServiceProcess
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from keylane.demo.options import DemoOptions
     from keylane.demo.progress import Progress, Step
     from keylane.demo.stop import StopRequest
+    from keylane.options import Pipeline
 
 TOPIC = "flights"
 OUTPUT = "flights.enriched"
@@ -43,6 +45,7 @@ UPDATE_EVERY_RECORDS = 500
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",  # a second less to start; `--conf spark.ui.enabled=true` shows the lanes
     "spark.log.level": "ERROR",  # a newcomer's first run is not the place for Spark's warnings about itself
+    "spark.sql.shuffle.partitions": str(PARTITIONS),  # the default of 200 is for clusters
 }
 
 
@@ -77,6 +80,7 @@ class _Demo:
         self._stack = stack
         self._started = time.monotonic()
         self._cluster: Cluster | None = None
+        self._guard: BrokerGuard | None = None
 
     def run(self) -> Report:
         cluster = self._cluster = self._start_cluster()
@@ -102,6 +106,7 @@ class _Demo:
             delays=tuple(delays),
             picture=str(picture),
             parquet=parquet,
+            broker_restarts=self._guard.restarts if self._guard is not None else 0,
         )
         with self._step("Drawing the run"):
             self._draw(picture, samples, report)
@@ -128,6 +133,7 @@ class _Demo:
             broker = self._stack.enter_context(BrokerProcess(data, log=log))
             cluster = Cluster(broker.bootstrap)
             self._make_topics(cluster)
+            self._guard = BrokerGuard(broker, self._progress.say, self._stop)
             step.end_note(f"{broker.bootstrap}, data in {data}")
         return cluster
 
@@ -177,19 +183,9 @@ class _Demo:
         self, cluster: Cluster, service: ServiceProcess, spark: SparkSession | None
     ) -> tuple[list[Sample], int, float]:
         """Run the pipeline until lag 0. Returns the samples, the records processed, and the seconds taken."""
-        from keylane.demo.pipeline import flights_pipeline
-
         options, state = self._options, self._folder.state
         backend: Backend = InProcess() if spark is None else OnLanes(spark, options.lanes)
-        pipeline = flights_pipeline(
-            cluster.servers,
-            service.url,
-            group=state.group,
-            topic=TOPIC,
-            output=OUTPUT,
-            ordering=options.ordering,
-            max_concurrency=options.max_concurrency // (1 if spark is None else options.lanes),
-        )
+        pipeline = self._pipeline(cluster, service, 1 if spark is None else options.lanes)
         to_do = cluster.incomplete(state.group, TOPIC)
         where = "in this process" if spark is None else f"on {options.lanes} Spark lanes"
         with self._step(f"Asking for the weather, {ORDER_WORDS[options.ordering]}, {where}", to_do) as step:
@@ -199,12 +195,28 @@ class _Demo:
                 note = f"{sample.in_flight} in flight, {rate(observer.samples):,.0f}/s{lag}"
                 step.update(min(sample.answered, to_do), note)
 
-            observer = Observer(service.stats, lambda: cluster.lag(state.group, TOPIC), show)
+            look = self._guard.look if self._guard is not None else lambda: None
+            observer = Observer(service.stats, lambda: cluster.lag(state.group, TOPIC), show, look)
             started = time.monotonic()
             with observer:
                 backend.run(pipeline, self._stop)
                 seconds = time.monotonic() - started
+            if self._guard is not None:
+                self._guard.raise_failure()
         return observer.samples, to_do - cluster.incomplete(state.group, TOPIC), seconds
+
+    def _pipeline(self, cluster: Cluster, service: ServiceProcess, consumers: int) -> Pipeline:
+        from keylane.demo.pipeline import flights_pipeline
+
+        return flights_pipeline(
+            cluster.servers,
+            service.url,
+            group=self._folder.state.group,
+            topic=TOPIC,
+            output=OUTPUT,
+            ordering=self._options.ordering,
+            max_concurrency=self._options.max_concurrency // consumers,
+        )
 
     def _verify(self, cluster: Cluster) -> Verdict:
         state = self._folder.state

@@ -58,8 +58,8 @@ def delays_on_spark(flights: DataFrame) -> list[Delay]:
     means = cells.agg(
         F.count("*").alias("flights"), F.count("dep_delay").alias("departed"), F.avg("dep_delay").alias("mean")
     )
-    rows = means.orderBy("carrier", "weather").collect()
-    return [Delay(row.carrier, row.weather, row.flights, row.departed, row["mean"]) for row in rows]
+    cells_of = sorted(means.collect(), key=lambda row: (row.carrier, row.weather))
+    return [Delay(row.carrier, row.weather, row.flights, row.departed, row["mean"]) for row in cells_of]
 
 
 def _kind(F: Any) -> Column:  # noqa: N803 - Spark's own custom
