@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.errors import PeerError
-from keylane.storage.log import LogOptions, PartitionLog, create_log, recover_log
+from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.open_log import create_log, recover_log
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header

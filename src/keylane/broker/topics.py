@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import re
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker import data_folder
+from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles
 from keylane.broker.topic_settings import setting
-from keylane.errors import DataFolderError, UsageError
+from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
-from keylane.storage.log import LogOptions, PartitionLog, create_log, recover_log, restore_log
-from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -28,13 +24,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.config import BrokerConfig
     from keylane.storage.filesystem import FileSystem
-
-logger = logging.getLogger("keylane.broker")
-
-KIND = "topics"
-CREATING = "creating"
-LIVE = "live"
-DELETING = "deleting"
+    from keylane.storage.log import PartitionLog
 
 MAX_NAME_LENGTH = 249
 """Kafka's limit: a folder's name of at most 255 with `-` and a partition of five digits."""
@@ -54,21 +44,6 @@ def check_topic_name(name: str) -> None:
         raise UsageError(f"topic name {name!r} is reserved for the broker")
 
 
-@dataclass(slots=True)
-class Topic:
-    """A topic and its logs. `state` is what the registry file says."""
-
-    name: str
-    topic_id: uuid.UUID
-    partition_count: int
-    settings: dict[str, str] = field(default_factory=dict)
-    """Topic configs that differ from the broker's."""
-    state: str = LIVE
-    logs: list[PartitionLog] = field(default_factory=list)
-    max_message_bytes: int = 0
-    """The largest batch it takes; set when it is admitted."""
-
-
 class TopicRegistry:
     """All topics of the node.
 
@@ -84,12 +59,9 @@ class TopicRegistry:
         executor: Executor,
         clock: Callable[[], int],
     ) -> None:
-        self._filesystem = filesystem
-        self._path = f"{folder}/{data_folder.REGISTRY}"
-        self._logs_folder = f"{folder}/{data_folder.TOPICS}"
+        self._files = TopicFiles(filesystem, folder, config, executor, clock)
         self._config = config
         self._executor = executor
-        self._clock = clock
         self._topics: dict[str, Topic] = {}
         self._pending: dict[str, Topic] = {}
         """Topics being made or deleted: in the file, but not served."""
@@ -140,36 +112,20 @@ class TopicRegistry:
 
         Raises `DataFolderError` for damage.
         """
-        if not self._filesystem.exists(self._path):
-            if not is_new and self._filesystem.listdir(self._logs_folder):
-                raise DataFolderError(
-                    f"{self._path} is missing, and {self._logs_folder} holds partitions: restore it from a copy"
-                )
-            self._write([])
-            return
-        known = set()
-        for entry in read_sealed(self._filesystem, self._path, KIND):
-            topic = Topic(entry["name"], uuid.UUID(entry["id"]), entry["partitions"], entry["settings"], entry["state"])
+        for topic in self._files.load(snapshots or {}, is_new=is_new):
             if topic.state == LIVE:
-                topic.logs = [
-                    self._open_log(topic, partition, (snapshots or {}).get(f"{topic.name}-{partition}"))
-                    for partition in range(topic.partition_count)
-                ]
                 self._admit(topic)
             else:
                 self._pending[topic.name] = topic
-            known |= {f"{topic.name}-{partition}" for partition in range(topic.partition_count)}
-        for name in set(self._filesystem.listdir(self._logs_folder)) - known:
-            logger.warning("%s/%s is not in the topic registry and is left alone", self._logs_folder, name)
 
     async def finish_interrupted(self, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
         """After `load`: remove what a crash left half made or half deleted."""
         for topic in list(self._pending.values()):
             if topic.state == DELETING:
                 await forget_offsets(topic.name)
-            await self._in_executor(self._remove_folders, topic)
+            await self._in_executor(self._files.remove_logs, topic)
             del self._pending[topic.name]
-            await self._in_executor(self._write, self._entries())
+            await self._write()
 
     async def create(self, name: str, partition_count: int, settings: dict[str, str] | None = None) -> Topic:
         """Make a topic; durable on return. The caller has checked name and counts.
@@ -180,12 +136,12 @@ class TopicRegistry:
             if name in self._topics or name in self._pending:
                 raise FileExistsError(f"topic {name!r} already exists")
             topic = Topic(name, uuid.uuid4(), partition_count, settings or {}, CREATING)
-            await self._in_executor(self._check_no_leftovers, topic)
+            await self._in_executor(self._files.check_no_leftovers, topic)
             self._pending[name] = topic
-            await self._in_executor(self._write, self._entries())
-            topic.logs = await self._in_executor(self._create_logs, topic)
+            await self._write()
+            topic.logs = await self._in_executor(self._files.create_logs, topic)
             topic.state = LIVE
-            await self._in_executor(self._write, self._entries())
+            await self._write()
             del self._pending[name]
             self._admit(topic)
             return topic
@@ -201,23 +157,23 @@ class TopicRegistry:
             del self._names[topic.topic_id]
             topic.state = DELETING
             self._pending[name] = topic
-            await self._in_executor(self._write, self._entries())
+            await self._write()
             for log in topic.logs:
                 await log.close()
             await forget_offsets(name)
-            await self._in_executor(self._remove_folders, topic)
+            await self._in_executor(self._files.remove_logs, topic)
             del self._pending[name]
-            await self._in_executor(self._write, self._entries())
+            await self._write()
 
     async def close(self) -> dict[str, Any]:
         """Close all logs; the snapshots, for a clean start, of those that have not failed."""
         async with self._change:
             snapshots = {}
             for topic in self._topics.values():
-                for partition, log in enumerate(topic.logs):
+                for name, log in zip(topic.log_names, topic.logs, strict=True):
                     await log.close()
                     if log.failure is None:
-                        snapshots[f"{topic.name}-{partition}"] = log.snapshot()
+                        snapshots[name] = log.snapshot()
             return snapshots
 
     def _admit(self, topic: Topic) -> None:
@@ -233,8 +189,8 @@ class TopicRegistry:
             return await loop.run_in_executor(self._executor, functools.partial(work, *arguments))
         except OSError as error:
             self._failure = StorageError(
-                f"{self._path}: {error}; topics are neither made nor deleted any more: free or mend the disk, then "
-                "restart the broker"
+                f"{self._files.registry_path}: {error}; topics are neither made nor deleted any more: "
+                "free or mend the disk, then restart the broker"
             )
             raise self._failure from error
 
@@ -242,57 +198,6 @@ class TopicRegistry:
         if self._failure is not None:
             raise self._failure
 
-    def _entries(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": topic.name,
-                "id": str(topic.topic_id),
-                "partitions": topic.partition_count,
-                "settings": topic.settings,
-                "state": topic.state,
-            }
-            for topic in (*self._topics.values(), *self._pending.values())
-        ]
-
-    def _write(self, entries: list[dict[str, Any]]) -> None:
-        write_sealed(self._filesystem, self._path, KIND, entries)
-
-    def _folder(self, topic: Topic, partition: int) -> str:
-        return f"{self._logs_folder}/{topic.name}-{partition}"
-
-    def _options(self, topic: Topic) -> LogOptions:
-        return LogOptions(
-            setting(topic.settings, "segment.bytes", self._config),
-            setting(topic.settings, "index.interval.bytes", self._config),
-        )
-
-    def _open_log(self, topic: Topic, partition: int, snapshot: dict[str, Any] | None) -> PartitionLog:
-        folder = self._folder(topic, partition)
-        options = self._options(topic)
-        if snapshot is not None:
-            log = restore_log(self._filesystem, folder, options, self._executor, snapshot)
-            if log is not None:
-                return log
-        return recover_log(self._filesystem, folder, options, self._executor, self._clock())
-
-    def _check_no_leftovers(self, topic: Topic) -> None:
-        for partition in range(topic.partition_count):
-            folder = self._folder(topic, partition)
-            if self._filesystem.exists(folder):
-                raise StorageError(f"{folder} exists, and the topic registry does not know it: move it elsewhere")
-
-    def _create_logs(self, topic: Topic) -> list[PartitionLog]:
-        options = self._options(topic)
-        logs = [
-            create_log(self._filesystem, self._folder(topic, partition), options, self._executor)
-            for partition in range(topic.partition_count)
-        ]
-        self._filesystem.sync_dir(self._logs_folder)
-        return logs
-
-    def _remove_folders(self, topic: Topic) -> None:
-        for partition in range(topic.partition_count):
-            folder = self._folder(topic, partition)
-            if self._filesystem.exists(folder):
-                self._filesystem.remove_tree(folder)
-        self._filesystem.sync_dir(self._logs_folder)
+    async def _write(self) -> None:
+        entries = [topic.entry() for topic in (*self._topics.values(), *self._pending.values())]
+        await self._in_executor(self._files.write, entries)

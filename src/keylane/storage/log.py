@@ -18,11 +18,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keylane.errors import DataFolderError
 from keylane.storage.group_sync import GroupSync, Round
-from keylane.storage.producers import Producers
-from keylane.storage.recovery import recover_batches
-from keylane.storage.segment import NAME_DIGITS, NO_TIMESTAMP, SUFFIX, Index, Segment, segment_name
+from keylane.storage.segment import NO_TIMESTAMP, Index, Segment, segment_name
 from keylane.wire.batches import (
     HEADER_SIZE,
     PREFIX_SIZE,
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import FileSystem, StorageError
+    from keylane.storage.producers import Producers
 
 LEADER_EPOCH = 0
 """One node leads every partition from the beginning."""
@@ -103,7 +101,7 @@ class _Writer:
 
 
 class PartitionLog:
-    """The log of one partition. Open it with `create`, `recover` or `restore`."""
+    """The log of one partition. Opened by the functions of `keylane.storage.open_log`."""
 
     def __init__(
         self,
@@ -288,101 +286,6 @@ class PartitionLog:
         if segment.index is None:
             segment.scan(self._filesystem, index, size, segment.size)  # what was appended meanwhile
             segment.index = index
-
-
-def create_log(filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor) -> PartitionLog:
-    """A new, empty log in a new folder, durable but for the folder's own name (the caller syncs its parent)."""
-    filesystem.mkdir(folder)
-    segment = Segment(f"{folder}/{segment_name(0)}", 0, 0, options.index_interval_bytes)
-    segment.open(filesystem)
-    segment.close()
-    filesystem.sync_dir(folder)
-    return PartitionLog(filesystem, folder, options, executor, segments=[segment], producers=Producers(), next_offset=0)
-
-
-def recover_log(
-    filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, now_ms: int
-) -> PartitionLog:
-    """Read a log after a crash: check every batch, cut a torn tail, sync what is left, rebuild index and producers.
-
-    Raises `DataFolderError` for damage. Blocks.
-    """
-    names = _segment_names(filesystem, folder)
-    producers = Producers()
-    segments: list[Segment] = []
-    next_offset = start = 0
-    for number, name in enumerate(names):
-        base_offset = int(name.removesuffix(SUFFIX))
-        if segments and base_offset != next_offset:
-            raise DataFolderError(
-                f"{folder}/{name}: the segment starts at offset {base_offset}, and the one before it ends at "
-                f"{next_offset}: records are missing; restore the folder from a copy"
-            )
-        segment = Segment(f"{folder}/{name}", base_offset, start, options.index_interval_bytes)
-        file = segment.open(filesystem)
-
-        def on_batch(header: BatchHeader, position: int, segment: Segment = segment) -> None:
-            segment.note(position, header.base_offset, header.max_timestamp)
-            if header.producer_id >= 0:
-                producers.record(header, header.base_offset, now_ms)
-
-        is_last = number == len(names) - 1
-        next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
-        segment.size = file.size
-        start += segment.size
-        if is_last:
-            file.sync()  # readers will see these batches, so they must not be lost again
-        segment.close()
-        segments.append(segment)
-    filesystem.sync_dir(folder)
-    return PartitionLog(
-        filesystem, folder, options, executor, segments=segments, producers=producers, next_offset=next_offset
-    )
-
-
-def restore_log(
-    filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, snapshot: dict[str, Any]
-) -> PartitionLog | None:
-    """A log after a clean shutdown, from its snapshot; None when the files are not as the snapshot says. Blocks."""
-    if _segment_names(filesystem, folder) != [segment_name(base_offset) for base_offset, *_ in snapshot["segments"]]:
-        return None
-    segments = []
-    start = 0
-    for base_offset, size, max_timestamp, max_timestamp_position in snapshot["segments"]:
-        segment = Segment(f"{folder}/{segment_name(base_offset)}", base_offset, start, options.index_interval_bytes)
-        found = segment.open(filesystem).size
-        segment.close()
-        if found != size:
-            return None
-        segment.size = size
-        if size:
-            segment.index = None
-        segment.max_timestamp = max_timestamp
-        segment.max_timestamp_position = max_timestamp_position
-        start += size
-        segments.append(segment)
-    return PartitionLog(
-        filesystem,
-        folder,
-        options,
-        executor,
-        segments=segments,
-        producers=Producers.restore(snapshot["producers"]),
-        next_offset=snapshot["next_offset"],
-    )
-
-
-def _segment_names(filesystem: FileSystem, folder: str) -> list[str]:
-    if not filesystem.exists(folder):
-        raise DataFolderError(f"{folder} is missing, and the topic registry lists it: restore the folder from a copy")
-    names = [name for name in filesystem.listdir(folder) if name.endswith(SUFFIX)]
-    for name in names:
-        digits = name.removesuffix(SUFFIX)
-        if len(digits) != NAME_DIGITS or not digits.isdigit():
-            raise DataFolderError(f"{folder}/{name}: not a segment's name; move the file elsewhere")
-    if not names:
-        raise DataFolderError(f"{folder} holds no segment: restore the folder from a copy")
-    return names
 
 
 def _first_record(batch: bytes, timestamp_ms: int) -> OffsetAndTimestamp | None:

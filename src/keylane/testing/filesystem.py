@@ -145,7 +145,7 @@ class SimulatedFileSystem:
         return found
 
     def open_append(self, path: str) -> SimulatedAppendFile:
-        folder, name = self._parent(path)
+        folder, name = _parent(self._root, path)
         entry = folder.live.get(name)
         if entry is None:
             self.operation("create", path)
@@ -155,7 +155,7 @@ class SimulatedFileSystem:
         return SimulatedAppendFile(self, path, entry)
 
     def read(self, path: str) -> bytes:
-        entry = self._entry(path)
+        entry = _entry(self._root, path)
         if isinstance(entry, _Folder):
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         return bytes(entry.live)
@@ -171,32 +171,32 @@ class SimulatedFileSystem:
         self.sync_dir(path.rpartition("/")[0])
 
     def exists(self, path: str) -> bool:
-        return self._find(path) is not None
+        return _find(self._root, path) is not None
 
     def is_dir(self, path: str) -> bool:
-        return isinstance(self._find(path), _Folder)
+        return isinstance(_find(self._root, path), _Folder)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(self._folder(path).live)
+        return sorted(_folder(self._root, path).live)
 
     def mkdir(self, path: str) -> None:
-        folder, name = self._parent(path)
+        folder, name = _parent(self._root, path)
         if name in folder.live:
             raise FileExistsError(errno.EEXIST, "exists", path)
         self.operation("mkdir", path)
         folder.live[name] = _Folder()
 
     def rename(self, old: str, new: str) -> None:
-        source, old_name = self._parent(old)
-        target, new_name = self._parent(new)
-        entry = self._entry(old)
+        source, old_name = _parent(self._root, old)
+        target, new_name = _parent(self._root, new)
+        entry = _entry(self._root, old)
         self.operation("rename", new)
         del source.live[old_name]
         target.live[new_name] = entry
 
     def remove(self, path: str) -> None:
-        folder, name = self._parent(path)
-        self._entry(path)
+        folder, name = _parent(self._root, path)
+        _entry(self._root, path)
         self.operation("remove", path)
         del folder.live[name]
 
@@ -210,7 +210,7 @@ class SimulatedFileSystem:
         self.remove(path)
 
     def sync_dir(self, path: str) -> None:
-        folder = self._folder(path)
+        folder = _folder(self._root, path)
         self.operation("sync_dir", path)
         folder.durable = dict(folder.live)
 
@@ -221,31 +221,35 @@ class SimulatedFileSystem:
         self._held.add(path)
         return SimulatedLock(self._held, path)
 
-    def _find(self, path: str) -> _File | _Folder | None:
-        entry: _File | _Folder | None = self._root
-        for name in path.strip("/").split("/"):
-            if not name:
-                continue
-            if not isinstance(entry, _Folder):
-                return None
-            entry = entry.live.get(name)
-        return entry
 
-    def _entry(self, path: str) -> _File | _Folder:
-        entry = self._find(path)
-        if entry is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file or folder", path)
-        return entry
+def _find(root: _Folder, path: str) -> _File | _Folder | None:
+    entry: _File | _Folder | None = root
+    for name in path.strip("/").split("/"):
+        if not name:
+            continue
+        if not isinstance(entry, _Folder):
+            return None
+        entry = entry.live.get(name)
+    return entry
 
-    def _folder(self, path: str) -> _Folder:
-        entry = self._entry(path)
-        if isinstance(entry, _File):
-            raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
-        return entry
 
-    def _parent(self, path: str) -> tuple[_Folder, str]:
-        parent, _, name = path.rstrip("/").rpartition("/")
-        return self._folder(parent), name
+def _entry(root: _Folder, path: str) -> _File | _Folder:
+    entry = _find(root, path)
+    if entry is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file or folder", path)
+    return entry
+
+
+def _folder(root: _Folder, path: str) -> _Folder:
+    entry = _entry(root, path)
+    if isinstance(entry, _File):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
+    return entry
+
+
+def _parent(root: _Folder, path: str) -> tuple[_Folder, str]:
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return _folder(root, parent), name
 
 
 def _crashed_folder(folder: _Folder, names: Names, content: Content, torn_share: float) -> _Folder:

@@ -12,10 +12,8 @@ from keylane.storage.log import (
     LogOptions,
     OffsetAndTimestamp,
     PartitionLog,
-    create_log,
-    recover_log,
-    restore_log,
 )
+from keylane.storage.open_log import create_log, recover_log, restore_log
 from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
 

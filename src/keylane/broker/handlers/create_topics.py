@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
 from keylane.broker.topic_settings import HONOURED, check_settings, setting
-from keylane.broker.topics import MAX_PARTITIONS, Topic, check_topic_name
+from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire.versions import entity, response_module
@@ -22,6 +22,7 @@ from keylane.wire.versions import entity, response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.broker.topic_files import Topic
 
 API_KEY = 19
 MIN_VERSION = 2

@@ -1,0 +1,138 @@
+"""The files behind the topics: the registry file, and a folder of segments for each partition. Everything blocks."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keylane.broker import data_folder
+from keylane.broker.topic_settings import setting
+from keylane.errors import DataFolderError
+from keylane.storage.filesystem import StorageError
+from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.open_log import create_log, recover_log, restore_log
+from keylane.storage.sealed import read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Executor
+
+    from keylane.broker.config import BrokerConfig
+    from keylane.storage.filesystem import FileSystem
+
+logger = logging.getLogger("keylane.broker")
+
+KIND = "topics"
+CREATING = "creating"
+LIVE = "live"
+DELETING = "deleting"
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and its logs. `state` is what the registry file says."""
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    settings: dict[str, str] = field(default_factory=dict)
+    """Topic configs that differ from the broker's."""
+    state: str = LIVE
+    logs: list[PartitionLog] = field(default_factory=list)
+    max_message_bytes: int = 0
+    """The largest batch it takes; set when it is admitted."""
+
+    @property
+    def log_names(self) -> list[str]:
+        """`flights-0`, …: the names of its partitions' folders, and of their snapshots."""
+        return [f"{self.name}-{partition}" for partition in range(self.partition_count)]
+
+    def entry(self) -> dict[str, Any]:
+        """The topic as the registry file holds it."""
+        return {
+            "name": self.name,
+            "id": str(self.topic_id),
+            "partitions": self.partition_count,
+            "settings": self.settings,
+            "state": self.state,
+        }
+
+
+class TopicFiles:
+    """Makes, opens and removes them."""
+
+    def __init__(
+        self, filesystem: FileSystem, folder: str, config: BrokerConfig, executor: Executor, clock: Callable[[], int]
+    ) -> None:
+        self.registry_path = f"{folder}/{data_folder.REGISTRY}"
+        self._filesystem = filesystem
+        self._logs_folder = f"{folder}/{data_folder.TOPICS}"
+        self._config = config
+        self._executor = executor
+        self._clock = clock
+
+    def load(self, snapshots: Mapping[str, Any], *, is_new: bool) -> list[Topic]:
+        """All topics of the registry file, the live ones with their logs. Raises `DataFolderError` for damage."""
+        if not self._filesystem.exists(self.registry_path):
+            if not is_new and self._filesystem.listdir(self._logs_folder):
+                raise DataFolderError(
+                    f"{self.registry_path} is missing, and {self._logs_folder} holds partitions: restore it from a copy"
+                )
+            self.write([])
+        topics = [
+            Topic(entry["name"], uuid.UUID(entry["id"]), entry["partitions"], entry["settings"], entry["state"])
+            for entry in read_sealed(self._filesystem, self.registry_path, KIND)
+        ]
+        for topic in topics:
+            if topic.state == LIVE:
+                topic.logs = [self._open_log(topic, name, snapshots.get(name)) for name in topic.log_names]
+        known = {name for topic in topics for name in topic.log_names}
+        for name in set(self._filesystem.listdir(self._logs_folder)) - known:
+            logger.warning("%s/%s is not in the topic registry and is left alone", self._logs_folder, name)
+        return topics
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Replace the registry file, durably."""
+        write_sealed(self._filesystem, self.registry_path, KIND, entries)
+
+    def check_no_leftovers(self, topic: Topic) -> None:
+        """Raise `StorageError` when a folder that a new topic needs is there."""
+        for name in topic.log_names:
+            if self._filesystem.exists(f"{self._logs_folder}/{name}"):
+                raise StorageError(
+                    f"{self._logs_folder}/{name} exists, and the topic registry does not know it: move it elsewhere"
+                )
+
+    def create_logs(self, topic: Topic) -> list[PartitionLog]:
+        """The empty logs of a new topic, durably."""
+        options = self._options(topic)
+        logs = [
+            create_log(self._filesystem, f"{self._logs_folder}/{name}", options, self._executor)
+            for name in topic.log_names
+        ]
+        self._filesystem.sync_dir(self._logs_folder)
+        return logs
+
+    def remove_logs(self, topic: Topic) -> None:
+        """Remove what there is of the topic's folders, durably."""
+        for name in topic.log_names:
+            if self._filesystem.exists(f"{self._logs_folder}/{name}"):
+                self._filesystem.remove_tree(f"{self._logs_folder}/{name}")
+        self._filesystem.sync_dir(self._logs_folder)
+
+    def _open_log(self, topic: Topic, name: str, snapshot: dict[str, Any] | None) -> PartitionLog:
+        folder = f"{self._logs_folder}/{name}"
+        options = self._options(topic)
+        if snapshot is not None:
+            log = restore_log(self._filesystem, folder, options, self._executor, snapshot)
+            if log is not None:
+                return log
+        return recover_log(self._filesystem, folder, options, self._executor, self._clock())
+
+    def _options(self, topic: Topic) -> LogOptions:
+        return LogOptions(
+            setting(topic.settings, "segment.bytes", self._config),
+            setting(topic.settings, "index.interval.bytes", self._config),
+        )
