@@ -181,6 +181,15 @@ def test_deleting_a_topic_ends_its_offsets_in_every_group(broker: BrokerProcess,
     member.close()
 
 
+def test_offsets_of_what_does_not_exist_are_unknown_at_once(broker: BrokerProcess, topic: str) -> None:
+    member = consumer(broker, group_id="asks-for-nothing")
+    start = time.monotonic()
+    asked = [TopicPartition("no-such-topic", 0), TopicPartition(topic, 99), TopicPartition(topic, 0)]
+    assert [p.offset for p in member.committed(asked, TIMEOUT_S)] == [-1001, -1001, -1001]
+    assert time.monotonic() - start < TIMEOUT_S / 2
+    member.close()
+
+
 def test_the_offsets_topic_can_be_read(broker: BrokerProcess, admin: AdminClient, topic: str) -> None:
     member = consumer(broker, group_id="read-back")
     member.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
