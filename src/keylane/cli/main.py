@@ -100,8 +100,8 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 LIBRDKAFKA_LINE = "%s [%s] %s"
-"""The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What they
-mean for a run is logged by keylane, once."""
+"""The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What
+they mean for a run is logged by keylane, once."""
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

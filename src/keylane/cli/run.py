@@ -71,12 +71,15 @@ def run(args: argparse.Namespace) -> int:
     from keylane.cli.pipeline_file import load_pipeline, place_in
     from keylane.cli.progress import progress_on
     from keylane.cli.signals import stopping
+    from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
     from keylane.errors import HandlerError, UsageError
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
         raise UsageError(f"{option} goes with --spark MASTER: give that too, or leave {option} out")
+    if args.spark is not None:
+        check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
     stop = StopRequest()
     watch = Watch(progress_on(sys.stderr if args.json else sys.stdout), as_json=args.json)

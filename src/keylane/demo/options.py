@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -56,12 +57,31 @@ class DemoOptions:
         if not self.spark and (self.master is not None or self.spark_conf):
             name, value = ("--master", self.master) if self.master else ("--conf", "=".join(self.spark_conf[0]))
             raise UsageError(f"{name} {value}: leave it out with --no-spark, which runs in this process")
+        if self.master is not None:
+            check_local_slots(self.master, self.lanes, "--master")
         if self.bootstrap is not None and not _is_address_list(self.bootstrap):
             raise UsageError(f"--bootstrap {self.bootstrap}: give HOST:PORT (several with commas)")
 
     @property
     def spark_master(self) -> str:
         return self.master or f"local[{self.lanes + 1}]"
+
+
+def check_local_slots(master: str, lanes: int | None, option: str) -> None:
+    """Raises `UsageError` at once for what Spark would be started for in vain: a local master with too few task slots.
+
+    Lanes are long tasks and Spark does not preempt, so one slot must stay free for the session's other jobs.
+    """
+    local = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
+    if local is None:
+        return
+    slots = int(local[1] or 1)
+    if slots < (lanes or 1) + 1:
+        fewer = f", or --lanes {slots - 1}" if slots > 1 else ""
+        raise UsageError(
+            f"{option} {master}: {lanes or 1} lanes and a free task slot take {(lanes or 1) + 1}: "
+            f"give local[{(lanes or 1) + 1}]{fewer}"
+        )
 
 
 def _is_address_list(text: str) -> bool:
