@@ -155,9 +155,14 @@ class OffsetService:
         return found if any(found) else None
 
     def _fetch_topic(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedTopic:
-        # What does not exist has no offset (-1), and that is no error, as in Apache Kafka: an error would make
-        # librdkafka ask again until its time is up.
-        return FetchedTopic(topic, self.store.fetch(group, topic, partitions), None)
+        columns = self.store.fetch(group, topic, partitions)
+        count = self._partition_count(topic) or 0
+        if min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
+            return FetchedTopic(topic, columns, None)
+        # What does not exist has offset -1 and its error (S1), where Apache Kafka today has none: "nothing committed yet"
+        # and "no such partition" are told apart. librdkafka hands it on at once, for that partition alone.
+        errors = [codes.NONE if 0 <= p < count else codes.UNKNOWN_TOPIC_OR_PARTITION for p in partitions]
+        return FetchedTopic(topic, columns, errors)
 
 
 def _without(commit: TopicCommit, errors: Sequence[int]) -> TopicCommit:

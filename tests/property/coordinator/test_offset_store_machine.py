@@ -236,9 +236,11 @@ class OffsetStoreMachine(RuleBasedStateMachine):
             fetched = self.coordinator.fetch(group, [(topic, [4, 0, 2, 9]) for topic in TOPICS])
             assert not isinstance(fetched, int)
             for topic, columns, errors in fetched:
+                known = self.topics.get(topic, 0)
                 for key, entry in self._rows(group, topic, *columns).items():
                     assert entry == state.get(key, (-1, -1, ""))
-                assert errors is None, "what does not exist is unknown (-1), not an error"
+                expected = [codes.NONE if p < known else codes.UNKNOWN_TOPIC_OR_PARTITION for p in columns.partitions]
+                assert (errors or [codes.NONE] * 4) == expected
 
     @precondition(lambda self: not self.waiting)
     @invariant()
