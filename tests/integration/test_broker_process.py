@@ -34,7 +34,7 @@ READY_S = 0.5
 
 def run(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "keylane.broker", "--data-dir", str(data_dir), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_it_is_ready_within_half_a_second(tmp_path: Path) -> None:
@@ -52,6 +52,7 @@ def test_it_is_ready_within_half_a_second(tmp_path: Path) -> None:
         (["--set", "num.partition=3"], 2, "did you mean num.partitions"),
         (["--set", "nonsense"], 2, "--set nonsense: give NAME=VALUE"),
         (["--config", "/nowhere/server.properties"], 2, "--config /nowhere/server.properties"),
+        (["--until-stdin-ends"], 2, "--until-stdin-ends needs a pipe"),
         (["--port", "70000"], 2, "--port 70000: give a number from 0"),
         (["--port", "0", "--host", "256.1.1.1"], 1, "cannot listen on 256.1.1.1:0"),
     ],

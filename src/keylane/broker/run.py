@@ -151,11 +151,14 @@ def _allow_many_files() -> None:
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    fd = sys.stdin.fileno()
+    fd = 0
 
     def readable() -> None:
         if not os.read(fd, 4_096):
             loop.remove_reader(fd)
             stop.set()
 
-    loop.add_reader(fd, readable)
+    try:
+        loop.add_reader(fd, readable)
+    except OSError as error:  # a file, /dev/null, or nothing at all
+        raise UsageError(f"--until-stdin-ends needs a pipe or a terminal as standard input: {error}") from error
