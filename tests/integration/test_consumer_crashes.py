@@ -1,0 +1,121 @@
+"""SIGKILL of a consumer, and of the broker: nothing acknowledged runs again, nothing is lost, order holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consumer_stage import Child, Stage, until
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.testing.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PARTITIONS = 2
+RECORDS = 1_200
+KEYS = 40
+
+
+def filled(stage: Stage) -> None:
+    stage.create(PARTITIONS)
+    keys = [None if number % 11 == 0 else b"%d" % (number % KEYS) for number in range(RECORDS)]
+    stage.fill((key, number % PARTITIONS) for number, key in enumerate(keys))
+
+
+@pytest.mark.parametrize("ordering", ["key", "unordered"])
+def test_after_a_sigkill_only_what_no_acknowledged_commit_covers_runs_again(tmp_path: Path, ordering: str) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        stage = Stage(broker.bootstrap, ordering)
+        filled(stage)
+        ledger = Ledger(tmp_path / "ledger")
+        options = {
+            "kafka": stage.kafka,
+            "topic": stage.topic,
+            "ledger": str(ledger.path),
+            "ordering": ordering,
+            "slow": [5, 17],  # held in both partitions: everything behind them is in the map
+            "hold_s": 20,
+        }
+        with Child(**options) as child:
+            until(
+                lambda: sum(found.span for found in stage.committed().values()) > 300,
+                "a map with hundreds of records above a base that a held record keeps",
+            )
+            child.kill()
+            ledger.died(child.member)
+        maps = stage.committed()  # by another client, right after the kill
+        covered = {source for source, _ in stage.sources() if maps[source[:2]].is_complete(source[2])}
+        assert len(covered) > 200
+        first = ledger.done_times()
+        assert first.keys() >= covered
+        with Child(**options | {"hold_s": 0}) as child:
+            assert child.end() == f"processed {RECORDS - len(covered)}\n"
+        again = set(ledger.begun_after_deaths())
+        assert again & covered == set(), "acknowledged, and run again"
+        done = ledger.done_times()
+        assert set(done) == {source for source, _ in stage.sources()}, "lost"
+        assert all(times == 1 or source in first for source, times in done.items())
+        assert ledger.disorders(ordering, stage.sources()) == []  # type: ignore[arg-type]
+        assert stage.all_is_committed()
+        ledger.close()
+
+
+@pytest.mark.parametrize("workers", ["threads", "asyncio"])
+def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, workers: str) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        stage = Stage(broker.bootstrap, workers)
+        filled(stage)
+        stage.create(1, "out")
+        ledger = Ledger(tmp_path / "ledger")
+
+        def work(record: kl.Record) -> kl.Output:
+            ledger.began(record)
+            ledger.done(record)
+            return kl.Output("out", key=record.key, value=b"%d-%d" % (record.partition, record.offset))
+
+        def in_thread(record: kl.Record) -> kl.Output:
+            time.sleep(0.01)
+            return work(record)
+
+        async def in_task(record: kl.Record) -> kl.Output:
+            await asyncio.sleep(0.01)
+            return work(record)
+
+        handler: Any = in_thread if workers == "threads" else in_task
+        pipeline = stage.pipeline(handler, commit_interval_ms=100, max_concurrency=8)
+        with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+            thread = threading.Thread(target=consumer.run)
+            thread.start()
+            for share in (0.2, 0.5):
+                until(lambda: consumer.snapshot().processed > RECORDS * share, "some are through")  # noqa: B023
+                broker.restart()
+            thread.join(60)
+            assert not thread.is_alive(), consumer.snapshot()
+        assert ledger.done_times().keys() == {source for source, _ in stage.sources()}
+        assert ledger.disorders("key", stage.sources()) == []
+        outputs = {record.value for record in stage.read("out")}
+        assert len(outputs) == RECORDS
+        assert stage.all_is_committed()
+        snapshot = consumer.snapshot()
+        assert (snapshot.processed, snapshot.in_flight) == (RECORDS, 0)
+        ledger.close()
+
+
+def test_closing_while_the_broker_is_away_ends_within_its_bounds(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        stage = Stage(broker.bootstrap, "away")
+        filled(stage)
+        with kl.ParallelConsumer(stage.pipeline(lambda _: None, commit_interval_ms=60_000)) as consumer:
+            thread = threading.Thread(target=consumer.run)
+            thread.start()
+            until(lambda: consumer.snapshot().processed == RECORDS, "all are through")
+            broker.kill()
+            consumer.stop()
+            thread.join(40)
+            assert not thread.is_alive()
