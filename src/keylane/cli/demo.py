@@ -26,6 +26,10 @@ unless
 """
 
 
+PLAIN_WIDTH = 100
+"""Columns of the table when it goes to a file or a pipe."""
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane demo`."""
     parser = subparsers.add_parser(
@@ -109,7 +113,7 @@ def show_report(report: Report, stream: TextIO) -> None:
 
     from keylane.demo.delays import delay_table
 
-    console = Console(file=stream)
+    console = Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
     console.print("\nMean departure delay in minutes, by carrier and weather at departure", style="bold")
     console.print(delay_table(report.delays))
     for line in report.lines():

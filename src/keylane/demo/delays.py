@@ -22,6 +22,9 @@ FREEZING_F = 34.0
 POOR_VISIBILITY_MILES = 3.0
 STRONG_WIND_MPH = 20.0
 
+DELAYED_MIN = 15.0
+"""A flight counts as delayed from this many minutes on."""
+
 WEATHERS = ("fair", "wind", "fog", "rain", "snow", "unknown")
 """From calm to rough; unknown is an hour without a row in the weather table."""
 
@@ -100,7 +103,7 @@ def delay_table(delays: Iterable[Delay]) -> Table:
         rows[delay.carrier][delay.weather] = delay
     shown = [weather for weather in WEATHERS if any(weather in cells for cells in rows.values())]
     table = Table()
-    table.add_column("carrier")
+    table.add_column("carrier", no_wrap=True)
     table.add_column("flights", justify="right")
     for weather in shown:
         table.add_column(weather, justify="right")
@@ -115,4 +118,8 @@ def _flights(cells: Mapping[str, Delay]) -> int:
 
 
 def _minutes(delay: Delay | None) -> str:
-    return "–" if delay is None or delay.mean_delay_min is None else f"{delay.mean_delay_min:.1f}"
+    """With markup: red from where airlines call a flight delayed, green for ahead of schedule."""
+    if delay is None or delay.mean_delay_min is None:
+        return "[dim]–[/]"
+    style = "red" if delay.mean_delay_min >= DELAYED_MIN else "green" if delay.mean_delay_min <= 0 else "default"
+    return f"[{style}]{delay.mean_delay_min:.1f}[/]"

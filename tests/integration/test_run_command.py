@@ -1,0 +1,163 @@
+"""`keylane run FILE` in one process: to the end, until Ctrl-C, and every way in which it can go wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.records import Output
+
+RUN = [sys.executable, "-m", "keylane", "run"]
+TIMEOUT_S = 60
+RECORDS = 400
+
+PIPELINE = """
+import asyncio
+import keylane as kl
+
+async def handle(record, context):
+    {body}
+
+pipeline = kl.Pipeline(
+    kafka={{"bootstrap.servers": "{servers}", "group.id": "{group}"}},
+    topics=["{topic}"], handler=handle, max_concurrency=50, offset_reset="earliest",
+    retries=kl.Retries(max_attempts=2, delay_ms=1), {more}
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as made:
+        Admin({"bootstrap.servers": made.bootstrap}).create_topics({"orders": 4, "orders.done": 4})
+        with BulkProducer(made.bootstrap) as producer:
+            for number in range(RECORDS):
+                producer.produce(Output("orders", b"%d" % (number % 40), b"order %d" % number))
+        yield made
+
+
+@pytest.fixture
+def write(broker: BrokerProcess, tmp_path: Path) -> Any:
+    """Writes a file with a pipeline on the module's broker, in a group named after the test's folder."""
+
+    def write(body: str, *, more: str = "", topic: str = "orders", servers: str = "") -> Path:
+        text = PIPELINE.format(
+            body=body, servers=servers or broker.bootstrap, group=tmp_path.name, topic=topic, more=more
+        )
+        (tmp_path / "mine.py").write_text(text)
+        return tmp_path / "mine.py"
+
+    return write
+
+
+def run(path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*RUN, path.name, *arguments], cwd=path.parent, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def test_available_now_ends_at_lag_0_and_a_second_run_has_nothing_to_do(write: Any, broker: BrokerProcess) -> None:
+    path = write('return kl.Output("orders.done", record.key, record.value.upper())')
+    first, second = run(path, "--available-now"), run(path, "--available-now")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert f"done: {RECORDS} records processed in " in first.stdout
+    assert first.stdout.rstrip().endswith("lag 0")
+    assert "done: 0 records processed in " in second.stdout
+    values = [record.value for batch in read_to_end(broker.bootstrap, "orders.done") for record in batch]
+    assert sorted(values) == sorted(b"ORDER %d" % number for number in range(RECORDS))  # type: ignore[type-var]
+
+
+def test_json_has_progress_and_a_summary_that_the_broker_confirms(write: Any, broker: BrokerProcess) -> None:
+    path = write("await asyncio.sleep(0.2)")
+    done = run(path, "--available-now", "--json")
+    assert done.returncode == 0, done.stderr
+    *progress, summary = [json.loads(line) for line in done.stdout.splitlines()]
+    assert progress
+    assert {one["event"] for one in progress} == {"progress"}
+    assert (summary["event"], summary["processed"], summary["lag"], summary["stopped"]) == (
+        "summary",
+        RECORDS,
+        0,
+        False,
+    )
+    committed = Admin({"bootstrap.servers": broker.bootstrap}).committed_offsets(path.parent.name)
+    assert {(one["topic"], one["partition"]): one["committed"] for one in summary["partitions"]} == {
+        place: found.offset for place, found in committed.items()
+    }
+    assert sum(one["committed"] for one in summary["partitions"]) == RECORDS
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--available-now"], 130)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_drains_commits_and_says_where(
+    write: Any, arguments: list[str], code: int, number: signal.Signals
+) -> None:
+    path = write("await asyncio.sleep(0.5)")
+    with subprocess.Popen(
+        [*RUN, path.name, "--json", *arguments],
+        cwd=path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for line in running.stdout:
+            if json.loads(line)["processed"] > 0:
+                break
+        os.killpg(running.pid, number)
+        summary = json.loads(running.stdout.read().splitlines()[-1])
+        told = running.stderr.read()
+        assert running.wait(TIMEOUT_S) == code, told
+    assert f"keylane: {number.name}: finishing what is in flight" in told
+    assert "stopped: " in told
+    assert summary["stopped"] is True
+    assert 0 < summary["processed"] < RECORDS
+    complete = sum((one["committed"] or 0) - one["start"] + one["complete_above"] for one in summary["partitions"])
+    assert complete == summary["processed"], "everything that ran is committed"
+
+
+def test_a_handler_that_raises_stops_with_its_line_and_the_record(write: Any) -> None:
+    done = run(write("raise ValueError('no good')"))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("keylane: error: mine.py:6: orders-")
+    assert "ValueError: no good; failed 2 attempts" in done.stderr
+
+
+def test_a_resource_that_raises_stops_with_its_line(write: Any) -> None:
+    done = run(write("...", more="resource=lambda: 1 / 0"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("keylane: error: mine.py:11: the pipeline's resource could not be made: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "code", "said"),
+    [
+        ([], {"topic": "nowhere"}, 2, "topic 'nowhere' does not exist"),
+        ([], {"servers": "127.0.0.1:1"}, 1, "no Kafka broker answered at '127.0.0.1:1'"),
+        ([], {"more": "ordering='keys'"}, 2, "mine.py:8: ordering='keys': give one of 'key', 'partition', 'unordered'"),
+        (["--lanes", "2"], {}, 2, "--lanes goes with --spark MASTER"),
+        (["--spark", "local[2]", "--lanes", "2"], {}, 2, "--spark local[2]: 2 lanes and a free task slot take 3"),
+        (["--spark", "locally"], {}, 2, "argument --spark: 'locally': give local[N]"),
+    ],
+)
+def test_what_cannot_work_is_one_line_that_says_what_to_do(
+    write: Any, arguments: list[str], changes: dict[str, str], code: int, said: str
+) -> None:
+    done = run(write("...", **changes), *arguments)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("keylane: error: ")]
+    assert done.returncode == code
+    assert len(errors) == 1
+    assert said in errors[0]
+    assert "Traceback" not in done.stderr
