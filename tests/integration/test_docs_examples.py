@@ -1,0 +1,84 @@
+"""What README and guide show is what is in examples/, runs, and parses."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keylane.broker.process import BrokerProcess
+from keylane.cli.main import build_parser
+from keylane.kafka.bulk import read_to_end
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+ADDRESS = "127.0.0.1:9092"
+"""The broker of every example; the tests put their own in its place."""
+RECORDS = 2_000
+TIMEOUT_S = 60
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("keylane ")]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The examples in a folder of their own, talking to a broker of their own."""
+    folder = tmp_path_factory.mktemp("docs")
+    shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    with BrokerProcess(folder / "data") as broker:
+        for file in (folder / "examples").glob("*.py"):
+            file.write_text(file.read_text().replace(ADDRESS, broker.bootstrap))
+        yield folder, broker.bootstrap
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_shows_the_files_in_examples() -> None:
+    files = {file.read_text() for file in EXAMPLES.glob("*.py")}
+    shown = blocks(PAGES[0], "python")
+    assert len(shown) == 3
+    assert [block for block in shown if block not in files] == []
+    pipeline = (EXAMPLES / "orders.py").read_text()
+    assert len([line for line in pipeline.splitlines() if line.strip()]) <= 15, "the first example is a short one"
+
+
+def test_the_examples_run_in_the_order_of_the_readme(copies: tuple[Path, str]) -> None:
+    folder, servers = copies
+    run(folder, "examples/produce_orders.py")
+    assert run(folder, "examples/in_my_program.py") == f"{RECORDS} records processed\n"
+    output = run(folder, "-m", "keylane", "run", "examples/orders.py", "--available-now")
+    assert "done: 0 records processed" in output
+    scored = [record for batch in read_to_end(servers, "orders.scored") for record in batch]
+    assert sorted(record.value or b"" for record in scored) == sorted(b"ORDER %d" % n for n in range(RECORDS))
+    groups = run(folder, "-m", "keylane", "groups", "describe", "scoring", "--bootstrap", servers)
+    assert "lag 0" in groups
+
+
+@pytest.mark.parametrize("number", range(len(blocks(PAGES[1], "python"))))
+def test_the_guides_code_runs(number: int) -> None:
+    exec(compile(blocks(PAGES[1], "python")[number], f"guide block {number}", "exec"), {"__name__": "guide"})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_that_is_shown_parses(command: str) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    arguments = words[:-1] if words[-1] == "&" else words
+    assert callable(build_parser(arguments).parse_args(arguments).func)
