@@ -34,10 +34,11 @@ class ProgressReporter:
     """Turns merged snapshots into progress. Keeps what the next progress is compared with."""
 
     query: QueryName
+    _log_ends: Offsets = field(default_factory=dict)
+    """The log ends as far as they are known; lanes tell newer ones."""
     _processed: int = 0
     _taken: int = 0
     _committed: Offsets = field(default_factory=dict)
-    _log_ends: Offsets = field(default_factory=dict)
     _reported: Offsets = field(default_factory=dict)
     """The committed offsets of the last progress."""
     _at: float | None = None
@@ -60,41 +61,31 @@ class ProgressReporter:
             "inputRowsPerSecond": _rate(rows_in, elapsed),
             "processedRowsPerSecond": _rate(rows, elapsed),
         }
-        oldest = snapshot.oldest
         return {
             "id": self.query.id,
             "runId": self.query.run_id,
             "name": self.query.name,
-            "timestamp": datetime.fromtimestamp(wall_clock, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z"),
+            "timestamp": _timestamp(wall_clock),
             "batchId": self._batch - 1,
             "numInputRows": rows,
             **rates,
             "durationMs": {"triggerExecution": 0 if elapsed is None else round(elapsed * 1000)},
-            "sources": [
-                {
-                    "description": f"keylane[group {self.query.group}, topics {', '.join(self.query.topics)}]",
-                    "startOffset": by_topic(before),
-                    "endOffset": by_topic(self._committed),
-                    "latestOffset": by_topic(self._log_ends),
-                    "numInputRows": rows,
-                    **rates,
-                    "metrics": {"lag": self.lag},
-                }
-            ],
+            "sources": [self._source(before, {"numInputRows": rows, **rates})],
             "inFlight": snapshot.in_flight,
             "buffered": snapshot.buffered,
             "incomplete": sum(one.incomplete for one in snapshot.partitions),
-            "oldestRecord": None
-            if oldest is None
-            else {
-                "topic": oldest.topic,
-                "partition": oldest.partition,
-                "offset": oldest.offset,
-                "ageMs": oldest.age_ms,
-            },
+            "oldestRecord": _oldest(snapshot),
             "lanes": list(lanes),
+        }
+
+    def _source(self, before: Offsets, rows: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "description": f"keylane[group {self.query.group}, topics {', '.join(self.query.topics)}]",
+            "startOffset": by_topic(before),
+            "endOffset": by_topic(self._committed),
+            "latestOffset": by_topic(self._log_ends),
+            **rows,
+            "metrics": {"lag": self.lag},
         }
 
     def note(self, snapshot: Snapshot) -> None:
@@ -123,6 +114,23 @@ def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     for (topic, partition), offset in sorted(offsets.items()):
         made.setdefault(topic, {})[str(partition)] = offset
     return made
+
+
+def _oldest(snapshot: Snapshot) -> dict[str, Any] | None:
+    oldest = snapshot.oldest
+    if oldest is None:
+        return None
+    return {
+        "topic": oldest.topic,
+        "partition": oldest.partition,
+        "offset": oldest.offset,
+        "ageMs": oldest.age_ms,
+    }
+
+
+def _timestamp(wall_clock: float) -> str:
+    """As Spark writes it: UTC, with milliseconds."""
+    return datetime.fromtimestamp(wall_clock, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _rate(rows: int, seconds: float | None) -> float:

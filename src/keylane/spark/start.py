@@ -18,12 +18,13 @@ from keylane.spark.checks import check_session, check_slots, check_trigger
 from keylane.spark.group import Group
 from keylane.spark.jobs import SparkLaneJobs
 from keylane.spark.lanes import parallel_consumer
+from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName
 from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits
 from keylane.spark.shipping import pack
 from keylane.spark.static_members import StaticMembers
-from keylane.spark.supervisor import LanePlan, Supervisor
+from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,6 +99,7 @@ def start(
         query=query,
         lanes=count,
         cargo=cargo,
+        log_ends=ends,
         ending_offsets=ends if available_now else None,
         lane_settings=partial(_lane_settings, static, timeout_ms),
         limits=limits,

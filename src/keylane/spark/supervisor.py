@@ -1,7 +1,7 @@
 """The driver's side: starts lanes, starts failed ones again, collects what they report, and ends the query.
 
 One thread owns all state and waits on one queue: what lanes' sockets say, how lanes' jobs end, and the user's `stop`.
-Everything that other threads may read is published as one immutable `View`.
+Everything that other threads may read is published as one immutable `View` (`publisher`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import pickle
 import queue
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from keylane.engine.snapshot import Snapshot
 from keylane.errors import InternalError, KeylaneError, PeerError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord, LaneStatus
+from keylane.spark.lane_record import LaneRecord
 from keylane.spark.lanes import LaneTask
 from keylane.spark.outcome import LaneOutcome
-from keylane.spark.progress import ProgressReporter, QueryName
-from keylane.spark.restarts import RestartLimits, Restarts
+from keylane.spark.publisher import Publisher
+from keylane.spark.restarts import Restarts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Sequence
+
+    from keylane.spark.plan import LaneJobs, LanePlan
+    from keylane.spark.publisher import View
 
 logger = logging.getLogger(__name__)
 
@@ -42,55 +43,6 @@ DEPARTURE_TIMEOUT_S = 5.0
 """For the processes of lanes whose jobs have ended; Spark kills one whose job was cancelled within two seconds."""
 JOIN_TIMEOUT_S = 10.0
 """For the threads of jobs that have ended or were cancelled."""
-
-
-class LaneJobs(Protocol):
-    """What the supervisor needs of Spark."""
-
-    def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None: ...
-    def cancel(self, lane: int) -> None: ...
-    def executor_of(self, lane: int) -> str | None: ...
-    def join(self, timeout_s: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LanePlan:
-    """What the query is to run."""
-
-    query: QueryName
-    lanes: int
-    cargo: bytes
-    """The pipeline, from `shipping.pack`."""
-    ending_offsets: Mapping[tuple[str, int], int] | None
-    """The trigger `availableNow`: where lanes stop. None: they run until they are stopped."""
-    lane_settings: Callable[[int], Mapping[str, Any]]
-    """Client settings of one lane: its group instance id."""
-    limits: RestartLimits
-    drain_timeout_s: float
-    session_timeout_s: float
-    progress_interval_s: float
-    recent_progress: int
-    """How many progress events are kept."""
-    prepare: Callable[[Callable[[], bool]], None]
-    """Runs before the first lane, in the supervisor's thread, and raises what the query shall fail with. It is given a
-    function that tells whether the query is to stop."""
-    committed: Callable[[], Mapping[tuple[str, int], int]]
-    """Asks the broker for the group's committed offsets, once all lanes have ended."""
-    closed: Callable[[], None]
-    """Runs at the end, when no lane's process of this query is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The query as other threads see it."""
-
-    active: bool = True
-    message: str = "Starting lanes"
-    lag: int | None = None
-    lanes: tuple[LaneStatus, ...] = ()
-    snapshots: tuple[Snapshot, ...] = ()
-    progress: tuple[dict[str, Any], ...] = ()
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +64,26 @@ class Supervisor:
     """Runs a `LanePlan` to its end in a thread of its own."""
 
     def __init__(self, plan: LanePlan, jobs: LaneJobs, bind: str, advertise: str, key: bytes) -> None:
-        self.view = View()
         self.ended = threading.Event()
         self._plan = plan
         self._jobs = jobs
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._socket = DriverSocket(bind, advertise, key, self._events.put)
         self._lanes = [LaneRecord(lane, Restarts(plan.limits)) for lane in range(plan.lanes)]
-        self._reporter = ProgressReporter(plan.query)
-        self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
-        self._next_progress = time.monotonic() + plan.progress_interval_s
+        self._publisher = Publisher(plan, self._lanes)
         self._stop_requested = threading.Event()
-        self._stopping_since: float | None = None
+        self._ending_since: float | None = None
+        """When the lanes were told to stop: by the user, for a failure, or because the work is done."""
         self._work_is_done = False
         self._first_arrival: float | None = None
         self._cancelled_late = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"keylane-lanes-{plan.query.group}", daemon=True)
+
+    @property
+    def view(self) -> View:
+        """The query as it is now. Any thread may ask."""
+        return self._publisher.view
 
     def start(self) -> None:
         self._thread.start()
@@ -156,7 +111,7 @@ class Supervisor:
             try:
                 self._end()
             finally:  # whatever happens, nobody shall wait for ever
-                self._publish(active=False)
+                self._publisher.publish_end(self._error)
                 self.ended.set()
 
     def _supervise(self) -> None:
@@ -164,7 +119,7 @@ class Supervisor:
         for lane in self._lanes:
             self._launch(lane, now)
         while any(lane.state != "ended" for lane in self._lanes):
-            self._publish()
+            self._publisher.publish(ending=self._ending_since is not None)
             try:
                 event = self._events.get(timeout=max(0.0, self._next_timer() - time.monotonic()))
             except queue.Empty:
@@ -176,7 +131,8 @@ class Supervisor:
     def _look_at_commits(self) -> None:
         """What the group has committed, from the broker and not from the lanes: the last word of the query."""
         ends = self._plan.ending_offsets
-        must_be_whole = ends is not None and self._stopping_since is None and self._error is None
+        was_stopped = self._stop_requested.is_set() and not self._work_is_done
+        must_be_whole = ends is not None and not was_stopped and self._error is None
         try:
             committed = self._plan.committed()
         except PeerError as error:
@@ -184,7 +140,7 @@ class Supervisor:
                 raise
             logger.warning("what the group has committed in the end is not known: %s", error)
             return
-        self._reporter.note_committed(committed)
+        self._publisher.note_committed(committed)
         if ends is None or not must_be_whole:
             return
         short = [
@@ -207,7 +163,7 @@ class Supervisor:
         self._socket.close()
         for lane in self._lanes:
             lane.state = "ended"
-        self._report(time.monotonic())
+        self._publisher.report(time.monotonic())
 
     def _all_departed(self) -> bool:
         """Waits for the last processes to end: whether all have, so that their group instance ids are free."""
@@ -223,7 +179,7 @@ class Supervisor:
 
     def _next_timer(self) -> float:
         """When the thread must act without an event; at most a progress interval away."""
-        times = [self._next_progress]
+        times = [self._publisher.next_report]
         if any(lane.state == "connected" for lane in self._lanes):
             times.append(time.monotonic() + WAITING_POLL_S)
         times += [lane.since for lane in self._lanes if lane.state == "backing off"]
@@ -262,19 +218,22 @@ class Supervisor:
             self._failed(
                 lane, PeerError(f"lane {lane.lane}'s task was lost, and Spark started it again"), now, launch=False
             )
-        if self._stopping_since is not None or self._work_is_done:
+        if self._ending_since is not None:
             end.send("stop")
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
         if isinstance(result, LaneOutcome) and result.snapshot is not None:
             lane.snapshot = result.snapshot
-            self._reporter.note(result.snapshot)
+            self._publisher.note(result.snapshot)
         lane.disconnect()
         match result:
             case LaneOutcome(failure=None, ending="work done" | "stopped" as ending):
                 lane.enter("ended", now)
                 if ending == "work done":
-                    self._work_done(now)
+                    # It saw the whole group's offsets at their ends. The others need not find out for themselves, and
+                    # could not while the group waits for this one, which is static and has not left.
+                    self._work_is_done = True
+                    self._stop_lanes(now)
             case LaneOutcome(failure=None, ending=ending):
                 self._failed(lane, PeerError(f"lane {lane.lane} ended: {ending}"), now)
             case LaneOutcome(failure=failure):
@@ -290,7 +249,7 @@ class Supervisor:
                 self._fail(lane, error, now)
 
     def _job_failed(self, lane: LaneRecord, kind: str, text: str, now: float) -> None:
-        if self._stopping_since is not None and kind != "died":
+        if self._ending_since is not None and kind != "died":
             lane.enter("ended", now)  # cancelled by us, or the session ends with the query
         elif kind == "cancelled":
             self._fail(
@@ -301,26 +260,11 @@ class Supervisor:
         else:
             self._failed(lane, PeerError(f"lane {lane.lane} died: {text}"), now)
 
-    def _work_done(self, now: float) -> None:
-        """One lane saw the whole group's offsets at their ends: the others need not find out for themselves.
-
-        They could not, either, while the group waits for the lane that has just ended and, static, has not left.
-        """
-        self._work_is_done = True
-        for lane in self._lanes:
-            if lane.state == "launching":
-                self._jobs.cancel(lane.lane)
-                lane.enter("ended", now)
-            elif lane.state == "backing off":
-                lane.enter("ended", now)
-            elif lane.end is not None:
-                lane.end.send("stop")
-
     # Failures.
 
     def _failed(self, lane: LaneRecord, error: BaseException, now: float, *, launch: bool = True) -> None:
         """A failure that a new start may mend. `launch=False`: Spark has already started the lane again by itself."""
-        if self._stopping_since is not None or self._work_is_done:
+        if self._ending_since is not None:
             logger.warning("while the query ends: %s", error)
             if launch:
                 lane.enter("ended", now)
@@ -343,9 +287,9 @@ class Supervisor:
         self._stop_lanes(now)
 
     def _stop_lanes(self, now: float) -> None:
-        if self._stopping_since is not None:
+        if self._ending_since is not None:
             return
-        self._stopping_since = now
+        self._ending_since = now
         for lane in self._lanes:
             if lane.state == "launching":  # no process yet that could be asked
                 self._jobs.cancel(lane.lane)
@@ -383,12 +327,11 @@ class Supervisor:
                     self._let_go(lane, now)
                 case "backing off" if now >= lane.since:
                     self._launch(lane, now)
-        self._name_unscheduled(now)
-        if now >= self._next_progress:
-            self._next_progress = now + self._plan.progress_interval_s
-            self._report(now)
+        name_unscheduled(self._lanes, self._plan.query.group, now)
+        if now >= self._publisher.next_report:
+            self._publisher.report(now)
         overdue = self._plan.drain_timeout_s + STOP_SLACK_S
-        if self._stopping_since is not None and now - self._stopping_since > overdue and not self._cancelled_late:
+        if self._ending_since is not None and now - self._ending_since > overdue and not self._cancelled_late:
             self._cancelled_late = True
             for lane in self._lanes:
                 if lane.state != "ended":
@@ -402,49 +345,22 @@ class Supervisor:
                 "lane %d: process %d on %s has been silent for its session timeout, and is taken for lost",
                 *(lane.lane, silent.hello.pid, silent.hello.host),
             )
-        ending = self._stopping_since is not None or self._work_is_done
-        if lane.end is not None and not lane.predecessors and not ending:
+        if lane.end is not None and not lane.predecessors and self._ending_since is None:
             lane.enter("running", now)
             lane.end.send("go")
 
-    def _name_unscheduled(self, now: float) -> None:
-        late = [
-            lane
-            for lane in self._lanes
-            if lane.state == "launching" and not lane.warned and now - lane.since > UNSCHEDULED_WARNING_S
-        ]
-        for lane in late:
-            lane.warned = True
-        if late:
-            logger.warning(
-                "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
-                *(", ".join(str(lane.lane) for lane in late), self._plan.query.group, UNSCHEDULED_WARNING_S),
-            )
 
-    # What others see.
-
-    def _report(self, now: float) -> None:
-        merged = Snapshot()
-        for lane in self._lanes:
-            merged = merged.merge(lane.total)
-        lanes = [lane.status.to_dict() for lane in self._lanes]
-        self._progress.append(self._reporter.report(merged, lanes, now, time.time()))
-
-    def _publish(self, *, active: bool = True) -> None:
-        self.view = View(
-            active=active,
-            message=self._message(active=active),
-            lag=self._reporter.lag,
-            lanes=tuple(lane.status for lane in self._lanes),
-            snapshots=tuple(lane.total for lane in self._lanes),
-            progress=tuple(self._progress),
-            error=None if active else self._error,
+def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
+    """Logs, once a launch, which lanes still have no task slot."""
+    late = [
+        lane
+        for lane in lanes
+        if lane.state == "launching" and not lane.warned and now - lane.since > UNSCHEDULED_WARNING_S
+    ]
+    for lane in late:
+        lane.warned = True
+    if late:
+        logger.warning(
+            "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
+            *(", ".join(str(lane.lane) for lane in late), group, UNSCHEDULED_WARNING_S),
         )
-
-    def _message(self, *, active: bool) -> str:
-        if not active:
-            return "Stopped" if self._error is None else f"Terminated with exception: {self._error}"
-        if self._stopping_since is not None:
-            return "Stopping lanes"
-        running = sum(lane.state == "running" for lane in self._lanes)
-        return f"{running} of {len(self._lanes)} lanes running"

@@ -50,6 +50,14 @@ def test_a_partition_between_two_lanes_keeps_what_was_known() -> None:
     assert reporter.lag == 0
 
 
+def test_the_log_ends_of_the_start_count_until_lanes_know_newer_ones() -> None:
+    reporter = ProgressReporter(QUERY, {("flights", 0): 50})
+    reporter.note_committed({("flights", 0): 20})
+    assert reporter.lag == 30
+    reporter.note(Snapshot(partitions=(partition(0, 20, 60),)))
+    assert reporter.lag == 40
+
+
 def test_nothing_known_is_no_lag_and_not_zero() -> None:
     assert ProgressReporter(QUERY).lag is None
 

@@ -17,10 +17,11 @@ from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Hello, LaneEnd
 from keylane.spark.jobs import JobFailure
 from keylane.spark.outcome import LaneFailure, LaneOutcome
+from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName
 from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits
-from keylane.spark.supervisor import LanePlan, Supervisor
+from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,6 +87,7 @@ PLAN = LanePlan(
     query=QueryName("id", "run", None, "g", ("t",)),
     lanes=2,
     cargo=b"",
+    log_ends={},
     ending_offsets=None,
     lane_settings=lambda lane: {"group.instance.id": f"lane-{lane}"},
     limits=RestartLimits(max_failures=2),

@@ -1,0 +1,51 @@
+"""What a query is to run (`LanePlan`), and what its supervisor needs of Spark for it (`LaneJobs`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from keylane.spark.jobs import JobResult
+    from keylane.spark.progress import QueryName
+    from keylane.spark.restarts import RestartLimits
+
+
+class LaneJobs(Protocol):
+    """What the supervisor needs of Spark."""
+
+    def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None: ...
+    def cancel(self, lane: int) -> None: ...
+    def executor_of(self, lane: int) -> str | None: ...
+    def join(self, timeout_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """What the query is to run."""
+
+    query: QueryName
+    lanes: int
+    cargo: bytes
+    """The pipeline, from `shipping.pack`."""
+    log_ends: Mapping[tuple[str, int], int]
+    """The log ends when the query began: what progress starts from."""
+    ending_offsets: Mapping[tuple[str, int], int] | None
+    """The trigger `availableNow`: where lanes stop. None: they run until they are stopped."""
+    lane_settings: Callable[[int], Mapping[str, Any]]
+    """Client settings of one lane: its group instance id."""
+    limits: RestartLimits
+    drain_timeout_s: float
+    session_timeout_s: float
+    progress_interval_s: float
+    recent_progress: int
+    """How many progress events are kept."""
+    prepare: Callable[[Callable[[], bool]], None]
+    """Runs before the first lane, in the supervisor's thread, and raises what the query shall fail with. It is given a
+    function that tells whether the query is to stop."""
+    committed: Callable[[], Mapping[tuple[str, int], int]]
+    """Asks the broker for the group's committed offsets, once all lanes have ended."""
+    closed: Callable[[], None]
+    """Runs at the end, when no lane's process of this query is left."""

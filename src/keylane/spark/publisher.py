@@ -1,0 +1,81 @@
+"""What other threads see of a query: one immutable `View`, replaced as a whole, with the progress so far."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keylane.engine.snapshot import Snapshot
+from keylane.spark.progress import ProgressReporter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keylane.spark.lane_record import LaneRecord, LaneStatus
+    from keylane.spark.plan import LanePlan
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The query as other threads see it."""
+
+    active: bool = True
+    message: str = "Starting lanes"
+    lag: int | None = None
+    lanes: tuple[LaneStatus, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+    progress: tuple[dict[str, Any], ...] = ()
+    error: BaseException | None = None
+
+
+class Publisher:
+    """Makes views and progress of the lanes. Owned by the supervisor's thread; `view` may be read by any."""
+
+    def __init__(self, plan: LanePlan, lanes: Sequence[LaneRecord]) -> None:
+        self.view = View()
+        self.next_report = time.monotonic() + plan.progress_interval_s
+        self._interval_s = plan.progress_interval_s
+        self._lanes = lanes
+        self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
+        self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
+
+    def note(self, snapshot: Snapshot) -> None:
+        """The last snapshot of a lane whose job has ended: its offsets outlive it."""
+        self._reporter.note(snapshot)
+
+    def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
+        """What the broker says that the group has committed."""
+        self._reporter.note_committed(committed)
+
+    def report(self, now: float) -> None:
+        """Adds a progress, and sets when the next one is due."""
+        self.next_report = now + self._interval_s
+        merged = Snapshot()
+        for lane in self._lanes:
+            merged = merged.merge(lane.total)
+        lanes = [lane.status.to_dict() for lane in self._lanes]
+        self._progress.append(self._reporter.report(merged, lanes, now, time.time()))
+
+    def publish(self, *, ending: bool) -> None:
+        """A view of a query that runs."""
+        running = sum(lane.state == "running" for lane in self._lanes)
+        message = "Stopping lanes" if ending else f"{running} of {len(self._lanes)} lanes running"
+        self.view = self._view(message, active=True, error=None)
+
+    def publish_end(self, error: BaseException | None) -> None:
+        """The last view."""
+        message = "Stopped" if error is None else f"Terminated with exception: {error}"
+        self.view = self._view(message, active=False, error=error)
+
+    def _view(self, message: str, *, active: bool, error: BaseException | None) -> View:
+        return View(
+            active=active,
+            message=message,
+            lag=self._reporter.lag,
+            lanes=tuple(lane.status for lane in self._lanes),
+            snapshots=tuple(lane.total for lane in self._lanes),
+            progress=tuple(self._progress),
+            error=error,
+        )
