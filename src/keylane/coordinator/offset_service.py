@@ -159,7 +159,7 @@ class OffsetService:
         count = self._partition_count(topic) or 0
         if min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
             return FetchedTopic(topic, columns, None)
-        # What does not exist has offset -1 and its error (S1), where Apache Kafka today has none: "nothing committed yet"
+        # What does not exist has offset -1 and its error (S1), where Apache Kafka today has none: "not committed yet"
         # and "no such partition" are told apart. librdkafka hands it on at once, for that partition alone.
         errors = [codes.NONE if 0 <= p < count else codes.UNKNOWN_TOPIC_OR_PARTITION for p in partitions]
         return FetchedTopic(topic, columns, errors)
