@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumer_stage import Stage, until
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.testing.ledger import Ledger
 from keylane.testing.outputs import Outputs, source_of
+from keylane.testing.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

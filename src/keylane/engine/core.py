@@ -135,7 +135,7 @@ class Core:
             assignment.may_start = self.phase is Phase.RUNNING
             self._assignments[name] = assignment
             self._lose(assignment, start.log_start)
-        self._poll_bound.partitions = len(self._assignments)
+        self._assignments_changed()
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """Records of one partition, in offset order. Those of an earlier epoch are dropped."""
@@ -238,6 +238,8 @@ class Core:
         bound = self._commits.bound
         fatal = self._commits.answered(entries, problems, now)
         self._uncommitted = self._uncommitted or bool(problems)
+        if self._ending is not None:
+            self._ending.changed()
         if fatal is not None:
             self.fail(PeerError(f"commits of group {self._pipeline.group_id!r} are refused: {fatal.text}"), now)
         if self._commits.bound is not bound:
@@ -455,8 +457,13 @@ class Core:
             self._buffered -= assignment.tracker.pending
             self._poll_bound.forget(assignment)
             del self._assignments[assignment.name]
-        self._poll_bound.partitions = len(self._assignments)
+        self._assignments_changed()
         self._dispatcher.retries.forget_closed()
+
+    def _assignments_changed(self) -> None:
+        self._poll_bound.partitions = len(self._assignments)
+        if self._ending is not None:
+            self._ending.changed()
 
     def _answer_revokes(self, plan: Plan, now: float) -> None:
         for revoke in list(self._revokes):
@@ -472,7 +479,9 @@ class Core:
                 )
             plan.cancel = plan.cancel or bool(busy)
             open_ones = [one for one in revoke.assignments if one.wanted]
-            plan.revoked.append(RevokeAnswer(revoke.token, self._commits.entries(open_ones)))
+            # Once finished, the last commit was acknowledged, or did not get through: then neither would this one.
+            entries = [] if self.phase is Phase.FINISHED else self._commits.entries(open_ones)
+            plan.revoked.append(RevokeAnswer(revoke.token, entries))
             self._forget(open_ones)
             self._revokes.remove(revoke)
 

@@ -20,7 +20,7 @@ ASK_EVERY_S = 0.5
 class Ending:
     """The ending offsets of a run, and which of them the group has reached."""
 
-    __slots__ = ("_ask_at", "_asking", "_check_at", "_offsets", "_reached")
+    __slots__ = ("_ask_at", "_asking", "_check_at", "_is_new", "_offsets", "_reached")
 
     def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
         self._offsets = dict(offsets)
@@ -28,6 +28,8 @@ class Ending:
         self._asking = False
         self._ask_at = float("-inf")
         self._check_at: float | None = None
+        self._is_new = True
+        """Whether something may have changed since `is_reached` looked: with many partitions, looking costs."""
 
     def of(self, topic: str, partition: int) -> int | None:
         return self._offsets.get((topic, partition))
@@ -35,13 +37,21 @@ class Ending:
     def committed(self, offsets: Mapping[tuple[str, int], int | None], now: float) -> None:
         """The broker's answer: what the group has committed (None: nothing)."""
         self._asking = False
+        self._is_new = True
         self._ask_at = now + ASK_EVERY_S
         for name, offset in offsets.items():
             if offset is not None and offset >= self._offsets[name]:
                 self._reached.add(name)
 
+    def changed(self) -> None:
+        """A commit of ours was acknowledged, or partitions came or went."""
+        self._is_new = True
+
     def is_reached(self, assignments: Mapping[tuple[str, int], Assignment]) -> bool:
         """Whether the group's committed offsets have reached every ending offset, as far as is known."""
+        if not self._is_new:
+            return False
+        self._is_new = False
         return all(name in self._reached or self._is_ours(name, assignments) for name in self._offsets)
 
     def ask(self, assignments: Mapping[tuple[str, int], Assignment], now: float) -> list[tuple[str, int]]:
@@ -49,9 +59,9 @@ class Ending:
         self._check_at = None
         if self._asking:
             return []
-        waiting = [name for name in self._offsets if name not in self._reached and not self._is_ours(name, assignments)]
-        if any(name in assignments for name in waiting):
+        if any(name in self._offsets and not self._is_ours(name, assignments) for name in assignments):
             return []
+        waiting = [name for name in self._offsets if name not in self._reached and not self._is_ours(name, assignments)]
         if now < self._ask_at:
             self._check_at = self._ask_at
             return []

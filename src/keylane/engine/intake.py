@@ -102,6 +102,7 @@ class Intake:
         self._requests.put((self._ask_committed, names))
 
     def close(self) -> None:
+        self._consumer.interrupt()
         self._requests.put((self._close, None))
 
     # --- the intake thread ---
@@ -179,6 +180,7 @@ class Intake:
             raise InternalError(text) from None
         if not entries:
             return
+        # A commit that is on its way was sent before, on the same connection; the broker applies this one after it.
         problems = self._consumer.commit_now(entries)
         again = [entry for entry in entries if (found := problems.get(entry.name)) and found.metadata_too_large]
         self._report(CommitAnswered(entries, problems))

@@ -81,6 +81,9 @@ class ConsumerPort(Protocol):
     def log_ends(self) -> Mapping[TopicPartition, int]:
         """The assigned partitions' high watermarks as last seen."""
 
+    def interrupt(self) -> None:
+        """Any thread: the consumer will be closed; end what waits inside `poll` for a broker."""
+
     def close(self) -> None:
         """Leave the group."""
 

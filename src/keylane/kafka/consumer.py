@@ -227,6 +227,9 @@ class KafkaConsumer:
                 ends[name] = high
         return ends
 
+    def interrupt(self) -> None:
+        self._closing.set()
+
     def close(self) -> None:
         self._closing.set()
         self._consumer.close()
@@ -373,6 +376,8 @@ class KafkaConsumer:
         self._wait_to_ask_again(give_up_at, f"{what} cannot be read: {describe(error)}")
 
     def _wait_to_ask_again(self, give_up_at: float, text: str) -> None:
+        if self._closing.is_set():
+            raise BrokerUnavailableError(f"{text}; closed while waiting for the broker at {self._servers!r}")
         if monotonic() >= give_up_at:
             raise BrokerUnavailableError(
                 f"{text}; gave up after {RESOLVE_S:.0f} s; check the broker at {self._servers!r}"

@@ -9,6 +9,7 @@ out. Foreign exceptions are mapped here and nowhere else.
 from __future__ import annotations
 
 import logging
+import re
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ logger = logging.getLogger("keylane.kafka")
 
 REPEAT_AFTER_S = 30.0
 """An error that goes on is logged again after this long."""
+
+_NUMBERS = re.compile(r"\d+")
+"""What differs between two lines that say the same."""
 
 PARTITION_END = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
@@ -92,6 +96,37 @@ def commit_problem(error: KafkaError) -> CommitProblem:
     )
 
 
+class Repeats:
+    """Says what was logged lately. Thread safety: good enough for logging, from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[object, float] = {}
+
+    def is_new(self, what: object) -> bool:
+        """Whether `what` was not asked about within the last `REPEAT_AFTER_S`."""
+        now = self._clock()
+        if now - self._logged.get(what, -REPEAT_AFTER_S) < REPEAT_AFTER_S:
+            return False
+        self._logged[what] = now
+        return True
+
+
+class ClientLog:
+    """Where librdkafka's own lines go: `logging` under `keylane.kafka`, but not the same one again and again.
+
+    A client whose broker is away tries to connect ten times a second, and says so each time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._repeats = Repeats(clock)
+
+    def log(self, level: int, form: str, *arguments: object) -> None:
+        """What confluent-kafka calls: a facility, the client's name, and the text."""
+        if self._repeats.is_new(_NUMBERS.sub("", form % arguments)):
+            logger.log(level, form, *arguments)
+
+
 class Faults:
     """Decides what an error that the client reports means: it is logged once, or remembered as the consumer's end.
 
@@ -99,8 +134,7 @@ class Faults:
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._logged: dict[int, float] = {}
+        self._repeats = Repeats(clock)
         self.failure: BaseException | None = None
         self.last: str | None = None
         """The last error's description, for messages about a broker that does not answer."""
@@ -111,9 +145,7 @@ class Faults:
         if error.fatal() or error.code() in REFUSED:
             self.failure = self.failure or PeerError(f"the Kafka client cannot go on: {self.last}")
             return
-        now = self._clock()
-        if now - self._logged.get(error.code(), -REPEAT_AFTER_S) >= REPEAT_AFTER_S:
-            self._logged[error.code()] = now
+        if self._repeats.is_new(error.code()):
             logger.warning("%s (will be tried again)", self.last)
 
     def raise_failure(self) -> None:

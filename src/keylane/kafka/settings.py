@@ -6,13 +6,12 @@ keylane needs for tracking is set here and nowhere else (`keylane.options` refus
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
+
+from keylane.kafka.faults import ClientLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-logger = logging.getLogger("keylane.kafka")
 
 CONSUMER_ONLY = frozenset(
     {
@@ -100,13 +99,13 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
 def consumer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
     """Settings for the consumer client."""
     ours = {key: value for key, value in kafka.items() if key not in PRODUCER_ONLY}
-    return CONSUMER_DEFAULTS | ours | _identity(client_id) | CONSUMER_FORCED | {"logger": logger}
+    return CONSUMER_DEFAULTS | ours | _identity(client_id) | CONSUMER_FORCED | {"logger": ClientLog()}
 
 
 def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
     """Settings for the producer client: idempotent unless the pipeline says otherwise."""
     ours = {key: value for key, value in kafka.items() if key not in CONSUMER_ONLY}
-    return PRODUCER_DEFAULTS | ours | _identity(client_id) | {"logger": logger}
+    return PRODUCER_DEFAULTS | ours | _identity(client_id) | {"logger": ClientLog()}
 
 
 def is_cooperative(kafka: Mapping[str, Any]) -> bool:

@@ -154,6 +154,9 @@ class FakeConsumer:
     def log_ends(self) -> Mapping[TopicPartition, int]:
         return {name: len(self._broker.logs[name]) for name in self.positions}
 
+    def interrupt(self) -> None:
+        """Nothing here waits for a broker."""
+
     def close(self) -> None:
         self._revoke(list(self.positions))
         self.closed = True

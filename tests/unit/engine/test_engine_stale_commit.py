@@ -56,6 +56,9 @@ class RevokesInItsFirstPoll:
         self.sent.append([(one.name, one.offset) for one in offsets])
         return {}
 
+    def interrupt(self) -> None:
+        pass
+
     def log_ends(self) -> dict[TopicPartition, int]:
         return {}
 

@@ -1,4 +1,8 @@
-"""What the consumer tests share: a broker's topics, filled and read by other code than what is tested."""
+"""`Stage` and `Member`: topics on a real broker, and consumers in processes of their own, for tests of pipelines.
+
+The idea: what a test fills, reads and asks the broker goes through other code than what it tests, and a consumer that
+is to be killed is a process (`python -m keylane.testing.member`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import keylane as kl
@@ -95,18 +98,19 @@ class Stage:
         return consumer.snapshot()
 
 
-class Child:
-    """A `consumer_child` process."""
+class Member:
+    """A consumer in a process of its own (`keylane.testing.member` says what it takes)."""
 
     def __init__(self, **options: Any) -> None:
         chosen = {"ordering": "key", "slow": [], "hold_s": 0, "work_s": 0.002} | options
-        command = [sys.executable, str(Path(__file__).with_name("consumer_child.py")), json.dumps(chosen)]
+        command = [sys.executable, "-m", "keylane.testing.member", json.dumps(chosen)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
     @property
-    def member(self) -> str:
+    def name(self) -> str:
+        """What it calls itself in the ledger."""
         return str(self.process.pid)
 
     def kill(self) -> None:

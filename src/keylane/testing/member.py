@@ -1,4 +1,9 @@
-"""A consumer in a process of its own, for tests that kill it: one pipeline, noting each record in a ledger."""
+"""`python -m keylane.testing.member OPTIONS`: a consumer in a process of its own, for tests that kill it.
+
+It runs one pipeline to the end of its topic and notes each record in a `Ledger`. OPTIONS is a JSON object: kafka
+(librdkafka settings), topic, ordering, ledger (a path), work_s (how long a record takes), slow (offsets that take
+hold_s). It says `ready` when it starts, and `processed N` in the end.
+"""
 
 from __future__ import annotations
 
