@@ -30,12 +30,13 @@ def filled(stage: Stage) -> None:
 
 @pytest.mark.parametrize("ordering", ["key", "unordered"])
 def test_after_a_sigkill_only_what_no_acknowledged_commit_covers_runs_again(tmp_path: Path, ordering: str) -> None:
-    with BrokerProcess(tmp_path / "data") as broker:
+    # Until its session times out, the killed member keeps the next one waiting.
+    with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, ordering)
         filled(stage)
         ledger = Ledger(tmp_path / "ledger")
         options = {
-            "kafka": stage.kafka,
+            "kafka": stage.kafka | {"session.timeout.ms": 1_500},
             "topic": stage.topic,
             "ledger": str(ledger.path),
             "ordering": ordering,
@@ -111,10 +112,12 @@ def test_closing_while_the_broker_is_away_ends_within_its_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keylane.engine.core.FINAL_COMMIT_S", 1.0)
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, "away")
         filled(stage)
-        with kl.ParallelConsumer(stage.pipeline(lambda _: None, commit_interval_ms=60_000)) as consumer:
+        kafka = stage.kafka | {"session.timeout.ms": 1_500}  # leaving waits as long for the coordinator
+        pipeline = stage.pipeline(lambda _: None, commit_interval_ms=60_000, kafka=kafka)
+        with kl.ParallelConsumer(pipeline) as consumer:
             thread = threading.Thread(target=consumer.run)
             thread.start()
             until(lambda: consumer.snapshot().processed == RECORDS, "all are through")
