@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.demo.observer import ToDo
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.standing import Standing, group_standing
@@ -55,10 +56,7 @@ class Cluster:
         """Where the group stands, by partition."""
         return group_standing(self._admin, group, [topic])
 
-    def lag(self, group: str, topic: str) -> int:
-        """Log ends less committed offsets, over all partitions."""
-        return sum(one.lag for one in self.standing(group, topic))
-
-    def incomplete(self, group: str, topic: str) -> int:
-        """Records still to be processed: the lag, less what the group's offset maps have complete."""
-        return sum(one.incomplete for one in self.standing(group, topic))
+    def to_do(self, group: str, topic: str) -> ToDo:
+        """What the group has still to do, over all partitions."""
+        standing = self.standing(group, topic)
+        return ToDo(sum(one.lag for one in standing), sum(one.incomplete for one in standing))

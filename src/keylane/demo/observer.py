@@ -1,11 +1,11 @@
-"""Watches a run from outside: the service's own counts, and the group's lag by another client, over time."""
+"""Watches a run from outside: the service's own counts, and the group's offsets by another client, over time."""
 
 from __future__ import annotations
 
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import KeylaneError
 
@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 INTERVAL_S = 0.2
 """Between two looks at the service (one small HTTP request)."""
 
-LAG_EVERY = 3
+OFFSETS_EVERY = 3
 """Looks between two at the group's offsets, which cost the broker more."""
+
+
+class ToDo(NamedTuple):
+    """Over all partitions of the topic."""
+
+    lag: int
+    """Log ends less committed offsets."""
+    incomplete: int
+    """The same, less what the offset maps have complete above the committed offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,8 @@ class Sample:
     """Requests the service holds."""
     answered: int
     """Requests it has answered since it started."""
-    lag: int | None
-    """Log ends less committed offsets over all partitions; None while the group has no answer."""
+    to_do: ToDo
+    """What the group had still to do at the last look at its offsets."""
 
 
 class Observer:
@@ -45,11 +54,11 @@ class Observer:
     def __init__(
         self,
         stats: Callable[[], ServiceStats],
-        lag: Callable[[], int],
+        to_do: Callable[[], ToDo],
         on_sample: Callable[[Sample], None],
         before_look: Callable[[], None] = lambda: None,
     ) -> None:
-        self._stats, self._lag, self._on_sample = stats, lag, on_sample
+        self._stats, self._to_do, self._on_sample = stats, to_do, on_sample
         self._before_look = before_look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keylane-demo-observer", daemon=True)
@@ -68,17 +77,17 @@ class Observer:
 
     def _run(self) -> None:
         started = time.monotonic()
-        looks, lag = 0, None
+        looks, to_do = 0, None
         while True:
             self._before_look()
             try:
-                if looks % LAG_EVERY == 0:
-                    lag = self._lag()
+                if to_do is None or looks % OFFSETS_EVERY == 0:
+                    to_do = self._to_do()
                 stats = self._stats()
             except KeylaneError:
                 self.failed_looks += 1
             else:
-                sample = Sample(time.monotonic() - started, stats.in_flight, stats.total, lag)
+                sample = Sample(time.monotonic() - started, stats.in_flight, stats.total, to_do)
                 self.samples.append(sample)
                 self._on_sample(sample)
             looks += 1

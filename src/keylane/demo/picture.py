@@ -1,4 +1,4 @@
-"""The run over time as a PNG: throughput, requests in flight, and lag, one above the other on one time axis."""
+"""The run over time as a PNG: throughput, requests in flight, and what is left, above each other on one time axis."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def save_picture(path: Path, samples: Sequence[Sample], *, title: str, subtitle:
     _panel(axes[0], *_throughput(samples), BLUE, "records a second")
     seconds = [sample.seconds for sample in samples]
     _panel(axes[1], seconds, [sample.in_flight for sample in samples], ORANGE, "requests in flight at the service")
-    lags = [(sample.seconds, sample.lag) for sample in samples if sample.lag is not None]
-    _panel(axes[2], [at for at, _ in lags], [lag for _, lag in lags], GREEN, "lag: log end less committed offset")
+    lags = [sample.to_do.lag for sample in samples]
+    _panel(axes[2], seconds, [sample.to_do.incomplete for sample in samples], GREEN, "records left, by the offset maps")
+    axes[2].plot(seconds, lags, color=INK, linewidth=1.2, linestyle=(0, (2, 2)), alpha=0.8)
+    axes[2].set_ylim(0, max([*lags, 1]) * 1.18)
+    axes[2].set_title("lag: log end less committed offset (dashed)", loc="right", fontsize=9, color=INK, pad=5)
     axes[2].set_xlabel("seconds", color=INK, fontsize=9)
     axes[2].set_xlim(0, max(seconds, default=1.0) or 1.0)
     figure.savefig(path, facecolor=PAPER)

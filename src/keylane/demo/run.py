@@ -89,7 +89,7 @@ class _Demo:
         spark = self._start_spark() if self._options.spark else None
         samples, processed, seconds = self._process(cluster, service, spark)
         peak = service.stats().peak_in_flight
-        lag = cluster.lag(self._folder.state.group, TOPIC)
+        lag = cluster.to_do(self._folder.state.group, TOPIC).lag
         verdict = self._verify(cluster)
         delays, parquet = self._summarise(cluster, spark)
         mode = f"{self._options.lanes} Spark lanes on {self._options.spark_master}" if spark else "in one process"
@@ -186,24 +186,24 @@ class _Demo:
         options, state = self._options, self._folder.state
         backend: Backend = InProcess() if spark is None else OnLanes(spark, options.lanes)
         pipeline = self._pipeline(cluster, service, 1 if spark is None else options.lanes)
-        to_do = cluster.incomplete(state.group, TOPIC)
+        to_do = cluster.to_do(state.group, TOPIC).incomplete
         where = "in this process" if spark is None else f"on {options.lanes} Spark lanes"
         with self._step(f"Asking for the weather, {ORDER_WORDS[options.ordering]}, {where}", to_do) as step:
 
             def show(sample: Sample) -> None:
-                lag = "" if sample.lag is None else f", lag {sample.lag:,}"
-                note = f"{sample.in_flight} in flight, {rate(observer.samples):,.0f}/s{lag}"
+                speed = f"{rate(observer.samples):,.0f}/s"
+                note = f"{sample.in_flight} in flight, {speed}, lag {sample.to_do.lag:,}"
                 step.update(min(sample.answered, to_do), note)
 
             look = self._guard.look if self._guard is not None else lambda: None
-            observer = Observer(service.stats, lambda: cluster.lag(state.group, TOPIC), show, look)
+            observer = Observer(service.stats, lambda: cluster.to_do(state.group, TOPIC), show, look)
             started = time.monotonic()
             with observer:
                 backend.run(pipeline, self._stop)
                 seconds = time.monotonic() - started
             if self._guard is not None:
                 self._guard.raise_failure()
-        return observer.samples, to_do - cluster.incomplete(state.group, TOPIC), seconds
+        return observer.samples, to_do - cluster.to_do(state.group, TOPIC).incomplete, seconds
 
     def _pipeline(self, cluster: Cluster, service: ServiceProcess, consumers: int) -> Pipeline:
         from keylane.demo.pipeline import flights_pipeline

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keylane.demo.delays import Delay, delay_table, delays_of, kind_of, write_parquet
 from keylane.demo.extras import require
-from keylane.demo.observer import Observer, Sample, rate
+from keylane.demo.observer import Observer, Sample, ToDo, rate
 from keylane.demo.picture import save_picture
 from keylane.demo.rows import COLUMNS, READINGS, row_of
 from keylane.demo.service_process import ServiceStats
@@ -85,15 +85,18 @@ def test_a_record_becomes_a_row_that_parquet_takes(tmp_path: Path) -> None:
     assert (second["source"], second["has_weather"], second["weather_temp"]) == ("", False, None)
 
 
+LEFT = ToDo(9, 5)
+
+
 def test_the_rate_is_over_the_last_seconds_only() -> None:
-    samples = [Sample(0.0, 0, 0, None), Sample(1.0, 1, 100, 9), Sample(3.0, 1, 700, 5)]
+    samples = [Sample(0.0, 0, 0, LEFT), Sample(1.0, 1, 100, LEFT), Sample(3.0, 1, 700, LEFT)]
     assert rate([]) == rate(samples[:1]) == 0.0
     assert rate(samples) == 300.0
     assert rate(samples, over_s=10) == pytest.approx(700 / 3)
 
 
 def test_the_observer_samples_counts_and_lag_and_survives_a_look_that_fails() -> None:
-    looks, seen = iter([3, 2, 1]), []
+    looks, seen = iter([ToDo(3, 2), ToDo(2, 1), ToDo(1, 0)]), []
     calls, enough = itertools.count(1), threading.Event()
 
     def stats() -> ServiceStats:
@@ -109,15 +112,15 @@ def test_the_observer_samples_counts_and_lag_and_survives_a_look_that_fails() ->
 
     with Observer(stats, lambda: next(looks), on_sample) as observer:
         assert enough.wait(10)
-    assert [(s.in_flight, s.answered, s.lag) for s in seen[:3]] == [(5, 1, 3), (5, 3, 3), (5, 4, 2)]
+    assert [(s.in_flight, s.answered, s.to_do) for s in seen[:3]] == [(5, 1, (3, 2)), (5, 3, (3, 2)), (5, 4, (2, 1))]
     assert observer.failed_looks == 1
     assert observer.samples[:3] == seen[:3]
 
 
-RISING = [Sample(t / 5, t, t * t, 99 - t) for t in range(99)]
+RISING = [Sample(t / 5, t, t * t, ToDo(99, 99 - t)) for t in range(99)]
 
 
-@pytest.mark.parametrize("samples", [[], [Sample(0.1, 1, 1, None)], RISING])
+@pytest.mark.parametrize("samples", [[], [Sample(0.1, 1, 1, LEFT)], RISING])
 def test_the_picture_is_a_modest_png(tmp_path: Path, samples: list[Sample]) -> None:
     save_picture(tmp_path / "p.png", samples, title="t", subtitle="s")
     assert matplotlib.image.imread(tmp_path / "p.png").shape[:2] == (660, 960)
