@@ -38,7 +38,7 @@ class Sample:
     seconds: float
     """Since the observer started."""
     in_flight: int
-    """Requests the service holds."""
+    """The most requests that the service held at once since the look before."""
     answered: int
     """Requests it has answered since it started."""
     to_do: ToDo
@@ -87,7 +87,7 @@ class Observer:
             except KeylaneError:
                 self.failed_looks += 1
             else:
-                sample = Sample(time.monotonic() - started, stats.in_flight, stats.total, to_do)
+                sample = Sample(time.monotonic() - started, stats.recent_peak, stats.total, to_do)
                 self.samples.append(sample)
                 self._on_sample(sample)
             looks += 1

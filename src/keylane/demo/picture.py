@@ -33,7 +33,9 @@ def save_picture(path: Path, samples: Sequence[Sample], *, title: str, subtitle:
     figure.subplots_adjust(left=0.075, right=0.975, top=0.855, bottom=0.075, hspace=0.28)
     _panel(axes[0], *_throughput(samples), BLUE, "records a second")
     seconds = [sample.seconds for sample in samples]
-    _panel(axes[1], seconds, [sample.in_flight for sample in samples], ORANGE, "requests in flight at the service")
+    _panel(
+        axes[1], seconds, [sample.in_flight for sample in samples], ORANGE, "requests in flight at the service (peaks)"
+    )
     lags = [sample.to_do.lag for sample in samples]
     _panel(axes[2], seconds, [sample.to_do.incomplete for sample in samples], GREEN, "records left, by the offset maps")
     axes[2].plot(seconds, lags, color=INK, linewidth=1.2, linestyle=(0, (2, 2)), alpha=0.8)

@@ -33,6 +33,8 @@ class Stats:
 
     in_flight: int = 0
     peak_in_flight: int = 0
+    recent_peak: int = 0
+    """The peak since the last `GET /stats`: requests come and go many times between two looks."""
     total: int = 0
     """Requests answered."""
 
@@ -54,6 +56,7 @@ class WeatherService:
     async def weather(self, request: web.Request) -> web.Response:
         stats = self.stats
         stats.in_flight += 1
+        stats.recent_peak = max(stats.recent_peak, stats.in_flight)
         stats.peak_in_flight = max(stats.peak_in_flight, stats.in_flight)
         try:
             await asyncio.sleep(self._latency_s)
@@ -67,7 +70,9 @@ class WeatherService:
             stats.total += 1
 
     async def show_stats(self, _request: web.Request) -> web.Response:
-        return web.json_response(asdict(self.stats))
+        told = asdict(self.stats)
+        self.stats.recent_peak = self.stats.in_flight
+        return web.json_response(told)
 
 
 async def serve(listener: socket.socket, service: WeatherService, stop: asyncio.Event) -> None:

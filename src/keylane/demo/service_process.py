@@ -31,6 +31,7 @@ class ServiceStats(NamedTuple):
 
     in_flight: int
     peak_in_flight: int
+    recent_peak: int
     total: int
 
 

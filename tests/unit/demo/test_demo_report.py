@@ -103,7 +103,7 @@ def test_the_observer_samples_counts_and_lag_and_survives_a_look_that_fails() ->
         call = next(calls)
         if call == 2:
             raise PeerError("restarting")
-        return ServiceStats(5, 6, call)
+        return ServiceStats(1, 6, 5, call)
 
     def on_sample(sample: Sample) -> None:
         seen.append(sample)

@@ -54,6 +54,8 @@ def test_it_holds_many_at_once_and_says_so(service: ServiceProcess) -> None:
     assert elapsed >= 0.2
     assert after.peak_in_flight >= 100
     assert (after.in_flight, after.total - before.total) == (0, 150)
+    assert after.recent_peak == after.peak_in_flight
+    assert service.stats().recent_peak == 0
 
 
 def test_a_request_that_its_client_gave_up_is_no_longer_counted(service: ServiceProcess) -> None:
