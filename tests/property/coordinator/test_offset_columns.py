@@ -1,0 +1,111 @@
+"""The columns of committed offsets against a dictionary; and what an entry costs."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.offsets import OffsetStore
+from keylane.coordinator.records import OffsetValue
+
+PARTITION = st.integers(0, 12) | st.integers(0, 2**31 - 1)
+VALUE = st.builds(
+    OffsetValue,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.sampled_from(["", "m", "long " * 40]),
+    st.integers(0, 2**62),
+    st.sampled_from([-1, -1, 2**62]),
+)
+MAX_BYTES_AN_ENTRY = 64
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> tuple[TopicCommit, int, int]:
+    start = draw(st.integers(0, 8))
+    partitions = draw(st.lists(PARTITION, min_size=1, max_size=6) | st.just(list(range(start, start + 5))))
+    values = draw(st.lists(VALUE, min_size=len(partitions), max_size=len(partitions)))
+    metadata = [value.metadata for value in values]
+    commit = TopicCommit(
+        "t",
+        partitions,
+        [value.offset for value in values],
+        [value.leader_epoch for value in values],
+        metadata if any(metadata) else None,
+    )
+    return commit, draw(st.integers(0, 2**62)), draw(st.sampled_from([-1, 2**62]))
+
+
+@given(st.lists(commits() | st.tuples(PARTITION, VALUE) | PARTITION, max_size=30))
+def test_columns_are_a_dictionary(steps: list[tuple[TopicCommit, int, int] | tuple[int, OffsetValue] | int]) -> None:
+    """Commits, replayed records and tombstones in any order; partitions dense, sparse, repeated."""
+    store = OffsetStore()
+    model: dict[int, OffsetValue] = {}
+    for step in steps:
+        if isinstance(step, int):
+            store.remove("g", "t", step)
+            model.pop(step, None)
+        elif len(step) == 2:
+            store.put("g", "t", *step)
+            model[step[0]] = step[1]
+        else:
+            commit, timestamp, expires = step
+            store.apply("g", [commit], timestamp, expires)
+            for row, partition in enumerate(commit.partitions):
+                text = commit.metadata[row] if commit.metadata else ""
+                model[partition] = OffsetValue(commit.offsets[row], commit.leader_epochs[row], text, timestamp, expires)
+        assert len(store) == len(model)
+        assert ("g" in store) is bool(model)
+    assert {p: store.get("g", "t", p) for p in model} == model
+    everything = dict(store.fetch_all("g"))
+    assert list(everything) == (["t"] if model else [])
+    for columns in everything.values():
+        assert list(columns.partitions) == sorted(model)
+        texts = columns.metadata or [""] * len(model)
+        rows = zip(columns.partitions, columns.offsets, columns.leader_epochs, texts, strict=True)
+        assert {p: row for p, *row in rows} == {p: list(value[:3]) for p, value in model.items()}
+    asked = [*model, 13, 2**31 - 1]
+    found = store.fetch("g", "t", asked)
+    missing = OffsetValue(-1)
+    assert list(found.offsets) == [model.get(p, missing).offset for p in asked]
+    assert list(found.leader_epochs) == [model.get(p, missing).leader_epoch for p in asked]
+    assert (found.metadata or [""] * len(asked)) == [model.get(p, missing).metadata for p in asked]
+
+
+@pytest.mark.parametrize(("groups", "topics", "partitions"), [(10, 16, 1_000), (1_600, 1, 100)])
+def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: int) -> None:
+    """S1's requirement, in the shapes of 16 million entries: 160,000 of them here."""
+    numbers = list(range(partitions))
+    topic_names = [f"topic-{number:03d}" for number in range(topics)]
+    group_names = [f"consumer-group-{number:06d}" for number in range(groups)]
+    store = OffsetStore()
+    tracemalloc.start()
+    try:
+        for group in group_names:
+            for topic in topic_names:
+                commit = TopicCommit(topic, numbers, [1 << 40] * partitions, [3] * partitions, None)
+                store.apply(group, [commit], 1_700_000_000_000)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(store) == groups * topics * partitions
+    assert size / len(store) <= MAX_BYTES_AN_ENTRY
+
+
+def test_ended_topics_leave_nothing_behind() -> None:
+    store = OffsetStore()
+    for group in ("a", "b"):
+        for topic in ("x", "y"):
+            store.apply(group, [TopicCommit(topic, [0, 5], [1, 2], [0, 0], ["m", ""])], 1)
+    assert store.topics() == {"x", "y"}
+    assert list(store.entries_of("x")) == [("a", [0, 5]), ("b", [0, 5])]
+    for group, partitions in list(store.entries_of("x")):
+        for partition in partitions:
+            store.remove(group, "x", partition)
+    store.remove("a", "x", 0)
+    assert store.topics() == {"y"}
+    assert (len(store), sorted(store.groups)) == (4, ["a", "b"])

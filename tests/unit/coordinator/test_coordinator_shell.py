@@ -1,0 +1,327 @@
+"""Who is served when: loading, failures, closing; and what the shell makes of commits that are too large."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.broker.config import BrokerConfig
+from keylane.coordinator import codes
+from keylane.coordinator import coordinator as shell
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.journal import SEGMENT_SUFFIX
+from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.offset_service import CommitRequest, CommitResult
+from keylane.coordinator.records import OffsetKey, OffsetValue, decode_key, decode_offset_value, partition_for
+from keylane.errors import DataFolderError
+from keylane.storage.filesystem import StorageError
+from keylane.testing.executor import InlineExecutor
+from keylane.testing.filesystem import SimulatedFileSystem
+from keylane.wire.batches import batches, decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER = "/coordinator"
+NOW_MS = 1_700_000_000_000
+JOIN = JoinRequest(
+    "", None, "c", "/host", 10_000, 10_000, "consumer", (("range", b"s"),), requires_known_member_id=False
+)
+
+
+def make(filesystem: SimulatedFileSystem, executor: Executor | None = None, **options: Any) -> Coordinator:
+    on_load_failure = options.pop("on_load_failure", None)
+    return Coordinator(
+        filesystem=filesystem,
+        folder=FOLDER,
+        executor=executor or InlineExecutor(),
+        options=BrokerConfig(offsets_topic_num_partitions=2, group_initial_rebalance_delay_ms=0, **options),
+        partition_count={"flights": 100}.get,
+        clock=lambda: NOW_MS,
+        on_load_failure=on_load_failure,
+    )
+
+
+def request(offset: int = 5, group: str = "g", **values: Any) -> CommitRequest:
+    return CommitRequest(group, [TopicCommit("flights", [0], [offset], [-1], None)], **values)
+
+
+async def commit(coordinator: Coordinator, wanted: CommitRequest) -> None:
+    result = coordinator.commit(wanted)
+    assert isinstance(result, CommitResult), result
+    assert result.durable is not None
+    await result.durable
+
+
+def offset_of(coordinator: Coordinator, group: str = "g") -> int | tuple[int, ...]:
+    found = coordinator.fetch(group, [("flights", [0])])
+    return found if isinstance(found, int) else tuple(found[0].columns.offsets)
+
+
+class HeldExecutor(Executor):
+    """Does nothing until `release`."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] = []
+        self._is_open = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+
+        if self._is_open:
+            work()
+        else:
+            self._held.append(work)
+        return future
+
+    def release(self) -> None:
+        self._is_open = True
+        for work in self._held:
+            work()
+
+
+async def lived(**options: Any) -> SimulatedFileSystem:
+    """A folder with one commit in it."""
+    filesystem = SimulatedFileSystem()
+    coordinator = make(filesystem, **options)
+    await coordinator.start()
+    await commit(coordinator, request())
+    await coordinator.close()
+    return filesystem
+
+
+def test_nothing_is_known_before_the_journal_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading is an error that clients wait out, never an offset of -1."""
+    monkeypatch.setattr(shell, "START_WAIT_S", 0.01)
+
+    async def check() -> None:
+        executor = HeldExecutor()
+        coordinator = make(await lived(), executor)
+        await coordinator.start()
+        loading = codes.COORDINATOR_LOAD_IN_PROGRESS
+        assert coordinator.fetch("g", None) == loading
+        assert coordinator.commit(request()) == loading
+        assert (await coordinator.join("g", JOIN)).error == loading
+        assert (await coordinator.sync("g", SyncRequest("m", None, 1, None, None, {}))).error == loading
+        assert await coordinator.leave("g", [Leaver("m", None)]) == (loading, ())
+        assert coordinator.describe("g")[0] == loading
+        assert coordinator.list_groups() == (loading, ())
+        assert coordinator.heartbeat("g", "m", None, 1) == codes.NONE, "a session is kept while nobody can tell"
+        executor.release()
+        await coordinator.loaded()
+        assert offset_of(coordinator) == (5,)
+        assert coordinator.heartbeat("g", "m", None, 1) == codes.UNKNOWN_MEMBER_ID
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_damage_that_is_found_late_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(shell, "START_WAIT_S", 0.01)
+
+    async def check() -> None:
+        filesystem = await lived()
+        path = f"{FOLDER}/0000000001{SEGMENT_SUFFIX}"
+        data = bytearray(filesystem.read(path))
+        data[60] ^= 1
+        filesystem.open_append(path).truncate(0)
+        filesystem.open_append(path).write(data)
+        told: list[DataFolderError] = []
+        executor = HeldExecutor()
+        coordinator = make(filesystem, executor, on_load_failure=told.append)
+        await coordinator.start()
+        executor.release()
+        with pytest.raises(DataFolderError, match=path):
+            await coordinator.loaded()
+        await asyncio.sleep(0)
+        assert len(told) == 1
+        assert coordinator.fetch("g", None) == codes.COORDINATOR_NOT_AVAILABLE, "and never 'no offset'"
+        await coordinator.close()
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(check())
+    assert "committed offsets cannot be loaded" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error() -> None:
+    filesystem = SimulatedFileSystem()
+    filesystem.fail_at(1)
+    with pytest.raises(DataFolderError, match=r"/coordinator: .*input/output error"):
+        asyncio.run(make_and_start(filesystem))
+
+
+async def make_and_start(filesystem: SimulatedFileSystem) -> None:
+    await make(filesystem).start()
+
+
+def test_a_commit_larger_than_a_batch_may_be_is_refused_whole() -> None:
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem(), message_max_bytes=300, offset_metadata_max_bytes=4_096)
+        await coordinator.start()
+        await commit(coordinator, request(1))
+        topics = [TopicCommit("flights", [0, 1], [2, 2], [-1, -1], ["", "m" * 300])]
+        assert coordinator.commit(CommitRequest("g", topics)) == codes.INVALID_COMMIT_OFFSET_SIZE
+        assert offset_of(coordinator) == (1,)
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_members_too_large_to_keep() -> None:
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem(), message_max_bytes=300)
+        await coordinator.start()
+        joined = await coordinator.join("g", JOIN)
+        assignment = {joined.member_id: bytes(300)}
+        synced = await coordinator.sync("g", SyncRequest(joined.member_id, None, 1, None, None, assignment))
+        assert synced.error == codes.UNKNOWN_SERVER_ERROR
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_a_broken_disk_refuses_commits_and_still_tells_what_is_durable() -> None:
+    async def check() -> None:
+        filesystem = SimulatedFileSystem()
+        coordinator = make(filesystem)
+        await coordinator.start()
+        await commit(coordinator, request(1))
+        joined = await coordinator.join("members", JOIN)
+        filesystem.fail_at(filesystem.operations + 2)
+        with pytest.raises(StorageError, match=f"{FOLDER}.*restart the broker"):
+            await commit(coordinator, request(2))
+        assert coordinator.commit(request(3)) == codes.KAFKA_STORAGE_ERROR
+        assert offset_of(coordinator) == (1,)
+        sync = SyncRequest(joined.member_id, None, 1, None, None, {joined.member_id: b"all"})
+        assert (await coordinator.sync("members", sync)).error == codes.COORDINATOR_NOT_AVAILABLE
+        left = await coordinator.leave("members", [Leaver(joined.member_id, None)])
+        assert left[0] in (codes.NONE, codes.COORDINATOR_NOT_AVAILABLE)
+        with pytest.raises(StorageError):
+            await coordinator.delete_topic_offsets("flights")
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_closing_answers_who_waits_and_keeps_what_was_accepted() -> None:
+    async def check() -> None:
+        filesystem = SimulatedFileSystem()
+        coordinator = make(filesystem)
+        await coordinator.start()
+        first = await coordinator.join("g", JOIN)
+        waiting = asyncio.create_task(coordinator.join("g", JOIN))
+        accepted = asyncio.create_task(commit(coordinator, request(9, "other")))
+        await asyncio.sleep(0)
+        await coordinator.close()
+        await accepted
+        assert (await waiting).error == codes.NOT_COORDINATOR
+        assert coordinator.commit(request()) == codes.NOT_COORDINATOR
+        assert coordinator.heartbeat("g", first.member_id, None, 1) == codes.NOT_COORDINATOR
+        assert coordinator.list_groups() == (codes.COORDINATOR_NOT_AVAILABLE, ())
+        again = make(filesystem.after_crash())
+        await again.start()
+        assert offset_of(again, "other") == (9,)
+        await again.close()
+
+    asyncio.run(check())
+
+
+def test_a_client_that_went_away_is_not_answered() -> None:
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem())
+        await coordinator.start()
+        gone = asyncio.create_task(coordinator.join("g", JOIN))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stays = await coordinator.join("g", JOIN)
+        assert stays.generation == 1
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_offsets_of_topics_that_are_gone_end_at_the_start() -> None:
+    """A crash may come between the end of a topic and the end of its offsets; a new topic must not inherit them."""
+
+    async def check() -> None:
+        filesystem = await lived()
+        coordinator = Coordinator(
+            filesystem=filesystem,
+            folder=FOLDER,
+            executor=InlineExecutor(),
+            options=BrokerConfig(offsets_topic_num_partitions=2),
+            partition_count=lambda _topic: None,
+            clock=lambda: NOW_MS,
+        )
+        await coordinator.start()
+        assert coordinator.fetch("g", None) == []
+        await coordinator.close()
+        again = make(filesystem)
+        await again.start()
+        assert offset_of(again) == (-1,)
+        await again.close()
+
+    asyncio.run(check())
+
+
+def test_the_view_of_an_offsets_partition() -> None:
+    """What a reader of `__consumer_offsets` gets: Kafka's records, the tombstone of an ended topic last."""
+
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem())
+        await coordinator.start()
+        await commit(coordinator, request(5, retention_ms=1_000))
+        await coordinator.delete_topic_offsets("flights")
+        partition = partition_for("g", 2)
+        assert coordinator.end_offset(partition) == 2
+        data = await coordinator.read(partition, 0, 10_000)
+        records = [record for at, _ in batches(data) for record in decode_records(data, at)]
+        assert [decode_key(record.key or b"") for record in records] == [OffsetKey("g", "flights", 0)] * 2
+        first, last = (record.value for record in records)
+        assert first is not None
+        assert decode_offset_value(first) == OffsetValue(5, -1, "", NOW_MS, NOW_MS + 1_000)
+        assert last is None
+        assert await coordinator.read(partition, 2, 10_000) == b""
+        assert coordinator.end_offset(1 - partition) == 0
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("max_bytes", [1, 500, 10**6])
+def test_reading_on_from_any_offset(max_bytes: int) -> None:
+    """The sparse index, several segments, and another partition's frames in between."""
+
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem(), offsets_topic_segment_bytes=200_000)
+        await coordinator.start()
+        other = next(name for name in ("h", "i", "j") if partition_for(name, 2) != partition_for("g", 2))
+        for number in range(300):
+            topics = [TopicCommit("flights", list(range(20)), [number] * 20, [-1] * 20, None)]
+            coordinator.commit(CommitRequest("g", topics))
+            if number % 3 == 0:
+                coordinator.commit(CommitRequest(other, topics * 5))
+        await commit(coordinator, request(1))
+        partition = partition_for("g", 2)
+        end = coordinator.end_offset(partition)
+        assert end == 300 * 20 + 1
+        for offset in (0, 1, 19, 20, 2_345, 5_999, end - 1):
+            data = await coordinator.read(partition, offset, max_bytes)
+            headers = [header for _, header in batches(data)]
+            assert headers[0].base_offset <= offset < headers[0].next_offset
+            assert [a.next_offset for a in headers[:-1]] == [b.base_offset for b in headers[1:]]
+            assert len(headers) == 1 or len(data) <= max_bytes
+        await coordinator.close()
+
+    asyncio.run(check())
