@@ -36,12 +36,11 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _option(50, least=1)
     offsets_topic_segment_bytes: int = _option(104_857_600, least=1)
     """Of the coordinator's one journal, which holds all partitions of `__consumer_offsets`."""
-    offsets_retention_minutes: int = _option(10_080, least=1)
-    offsets_retention_check_interval_ms: int = _option(600_000, least=1)
     group_min_session_timeout_ms: int = _option(6_000, least=1)
     group_max_session_timeout_ms: int = _option(1_800_000, least=1)
-    group_initial_rebalance_delay_ms: int = _option(0)
-    """Kafka's default is 3,000; a development broker need not wait for a fleet to start."""
+    group_initial_rebalance_delay_ms: int = _option(100)
+    """Kafka's default is 3,000, for fleets. Members that start together get one generation here too: with 0 the first
+    one would learn of the others at its next heartbeat, 3 s later by default."""
     group_max_size: int = _option(2**31 - 1, least=1)
 
     def __post_init__(self) -> None:

@@ -61,7 +61,8 @@ CACHED_VARINTS = 8_192
 
 _RUN_ENDS = (64, 8_192, 1 << 20, 1 << 62)
 """Offset deltas below these take one, two, three bytes and more."""
-_VARINTS = [_varint(value) for value in range(CACHED_VARINTS)]
+_VARINTS = [bytes((value << 1,)) for value in range(64)]
+_VARINTS += [bytes((value << 1 & 0x7F | 0x80, value >> 6)) for value in range(64, CACHED_VARINTS)]
 
 TOMBSTONE = b"\x01"
 """A value of length -1."""

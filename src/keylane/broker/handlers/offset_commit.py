@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 API_KEY = 8
 MIN_VERSION = 2
 MAX_VERSION = 9
-LACKS = "member epochs of the consumer protocol (KIP-848)"
+LACKS = "expiry (a retention time is kept with the offset, and not acted on yet); member epochs (KIP-848)"
 
 LEADER_EPOCH_VERSION = 6
 STATIC_MEMBERS_VERSION = 7

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 API_KEY = 9
 MIN_VERSION = 1
 MAX_VERSION = 9
-LACKS = "member epochs of the consumer protocol (KIP-848)"
+LACKS = "member epochs (KIP-848)"
 
 GROUP_ERROR_VERSION = 2
 MANY_GROUPS_VERSION = 8
