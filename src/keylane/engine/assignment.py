@@ -108,8 +108,8 @@ class Assignment:
 
     # --- what was polled ---
 
-    def observe(self, messages: Sequence[Message], *, with_keys: bool) -> tuple[int, int]:
-        """Take in a polled batch; returns how many records it added, and how many were complete already.
+    def observe(self, messages: Sequence[Message], *, with_keys: bool) -> int:
+        """Take in a polled batch; returns how many of its records were complete already.
 
         Records below the position (polled twice after a seek or a rebalance) and from the ending offset on are left
         out.
@@ -118,12 +118,12 @@ class Assignment:
         position = self.tracker.position
         if offsets[0] < position:
             fresh = [message for message in messages if message.offset() >= position]
-            return self.observe(fresh, with_keys=with_keys) if fresh else (0, 0)
+            return self.observe(fresh, with_keys=with_keys) if fresh else 0
         if self.end is not None and offsets[-1] >= self.end:
             due = [message for message in messages if message.offset() < self.end]
-            counts = self.observe(due, with_keys=with_keys) if due else (0, 0)
+            done = self.observe(due, with_keys=with_keys) if due else 0
             self.observe_end(self.end)
-            return counts
+            return done
         done = self.tracker.observe(offsets)
         if done:
             is_complete = self.tracker.is_complete
@@ -131,7 +131,7 @@ class Assignment:
             offsets = [message.offset() for message in messages]
         keys = [message.key() for message in messages] if with_keys else repeat(None)
         self.ready.extend(self.shards.admit(list(map(Work, repeat(self), offsets, keys, messages))))
-        return len(messages), done
+        return done
 
     def observe_end(self, log_end: int) -> None:
         """The log has no more records below `log_end` for now."""

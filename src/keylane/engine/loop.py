@@ -163,7 +163,7 @@ class Loop:
         if plan.commit is not None:
             intake.commit(plan.commit)
         if plan.ask_committed:
-            intake.ask_committed(plan.ask_committed)
+            intake.ask_committed(list(plan.ask_committed))
         intake.allow(self._polled + plan.credit)
         if self._core.phase is Phase.FINISHED and not self._intake_closing:
             self._intake_closing = True

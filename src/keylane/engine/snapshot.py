@@ -7,7 +7,13 @@ many consumers (the lanes of one Spark query) merge into one.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keylane.engine.assignment import Assignment
+    from keylane.engine.counters import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,22 @@ class Snapshot:
     oldest: OldestRecord | None = None
     partitions: tuple[PartitionSnapshot, ...] = ()
 
+    @classmethod
+    def of(
+        cls, counters: Counters, in_flight: int, buffered: int, assignments: Iterable[Assignment], now: float
+    ) -> Snapshot:
+        """Of one consumer, from one moment."""
+        parts = sorted(assignments, key=lambda one: one.name)
+        ages = [age for one in parts if (age := one.oldest_in_flight(now)) is not None]
+        counted = {name: getattr(counters, name) for name in _COUNTERS}
+        return cls(
+            **counted,
+            in_flight=in_flight,
+            buffered=buffered,
+            oldest=max(ages, key=lambda one: one.age_ms, default=None),
+            partitions=tuple(one.snapshot() for one in parts),
+        )
+
     def merge(self, other: Snapshot) -> Snapshot:
         """Both together. Of a partition that is in both (it moved), the view that got further."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
@@ -101,3 +123,4 @@ class Snapshot:
 
 
 _NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("oldest", "partitions")]
+_COUNTERS = [name for name in _NUMBERS if name not in ("in_flight", "buffered")]

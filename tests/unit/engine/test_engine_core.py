@@ -417,7 +417,7 @@ def test_a_broker_that_takes_less_metadata_is_learned() -> None:
     assert plan.commit[0].metadata == ""
     assert world.counters("commits_without_map") == [1]
     world.commit(plan)
-    assert world.core._commits.metadata_cap == size // 2
+    assert world.core.commits.metadata_cap == size // 2
     world.finish(*(offset for offset in range(1_900) if offset not in chosen))
     plan = world.plan(wait=1.0)
     assert plan.commit is not None

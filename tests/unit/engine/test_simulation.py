@@ -11,6 +11,7 @@ import pytest
 from keylane.engine import commits, core
 from keylane.engine.assignment import Assignment
 from keylane.engine.ordering import ByKey
+from keylane.engine.retries import RetrySchedule
 from keylane.offsets import OffsetMap, PartitionTracker
 from keylane.testing.simulation import VARIETY, Settings, Simulation, Violation
 
@@ -74,9 +75,9 @@ def stale_completions_count(patch: pytest.MonkeyPatch) -> None:
 
     def completed(self: core.Core, works: Any, now: float) -> None:
         for work in works:
-            current = self._assignments.get(work.assignment.name)
+            current = self.partitions.open.get(work.assignment.name)
             if not work.assignment.wanted and current is not None and work.offset in current.in_flight:
-                self._buffered -= current.tracker.complete([work.offset])
+                self.partitions.buffered -= current.tracker.complete([work.offset])
         true(self, works, now)
 
     patch.setattr(core.Core, "completed", completed)
@@ -118,16 +119,16 @@ def a_key_lets_everything_out(patch: pytest.MonkeyPatch) -> None:
 
 def a_retry_gives_its_key_away(patch: pytest.MonkeyPatch) -> None:
     """4"""
-    true = core.Core._retry
+    true = RetrySchedule.add
 
-    def retry(self: core.Core, work: Any, attempt: int, now: float) -> None:
-        true(self, work, attempt, now)
+    def add(self: RetrySchedule, work: Any, due: float) -> None:
+        true(self, work, due)
         following = work.assignment.shards.release(work)
         if following is not None:
             work.assignment.ready.append(following)
         work.key = None
 
-    patch.setattr(core.Core, "_retry", retry)
+    patch.setattr(RetrySchedule, "add", add)
 
 
 def the_committed_map_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def retries_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     def take_due(*_: Any) -> list[Any]:
         return []
 
-    patch.setattr("keylane.engine.retries.RetrySchedule.take_due", take_due)
+    patch.setattr(RetrySchedule, "take_due", take_due)
 
 
 def nothing(*_: Any) -> None:

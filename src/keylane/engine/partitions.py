@@ -1,0 +1,132 @@
+"""`Partitions`: what is assigned, how much is polled of it, and whether there is anything to commit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from keylane.engine.admission import PollBound, PollPlan
+from keylane.engine.assignment import Assignment
+from keylane.engine.ending import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.engine.assignment import Start
+    from keylane.engine.counters import Counters
+    from keylane.engine.ports import TopicPartition
+    from keylane.engine.work import Work
+    from keylane.offsets import DispatchBound
+    from keylane.options import Pipeline
+    from keylane.records import Message
+
+logger = logging.getLogger("keylane.engine")
+
+
+class Partitions:
+    """The open assignments by topic and partition; an assignment leaves for good when it is closed."""
+
+    def __init__(
+        self, pipeline: Pipeline, counters: Counters, ending_offsets: Mapping[TopicPartition, int] | None
+    ) -> None:
+        self._ordering = pipeline.ordering
+        self._counters = counters
+        self._bound = PollBound(pipeline.max_buffered_records)
+        self.ending = None if ending_offsets is None else Ending(ending_offsets)
+        self.open: dict[TopicPartition, Assignment] = {}
+        self.buffered = 0
+        """Records polled and not complete, over all of them."""
+        self.uncommitted = False
+        """Whether a commit could have something new to say."""
+
+    def add(self, start: Start, dispatch_bound: DispatchBound, *, may_start: bool) -> None:
+        name = (start.topic, start.partition)
+        assert name not in self.open, f"{name} was assigned twice"
+        end = None if self.ending is None else self.ending.of(*name)
+        assignment = self.open[name] = Assignment(start, self._ordering, dispatch_bound, end)
+        assignment.may_start = may_start
+        self._changed()
+        self.lose(assignment, start.log_start)
+
+    def close(self, assignments: Iterable[Assignment]) -> None:
+        """Revoked, lost, or given up: nothing of them counts any more."""
+        for assignment in assignments:
+            assignment.close()
+            self.buffered -= assignment.tracker.pending
+            self._bound.forget(assignment)
+            del self.open[assignment.name]
+        self._changed()
+
+    def get(self, name: TopicPartition, epoch: int) -> Assignment | None:
+        """The assignment of that epoch, while it is open."""
+        assignment = self.open.get(name)
+        return assignment if assignment is not None and assignment.epoch == epoch else None
+
+    def named(self, names: Iterable[TopicPartition]) -> list[Assignment]:
+        """Those of `names` that are open."""
+        return [self.open[name] for name in names if name in self.open]
+
+    # --- how far they got ---
+
+    def observe(self, assignment: Assignment, messages: Sequence[Message]) -> None:
+        """A polled batch."""
+        before = assignment.tracker.pending
+        self._counters.already_complete += assignment.observe(messages, with_keys=self._ordering == "key")
+        self.buffered += assignment.tracker.pending - before
+        self._moved(assignment)
+
+    def observe_end(self, assignment: Assignment, log_end: int) -> None:
+        assignment.log_end = max(log_end, assignment.log_end or 0)
+        assignment.observe_end(log_end)
+        self._moved(assignment)
+
+    def lose(self, assignment: Assignment, log_start: int) -> None:
+        """The log starts at `log_start` now: what was not polled below it is lost."""
+        lost = assignment.tracker.drop_below(log_start)
+        self.uncommitted = True
+        if lost:
+            self._counters.lost_to_retention += lost
+            logger.warning(
+                "%s-%d: up to %d records below the log's start at %d were lost to retention before they were complete",
+                *assignment.name,
+                lost,
+                log_start,
+            )
+
+    def complete(self, assignment: Assignment, works: Sequence[Work]) -> None:
+        """Records are complete: the next of their shards become ready."""
+        ready, release, in_flight = assignment.ready, assignment.shards.release, assignment.in_flight
+        offsets = []
+        for work in works:
+            offset = work.offset
+            offsets.append(offset)
+            del in_flight[offset]
+            following = release(work)
+            if following is not None:
+                ready.append(following)
+        self.buffered -= assignment.tracker.complete(offsets)
+        self.uncommitted = True
+
+    # --- what the plan needs ---
+
+    def poll_plan(self, now: float) -> PollPlan:
+        return self._bound.plan(self.buffered, now)
+
+    def next_check(self) -> float | None:
+        return self._bound.next_check()
+
+    def end_is_reached(self) -> bool:
+        return self.ending is not None and self.ending.is_reached(self.open)
+
+    def ask_committed(self, now: float) -> list[TopicPartition]:
+        """Partitions of others whose committed offsets to ask the broker for."""
+        return [] if self.ending is None else self.ending.ask(self.open, now)
+
+    def _moved(self, assignment: Assignment) -> None:
+        self.uncommitted = True  # gaps, and records that were complete already, move the base
+        self._bound.polled(assignment, self.buffered)
+
+    def _changed(self) -> None:
+        self._bound.partitions = len(self.open)
+        if self.ending is not None:
+            self.ending.changed()
