@@ -113,7 +113,7 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
         assert run.stderr is not None
         assert run.stdout is not None
         for line in run.stderr:
-            if line.startswith("Asking") and " of 3,000" in line:
+            if line.startswith("Enriching") and " of 3,000" in line:
                 break
         run.send_signal(signal.SIGINT)
         told = run.stderr.read()

@@ -83,7 +83,7 @@ class BarProgress:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         count = (
-            [] if total is None else [BarColumn(bar_width=28), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")]
+            [] if total is None else [BarColumn(bar_width=16), TextColumn("{task.completed:,.0f}/{task.total:,.0f}")]
         )
         columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *count]
         note = TextColumn("{task.fields[note]}", style="dim", markup=False)

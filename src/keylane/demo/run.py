@@ -17,7 +17,7 @@ from keylane.demo.extras import installed, require
 from keylane.demo.folder import RunFolder
 from keylane.demo.guard import BrokerGuard
 from keylane.demo.observer import Observer, Sample, rate
-from keylane.demo.report import ORDER_WORDS, Report, Stopped
+from keylane.demo.report import Report, Stopped
 from keylane.demo.service_process import ServiceProcess
 from keylane.demo.verify import SEQUENCE_HEADER, Verdict, sequence_of, verify
 from keylane.kafka.bulk import BulkProducer, read_to_end
@@ -152,8 +152,10 @@ class _Demo:
         present: set[int] = set()
         if self._folder.resumed:
             present = {sequence_of(record) for batch in read_to_end(cluster.servers, TOPIC) for record in batch}
-        title = f"Producing {records:,} flights to {TOPIC} ({PARTITIONS} partitions)"
-        with self._step(title, records) as step, BulkProducer(cluster.servers) as producer:
+        with (
+            self._step(f"Producing to {TOPIC} ({PARTITIONS} partitions)", records) as step,
+            BulkProducer(cluster.servers) as producer,
+        ):
             for flight in read_flights(records):
                 if flight.sequence % UPDATE_EVERY_RECORDS == 0:
                     step.update(len(present) + producer.delivered)
@@ -188,7 +190,7 @@ class _Demo:
         pipeline = self._pipeline(cluster, service, 1 if spark is None else options.lanes)
         to_do = cluster.to_do(state.group, TOPIC).incomplete
         where = "in this process" if spark is None else f"on {options.lanes} Spark lanes"
-        with self._step(f"Asking for the weather, {ORDER_WORDS[options.ordering]}, {where}", to_do) as step:
+        with self._step(f"Enriching {where}", to_do) as step:
 
             def show(sample: Sample) -> None:
                 speed = f"{rate(observer.samples):,.0f}/s"

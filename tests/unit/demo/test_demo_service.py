@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_stop_ends_the_process_and_stats_then_say_who_is_gone() -> None:
 
 
 def test_a_service_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with pytest.raises(PeerError, match="did not start: it ended with code 1"):
         ServiceProcess()
 
