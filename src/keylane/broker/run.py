@@ -7,6 +7,7 @@ ready within half a second of its start.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -73,6 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _collect_less_often() -> None:
+    """What a broker lets go of is freed by its reference counts; looking for cycles as often as Python does by default
+    took a fifth of its time under thousands of small requests."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 def _leave_hypothesis_out() -> None:
     """kio registers its types with hypothesis wherever that is installed: 0.2 s that a broker does not need."""
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
@@ -129,6 +137,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
                 "give another --port (0 takes a free one)"
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)
+        _collect_less_often()
         sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
         sys.stdout.flush()
         await stop.wait()
