@@ -164,7 +164,7 @@ class _Demo:
                 if flight.sequence not in present:
                     header = (SEQUENCE_HEADER, str(flight.sequence).encode())
                     producer.produce(Output(TOPIC, flight.key, flight.value, headers=[header]))
-            step.end_note(f"{len(present):,} were there" if present else "")
+            step.end_note(f"{records:,} flights" + (f", {len(present):,} were there" if present else ""))
 
     def _start_service(self) -> ServiceProcess:
         with self._step("Starting the weather service") as step:
