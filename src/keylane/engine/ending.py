@@ -16,15 +16,20 @@ if TYPE_CHECKING:
 ASK_EVERY_S = 0.5
 """Time between two questions to the broker for other members' committed offsets."""
 
+SETTLE_S = 5.0
+"""How long a committed offset past the ending offset is not believed, before this member has had partitions: a commit
+beyond the log's end (a topic made anew) must be told as the error that it is, and the assignment finds that out."""
+
 
 class Ending:
     """The ending offsets of a run, and which of them the group has reached."""
 
-    __slots__ = ("_ask_at", "_asking", "_check_at", "_is_new", "_offsets", "_reached")
+    __slots__ = ("_ask_at", "_asking", "_check_at", "_is_new", "_offsets", "_reached", "_settled_at")
 
     def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
         self._offsets = dict(offsets)
         self._reached: set[tuple[str, int]] = set()
+        self._settled_at: float | None = None
         self._asking = False
         self._ask_at = float("-inf")
         self._check_at: float | None = None
@@ -39,9 +44,15 @@ class Ending:
         self._asking = False
         self._is_new = True
         self._ask_at = now + ASK_EVERY_S
+        settled = self._settled_at is not None and now >= self._settled_at
         for name, offset in offsets.items():
-            if offset is not None and offset >= self._offsets[name]:
+            end = self._offsets[name]
+            if offset is not None and (offset >= end if settled else offset == end):
                 self._reached.add(name)
+
+    def assigned(self) -> None:
+        """This member has partitions."""
+        self._settled_at = float("-inf")
 
     def changed(self) -> None:
         """A commit of ours was acknowledged, or partitions came or went."""
@@ -65,6 +76,8 @@ class Ending:
         if now < self._ask_at:
             self._check_at = self._ask_at
             return []
+        if self._settled_at is None:
+            self._settled_at = now + SETTLE_S
         self._asking = bool(waiting)
         return waiting
 

@@ -45,6 +45,8 @@ class Partitions:
         end = None if self.ending is None else self.ending.of(*name)
         assignment = self.open[name] = Assignment(start, self._ordering, dispatch_bound, end)
         assignment.may_start = may_start
+        if self.ending is not None:
+            self.ending.assigned()
         self._changed()
         self.lose(assignment, start.log_start)
 

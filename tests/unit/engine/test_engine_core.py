@@ -12,6 +12,7 @@ from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline
 from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitProblem
 from keylane.engine.core import FINAL_COMMIT_S, Core, Phase, Plan
+from keylane.engine.ending import SETTLE_S
 from keylane.engine.work import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
@@ -672,6 +673,26 @@ def test_others_partitions_are_asked_for_once_our_own_are_through_and_not_too_of
     assert world.plan().ask_committed == []
     assert world.core.next_check() == pytest.approx(world.now + 0.5)
     assert world.plan(wait=0.5).ask_committed == [("t", 1)]
+    world.core.group_committed({("t", 1): 7}, world.now)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+def test_a_commit_past_the_ending_offset_counts_once_a_beyond_the_log_would_have_been_found_out() -> None:
+    world = World(ending={("t", 1): 7})
+    assert world.plan().ask_committed == [("t", 1)]
+    world.core.group_committed({("t", 1): 9}, world.now)
+    world.plan()
+    assert world.phase() is Phase.RUNNING
+    assert world.plan(wait=SETTLE_S).ask_committed == [("t", 1)]
+    world.core.group_committed({("t", 1): 9}, world.now)
+    world.plan()
+    assert world.phase() is Phase.FINISHED
+
+
+def test_a_commit_at_the_ending_offset_counts_at_once() -> None:
+    world = World(ending={("t", 1): 7})
+    world.plan()
     world.core.group_committed({("t", 1): 7}, world.now)
     world.plan()
     assert world.phase() is Phase.FINISHED
