@@ -249,3 +249,19 @@ def test_the_admin_client(shared: BrokerProcess) -> None:
     listing = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("managed")])["managed"].result(DEADLINE_S)
     assert [(row.partition, row.offset) for row in listing.topic_partitions] == [(1, 42)]
     assert admin.describe_consumer_groups(["managed"])["managed"].result(DEADLINE_S).state == ConsumerGroupState.EMPTY
+
+
+def test_a_group_reads_the_offsets_topic(shared: BrokerProcess) -> None:
+    """And commits what it has read of it, like of any topic."""
+    topic = make_topic(shared, "read-about")
+    writer = Member(shared, "written-about", topic)
+    poll_until([writer], lambda: writer.owned == EVERYTHING)
+    writer.consumer.commit(offsets=[TopicPartition(topic, 1, 42)], asynchronous=False)
+    reader = Member(shared, "readers", "__consumer_offsets")
+    poll_until([reader], lambda: bool(reader.seen))
+    rows = reader.consumer.commit(
+        offsets=[TopicPartition("__consumer_offsets", p, end) for p, end in reader.seen.items()], asynchronous=False
+    )
+    assert [row.error for row in rows] == [None] * len(reader.seen)
+    reader.close()
+    writer.close()

@@ -58,7 +58,7 @@ class Node:
             folder=f"{folder.path}/{data_folder.COORDINATOR}",
             executor=self._journal_executor,
             options=config,
-            partition_count=self.topics.partition_count,
+            partition_count=self._partition_count,
             clock=clock,
             on_load_failure=on_load_failure,
         )
@@ -66,6 +66,12 @@ class Node:
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
+
+    def _partition_count(self, topic: str) -> int | None:
+        """Of every topic that offsets may be committed for: groups read `__consumer_offsets` too."""
+        if topic == self.offsets_topic.name:
+            return self.offsets_topic.partition_count
+        return self.topics.partition_count(topic)
 
     @classmethod
     async def open(
