@@ -138,6 +138,44 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
     assert [again[key] for key in ("processed", "records", "lost", "duplicated", "lag")] == [200, 3_200, 0, 0, 0]
 
 
+def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place: Path) -> None:
+    arguments = ["--keep", "kept", "--records", "2500", "--latency-ms", "100", "--max-concurrency", "100"]
+    with subprocess.Popen(
+        [*DEMO, *arguments],
+        cwd=place,
+        env=environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        assert run.stderr is not None
+        assert run.stdout is not None
+        told = ""
+        for line in run.stderr:
+            told += line
+            if line.startswith("Enriching") and " of 2,500" in line:
+                break
+        os.kill(broker_of(place), signal.SIGKILL)
+        told += run.stderr.read()
+        report = last_line(run.stdout.read())
+        assert run.wait(TIMEOUT_S) == 0, told
+    assert report["broker_restarts"] == 1
+    assert [report[key] for key in ("records", "lost", "out_of_order", "altered", "foreign", "lag")] == [2_500] + [
+        0
+    ] * 5
+    assert report["duplicated"] <= 2_500 // 2, "at most what was not committed yet"
+    assert "the broker had ended; it is up again on its data" in told
+
+
+def broker_of(place: Path) -> int:
+    for process in Path("/proc").glob("[0-9]*"):
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        if b"keylane.broker" in words and str(place / "kept" / "broker").encode() in words:
+            return int(process.name)
+    raise AssertionError("no broker runs")
+
+
 def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place: Path) -> None:
     with BrokerProcess(place / "data", log=place / "broker.log") as broker:
         admin = Admin({"bootstrap.servers": broker.bootstrap})

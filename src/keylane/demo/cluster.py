@@ -49,7 +49,7 @@ class Cluster:
         return self._admin.create_topics(dict.fromkeys(topics, partitions))
 
     def delete(self, topics: Collection[str]) -> None:
-        """Delete topics, and with them what groups have committed there."""
+        """Delete topics, and with them what groups have committed there; a group without offsets is soon forgotten."""
         self._admin.delete_topics(topics)
 
     def standing(self, group: str, topic: str) -> tuple[Standing, ...]:
