@@ -82,23 +82,31 @@ class Commits:
         """The next commit, of all partitions that changed; None when there is nothing to say, or one is on its way."""
         if self.on_its_way is not None:
             return None
+        self._last = now
         entries = self.entries(assignments)
         if not entries:
             return None
-        self._last = now
         self.on_its_way = entries
         return entries
 
     def entries(self, assignments: Iterable[Assignment]) -> list[CommitEntry]:
         """What a commit of this moment says of each partition that changed since its last acknowledged commit."""
-        return [self._entry(one) for one in assignments if one.uncommitted]
+        entries = (self._entry(one) for one in assignments if one.uncommitted)
+        return [entry for entry in entries if entry is not None]
 
-    def _entry(self, assignment: Assignment) -> CommitEntry:
+    def _entry(self, assignment: Assignment) -> CommitEntry | None:
+        """What to commit of one partition; None to put it off until its map fits.
+
+        The bound on dispatch keeps maps within the cap, but a cap can shrink under records that already run, and a
+        group can bring a map that is beyond the bound. Without the map, what an earlier commit said is complete would
+        run again after a crash; the earlier commit stays instead. Only the commit that teaches us a smaller cap goes
+        without.
+        """
         tracker = assignment.tracker
         changes = tracker.changes
         offsets = tracker.snapshot()
         metadata = encode(offsets) if offsets.span else ""
-        if metadata and (assignment.without_map or len(metadata) > self.metadata_cap):
+        if metadata and assignment.without_map:
             self._counters.commits_without_map += 1
             logger.warning(
                 "%s-%d: committing offset %d without its map of %d characters: the broker takes fewer",
@@ -107,6 +115,16 @@ class Commits:
                 len(metadata),
             )
             metadata = ""
+        elif len(metadata) > self.metadata_cap:
+            self._counters.commits_put_off += 1
+            logger.debug(
+                "%s-%d: the commit of offset %d is put off: its map of %d characters is over the cap of %d",
+                *assignment.name,
+                offsets.base,
+                len(metadata),
+                self.metadata_cap,
+            )
+            return None
         return CommitEntry(assignment, offsets.base, metadata, changes)
 
     def answered(

@@ -18,6 +18,7 @@ class Counters:
     commits: int = 0
     commit_failures: int = 0
     commits_without_map: int = 0
+    commits_put_off: int = 0
     already_complete: int = 0
     lost_to_retention: int = 0
     stale: int = 0

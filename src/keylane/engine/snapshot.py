@@ -73,6 +73,8 @@ class Snapshot:
     commit_failures: int = 0
     commits_without_map: int = 0
     """Commits of a partition that had to leave out its map, because the broker takes less metadata than was set."""
+    commits_put_off: int = 0
+    """Commits of a partition that waited because its map did not fit yet; what was committed before stays."""
     already_complete: int = 0
     """Polled records that were not run, because an earlier run had completed them."""
     lost_to_retention: int = 0

@@ -443,9 +443,9 @@ class Simulation:
                 self._check(
                     not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
                 )
-        if self.core.counters.commits_without_map:
+        if self.core.counters.commits_without_map or self.core.counters.commits_put_off:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
-            self._check(smaller, "a map was left out although it fits")
+            self._check(smaller, "a map did not fit although the bound holds")
 
     def _ended(self) -> None:
         """The core has stopped: by itself because of a halt, or because it was asked to. Another one takes over."""

@@ -87,9 +87,9 @@ def commits_one_too_far(patch: pytest.MonkeyPatch) -> None:
     """1"""
     true = commits.Commits._entry
 
-    def entry(self: commits.Commits, assignment: Assignment) -> commits.CommitEntry:
+    def entry(self: commits.Commits, assignment: Assignment) -> commits.CommitEntry | None:
         made = true(self, assignment)
-        return made._replace(offset=made.offset + 1, metadata="")
+        return made and made._replace(offset=made.offset + 1, metadata="")
 
     patch.setattr(commits.Commits, "_entry", entry)
 
