@@ -17,13 +17,14 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.frames import JournalDamagedError, SegmentReader
+from keylane.coordinator.frames import JournalDamagedError, SegmentReader, encode_frame, encode_segment_header
 from keylane.coordinator.journal import SEGMENT_SUFFIX
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from keylane.wire.batches import CRC_START, NewRecord, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -238,10 +239,20 @@ def test_power_loss_after_a_killed_process(operation: int) -> None:
     asyncio.run(lives())
 
 
-def journal_bytes() -> bytes:
-    """One segment with all commits."""
+def journal_bytes(least: int = 0) -> bytes:
+    """One segment with all commits, which is made longer by more of the same until it has so many bytes."""
     filesystem = SimulatedFileSystem()
     asyncio.run(live(filesystem, Told(), ONE_SEGMENT))
+
+    async def go_on() -> None:
+        coordinator = await open_coordinator(filesystem, ONE_SEGMENT)
+        last = [request for requests in commits() for request in requests][-1]
+        while filesystem.open_append(f"{FOLDER}/{filesystem.listdir(FOLDER)[0]}").size < least:
+            assert await is_acknowledged(coordinator.commit(last))
+        await coordinator.close()
+
+    if least:
+        asyncio.run(go_on())
     (name,) = filesystem.listdir(FOLDER)
     return filesystem.read(f"{FOLDER}/{name}")
 
@@ -260,16 +271,17 @@ async def state_of(filesystem: SimulatedFileSystem) -> State:
     return state
 
 
-def test_tail_torn_at_every_byte() -> None:
+@pytest.mark.parametrize("size", [0, pytest.param(16_384, marks=pytest.mark.soak)])
+def test_tail_torn_at_every_byte(size: int) -> None:
     """Each prefix of the file loads, shows whole commits only, and never fewer than a shorter one."""
-    data = journal_bytes()
+    data = journal_bytes(size)
     states = prefixes()
 
     async def check() -> None:
         reached = 0
-        for size in range(len(data) + 1):
-            found = states.index(await state_of(with_journal(data[:size])))
-            assert reached <= found <= reached + 1, f"at byte {size}"
+        for end in range(len(data) + 1):
+            found = states.index(await state_of(with_journal(data[:end])))
+            assert reached <= found <= reached + 1, f"at byte {end}"
             reached = found
         assert reached == len(states) - 1
 
@@ -284,9 +296,10 @@ def test_tail_of_zeros(zeros: int) -> None:
     assert asyncio.run(state_of(with_journal(data[:-300] + bytes(zeros)))) in prefixes()
 
 
-def test_every_flipped_byte_is_found() -> None:
+@pytest.mark.parametrize("size", [0, pytest.param(65_536, marks=pytest.mark.soak)])
+def test_every_flipped_byte_is_found(size: int) -> None:
     """Damage is refused, with file and position, wherever it is: also in the last frame."""
-    data = journal_bytes()
+    data = journal_bytes(size)
 
     async def check() -> None:
         for position in range(len(data)):
@@ -331,6 +344,14 @@ def test_a_missing_commit_is_damage() -> None:
                     await state_of(with_journal(without))
 
     asyncio.run(check())
+
+
+def test_records_of_another_kind_are_damage() -> None:
+    """Sound frames around what is no coordinator record: refused with file and position, like any damage."""
+    batch = encode_batch([NewRecord(b"\0\1 no offset key", b"x")], timestamp_ms=1)
+    data = encode_segment_header(1, 4) + encode_frame(0, batch[:CRC_START], batch[CRC_START:])
+    with pytest.raises(JournalDamagedError, match=r"0000000001\.journal at byte 36: a coordinator key"):
+        asyncio.run(state_of(with_journal(data)))
 
 
 def test_another_file_is_not_touched() -> None:

@@ -31,6 +31,7 @@ from keylane.coordinator.frames import (
     encode_segment_header,
     read_frame_head,
 )
+from keylane.coordinator.records import RecordFormatError
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync
@@ -287,7 +288,10 @@ class FileJournal:
         reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
         for count, frame in enumerate(reader, 1):
             self._note_replayed(number, path, frame)
-            replay(frame.partition, frame.batch)
+            try:
+                replay(frame.partition, frame.batch)
+            except RecordFormatError as error:  # its checksums hold, but this release did not write it
+                raise JournalDamagedError(path, frame.position, str(error)) from error
             if count % REPLAY_SLICE_FRAMES == 0:
                 await asyncio.sleep(0)
         await self._in_executor(partial(self._segments.open, number, is_last=is_last))
