@@ -76,9 +76,8 @@ def read_rows(servers: str, topic: str) -> list[Row]:
     rows: dict[str, Row] = {}
     for batch in read_to_end(servers, topic):
         for record in batch:
-            if record.value is not None:
-                row = row_of(record)
-                rows.setdefault(row["source"], row)
+            row = row_of(record)
+            rows.setdefault(row["source"], row)
     return list(rows.values())
 
 

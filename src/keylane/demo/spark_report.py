@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def enriched_flights(spark: SparkSession, servers: str, topic: str, partitions: int) -> DataFrame:
-    """One row an output record, see `keylane.demo.rows`; a replay's repetitions are in it (drop them by `source`)."""
+    """One row a source record, see `keylane.demo.rows`.
+
+    Outputs of one record are all in one partition, so each task can leave a replay's repetitions out by itself.
+    """
     tasks = spark.sparkContext.parallelize(range(partitions), partitions)
     rows = tasks.mapPartitions(_reader(servers, topic))
     return spark.createDataFrame(rows, DDL, verifySchema=False)
@@ -30,10 +33,12 @@ def _reader(servers: str, topic: str) -> Callable[[Iterable[int]], Iterator[tupl
     def read(partitions: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         from keylane.kafka.bulk import read_to_end
 
+        seen = set()
         for records in read_to_end(servers, topic, list(partitions)):
             for record in records:
-                if record.value is not None:
-                    row = row_of(record)
+                row = row_of(record)
+                if row["source"] not in seen:
+                    seen.add(row["source"])
                     yield tuple(None if row[name] is None else TYPES[kind](row[name]) for name, kind in COLUMNS.items())
 
     return read
@@ -45,8 +50,7 @@ TYPES: dict[str, type] = {"int": int, "string": str, "double": float, "boolean":
 
 def write_and_summarise(spark: SparkSession, servers: str, topic: str, partitions: int, path: Path) -> list[Delay]:
     """Write the enriched flights as Parquet, then compute the delays from what was written."""
-    flights = enriched_flights(spark, servers, topic, partitions).dropDuplicates(["source"])
-    flights.write.mode("overwrite").parquet(str(path))
+    enriched_flights(spark, servers, topic, partitions).write.mode("overwrite").parquet(str(path))
     return delays_on_spark(spark.read.parquet(str(path)))
 
 
