@@ -7,6 +7,7 @@ is under `if __name__ == "__main__":` does not run. Whatever goes wrong in it is
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import sysconfig
 import traceback
@@ -84,6 +85,15 @@ def place_in(path: Path, error: BaseException) -> str:
         file = Path(frame.filename)
         if _is_users(file):
             return f"{_short(file, path)}:{frame.lineno}"
+    return str(path)
+
+
+def place_in_notes(path: Path, error: BaseException) -> str:
+    """The same for an error that came from another process, whose traceback is a note of text."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', "\n".join(getattr(error, "__notes__", [])))
+    for file, line in reversed(frames):
+        if _is_users(Path(file)):
+            return f"{_short(Path(file), path)}:{line}"
     return str(path)
 
 

@@ -68,7 +68,7 @@ class Running(Protocol):
 
 def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from keylane.cli.pipeline_file import load_pipeline, place_in
+    from keylane.cli.pipeline_file import load_pipeline, place_in, place_in_notes
     from keylane.cli.progress import progress_on
     from keylane.cli.signals import stopping
     from keylane.demo.options import check_local_slots
@@ -90,9 +90,8 @@ def run(args: argparse.Namespace) -> int:
             else:
                 run_on_spark(pipeline, watch, stop, args)
         except HandlerError as error:
-            if error.__cause__ is None:
-                raise
-            raise HandlerError(f"{place_in(path, error.__cause__)}: {error}") from error
+            place = place_in(path, error.__cause__) if error.__cause__ is not None else place_in_notes(path, error)
+            raise HandlerError(f"{place}: {error}") from error
     watch.summary(pipeline, stopped=stop.requested)
     return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
 

@@ -1,5 +1,6 @@
 """The one pipeline of a file is found; everything else is a sentence with the file, the line and the way out."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.cli.pipeline_file import load_pipeline
+from keylane.cli.pipeline_file import load_pipeline, place_in_notes
 from keylane.errors import UsageError
 
 KAFKA = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
@@ -60,8 +61,6 @@ def test_a_neighbour_can_be_imported_and_main_does_not_run(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["json.py", "with-dash.py", "a:b.py"])
 def test_odd_file_names_work(tmp_path: Path, name: str) -> None:
-    import json
-
     (tmp_path / name).write_text(GOOD)
     load_pipeline(str(tmp_path / name))
     assert sys.modules["json"] is json
@@ -108,6 +107,14 @@ def test_what_is_not_there_is_said(file: Path, text: str | None, suffix: str, sa
         file.write_text(text)
     with pytest.raises(UsageError, match=re.escape(said)):
         load_pipeline(f"{file}{suffix}")
+
+
+def test_the_line_is_found_in_the_traceback_that_another_process_sent(file: Path) -> None:
+    error = ValueError("no good")
+    text = 'Traceback:\n  File "{}", line 7, in handle\n  File "{}", line 99, in helper\n'
+    assert place_in_notes(file, error) == str(file)
+    error.add_note(text.format(file, json.__file__))
+    assert place_in_notes(file, error) == f"{file}:7"
 
 
 def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
