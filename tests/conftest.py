@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,22 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """The command line takes over the logger `keylane`; the next test finds it as it was."""
+    logger = logging.getLogger("keylane")
+    level, propagate, handlers = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.propagate = propagate
+    logger.handlers[:] = handlers
 
 
 def children() -> set[int]:

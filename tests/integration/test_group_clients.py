@@ -176,7 +176,8 @@ def test_a_group_survives_the_death_of_its_broker(own: BrokerProcess) -> None:
     """Commits through three SIGKILLs: none that was acknowledged is lost, and the members stay members."""
     topic = make_topic(own, "survives")
     produce(own, topic, 5)
-    members = [Member(own, "survivors", topic) for _ in range(2)]
+    # No member is polled while the broker restarts three times, so its session must outlive that on a busy machine.
+    members = [Member(own, "survivors", topic, session_timeout_ms=45_000) for _ in range(2)]
     poll_until(members, lambda: is_shared(members))
     owners = [member.owned for member in members]
     for member in members:
