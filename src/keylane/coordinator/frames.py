@@ -35,6 +35,7 @@ _FRAME_HEAD = struct.Struct(">IIi")
 FRAME_HEAD_SIZE = _FRAME_HEAD.size
 _COVERED = struct.Struct(">Ii")
 _CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
+_OFFSETS = struct.Struct(">q15xi")
 _U32 = struct.Struct(">I")
 _BATCH_LENGTH = struct.Struct(">i")
 _BATCH_CRC_OFFSET = CRC_START - 4
@@ -77,6 +78,12 @@ def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
     """Batch length and offsets partition of a frame that was checked before."""
     _, length, partition = _FRAME_HEAD.unpack_from(data, position)
     return length, partition
+
+
+def base_and_last_delta(batch: bytes) -> tuple[int, int]:
+    """The two fields of a batch's header that say which offsets it holds."""
+    base_offset, last_offset_delta = _OFFSETS.unpack_from(batch)
+    return base_offset, last_offset_delta
 
 
 class SegmentReader:

@@ -27,6 +27,7 @@ from keylane.coordinator.frames import (
     Frame,
     JournalDamagedError,
     SegmentReader,
+    base_and_last_delta,
     encode_frame,
     encode_segment_header,
     read_frame_head,
@@ -306,18 +307,18 @@ class FileJournal:
             await self._in_executor(partial(self._segments.end_load, number, reader.end))
 
     def _note_replayed(self, number: int, path: str, frame: Frame) -> None:
-        header = read_header(frame.batch)
+        base_offset, last_offset_delta = base_and_last_delta(frame.batch)
         if not 0 <= frame.partition < self._partitions:
             raise JournalDamagedError(path, frame.position, f"a frame of offsets partition {frame.partition}")
         view = self._views[frame.partition]
-        if header.base_offset != view.appended:
+        if base_offset != view.appended:
             raise JournalDamagedError(
                 path,
                 frame.position,
-                f"offset {header.base_offset} of offsets partition {frame.partition}, where {view.appended} is due",
+                f"offset {base_offset} of offsets partition {frame.partition}, where {view.appended} is due",
             )
-        view.note(header.base_offset, number << _POSITION_BITS | frame.position)
-        view.appended = header.next_offset
+        view.note(base_offset, number << _POSITION_BITS | frame.position)
+        view.appended = base_offset + last_offset_delta + 1
 
     def _roll(self) -> None:
         self._number += 1

@@ -194,12 +194,12 @@ class OffsetStore:
             columns.put_commit(commit, timestamp_ms, expire_timestamp_ms)
             self._size += len(columns.partitions) - before
 
-    def put(self, group: str, topic: str, partition: int, value: OffsetValue) -> None:
-        """One offset, as the journal's replay reads it."""
+    def put(self, group: str, topic: str, partition: int, value: tuple[int, int, str, int, int]) -> None:
+        """One offset, as the journal's replay reads it; `value` has the fields of an `OffsetValue`."""
         columns = self._columns(group, topic)
-        before = len(columns)
+        before = len(columns.partitions)
         columns.put(partition, value)
-        self._size += len(columns) - before
+        self._size += len(columns.partitions) - before
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone; removing what is not there is no error."""

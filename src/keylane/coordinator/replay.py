@@ -10,18 +10,18 @@ import struct
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.records import (
+    NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
     GroupKey,
     GroupValue,
     OffsetKey,
-    OffsetValue,
     RecordFormatError,
     decode_group_value,
     decode_key,
     decode_offset_value,
 )
-from keylane.wire.batches import HEADER_SIZE, read_header
+from keylane.wire.batches import HEADER, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,34 +32,45 @@ MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
 
 _I32 = struct.Struct(">i")
-_VALUE = struct.Struct(">hqih")
-_TIMESTAMP = struct.Struct(">q")
+_PLAIN_VALUE = struct.Struct(">hqihq")
+"""An offset value of version 3 with empty metadata: 24 bytes, as only those are."""
 _OFFSET_KEY = OFFSET_KEY_VERSION.to_bytes(2, "big")
+_OFFSET_VALUE = OFFSET_VALUE_VERSION.to_bytes(2, "big")
 
 
 def records_of(batch: bytes) -> Iterator[tuple[bytes, bytes | None]]:
     """Keys and values of a batch of ours. Raises `RecordFormatError` for one that is not."""
-    header = read_header(batch)
-    if header.attributes:
-        raise RecordFormatError(f"a batch with attributes {header.attributes} at offset {header.base_offset}")
+    fields = HEADER.unpack_from(batch)
+    base_offset, attributes, count = fields[0], fields[5], fields[12]
+    if attributes:
+        raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
     at = HEADER_SIZE
     try:
-        for _ in range(header.record_count):
-            size, at = _varint(batch, at)
+        for _ in range(count):
+            # Lengths and deltas below 64 take one byte, zigzag: twice their value. Others take the long way.
+            size = batch[at] >> 1
+            at += 1
+            if batch[at - 1] >= 0x80:
+                size, at = _varint(batch, at - 1)
             end = at + size
-            at += 1  # the record's attributes
-            _, at = _varint(batch, at)  # timestamp delta
-            _, at = _varint(batch, at)  # offset delta
-            size, at = _varint(batch, at)
+            at += 2  # the record's attributes and its timestamp delta, which are 0
+            while batch[at] >= 0x80:  # the offset delta: records follow each other
+                at += 1
+            at += 1
+            size = batch[at] >> 1
+            at += 1
+            if batch[at - 1] >= 0x80:
+                size, at = _varint(batch, at - 1)
             key = batch[at : at + size]
-            size, at = _varint(batch, at + size)
+            at += size
+            size, at = (batch[at] >> 1, at + 1) if batch[at] < 0x80 and batch[at] != 1 else _varint(batch, at)
             yield key, None if size < 0 else batch[at : at + size]
             at += max(size, 0)
             if at + 1 != end or batch[at] != 0:
-                raise RecordFormatError(f"a record of another form in the batch at offset {header.base_offset}")
+                raise RecordFormatError(f"a record of another form in the batch at offset {base_offset}")
             at = end
     except IndexError:
-        raise RecordFormatError(f"the records of the batch at offset {header.base_offset} end too early") from None
+        raise RecordFormatError(f"the records of the batch at offset {base_offset} end too early") from None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -87,43 +98,46 @@ class Replayer:
         self._prefixes: dict[bytes, tuple[str, str]] = {}
 
     def replay(self, _partition: int, batch: bytes) -> None:
+        """Raises `RecordFormatError` for a batch that the coordinator did not write."""
+        put, unpack_key, unpack_value = self._store.put, _I32.unpack, _PLAIN_VALUE.unpack
         for key, value in records_of(batch):
-            if key.startswith(_OFFSET_KEY):
-                self._replay_offset(key, value)
+            if not key.startswith(_OFFSET_KEY):
+                self._replay_other(key, value)
                 continue
-            found = decode_key(key)
-            if isinstance(found, OffsetKey):
-                self._put(found, value)
-            elif isinstance(found, GroupKey):
-                if value is None:
-                    self._groups.pop(found.group, None)
-                else:
-                    self._groups[found.group] = value
+            names = self._prefixes.get(key[:-4]) or self._names_of(key)
+            (partition,) = unpack_key(key[-4:])
+            if value is None:
+                self._store.remove(*names, partition)
+            elif len(value) == _PLAIN_VALUE.size and value.startswith(_OFFSET_VALUE):
+                # The usual value, without metadata, by hand; all others by the book.
+                _, offset, leader_epoch, _, timestamp = unpack_value(value)
+                put(*names, partition, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP))
+            else:
+                put(*names, partition, decode_offset_value(value))
 
     def groups(self) -> Iterator[tuple[str, GroupValue]]:
         """Every group that has metadata, with its last."""
         for group, value in self._groups.items():
             yield group, decode_group_value(value)
 
-    def _replay_offset(self, key: bytes, value: bytes | None) -> None:
-        prefix = key[:-4]
-        names = self._prefixes.get(prefix)
-        if names is None:
-            found = decode_key(key)
-            assert isinstance(found, OffsetKey)
-            if len(self._prefixes) >= MAX_CACHED_PREFIXES:
-                self._prefixes.clear()
-            names = self._prefixes[prefix] = found[:2]
-        self._put(OffsetKey(*names, *_I32.unpack_from(key, len(prefix))), value)
+    def _names_of(self, key: bytes) -> tuple[str, str]:
+        """Group and topic of an offset key."""
+        found = decode_key(key)
+        assert isinstance(found, OffsetKey)
+        if len(self._prefixes) >= MAX_CACHED_PREFIXES:
+            self._prefixes.clear()
+        names = self._prefixes[key[:-4]] = found[:2]
+        return names
 
-    def _put(self, key: OffsetKey, value: bytes | None) -> None:
-        if value is None:
-            self._store.remove(*key)
-            return
-        # The usual value, by hand; all others by the book.
-        if len(value) >= 24:
-            version, offset, leader_epoch, size = _VALUE.unpack_from(value)
-            if version == OFFSET_VALUE_VERSION and size == 0 and len(value) == 24:
-                self._store.put(*key, OffsetValue(offset, leader_epoch, "", _TIMESTAMP.unpack_from(value, 16)[0]))
-                return
-        self._store.put(*key, decode_offset_value(value))
+    def _replay_other(self, key: bytes, value: bytes | None) -> None:
+        found = decode_key(key)
+        if isinstance(found, GroupKey):
+            if value is None:
+                self._groups.pop(found.group, None)
+            else:
+                self._groups[found.group] = value
+        elif isinstance(found, OffsetKey):  # of type 0, which old software wrote
+            if value is None:
+                self._store.remove(*found)
+            else:
+                self._store.put(*found, decode_offset_value(value))
