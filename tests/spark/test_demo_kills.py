@@ -1,0 +1,147 @@
+"""Kills in the middle of the demo on Spark lanes: it finishes by itself, and runs again only what no commit covered.
+
+What the group has committed is read by another client, right after the kill, or, when it is the broker that dies, right
+before it. After the run the kept broker is started once more, and both topics are held against each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.testing.outputs import Outputs, covered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDS = 3_000
+TIMEOUT_S = 300
+"""Ten times what it takes on an idle machine of two cores."""
+
+LEAST_THREADS = 6
+"""A Python worker that runs a lane has the threads of the engine and of its clients; an idle one has few."""
+
+
+class Demo:
+    """A demo on lanes that has come to the middle of its work."""
+
+    def __init__(self, process: subprocess.Popen[str], place: Path) -> None:
+        self._process = process
+        self._place = place
+        self._told = ""
+        bootstrap = self._read_until(r"embedded broker: .* (127\.0\.0\.1:\d+), data in")
+        self.admin = Admin({"bootstrap.servers": bootstrap})
+        self._read_until(rf"Spark lanes: [1-9][\d,]* of {RECORDS:,}.* lag (?!{RECORDS:,})")
+
+    def finish(self) -> dict[str, Any]:
+        out, told = self._process.communicate(timeout=TIMEOUT_S)
+        assert self._process.returncode == 0, self._told + told
+        report: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return report
+
+    def worker(self) -> int:
+        """A Python worker that runs a lane."""
+        workers = [
+            pid
+            for pid, words in self._processes()
+            if b"pyspark.daemon" in words and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
+        ]
+        assert workers, "no lane runs"
+        return workers[0]
+
+    def executor(self) -> int:
+        """The executor's JVM above that worker: its parent is the workers' daemon."""
+        executor = _parent(_parent(self.worker()))
+        assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+        return executor
+
+    def broker(self) -> int:
+        return next(pid for pid, words in self._processes() if b"keylane.broker" in words)
+
+    def _read_until(self, pattern: str) -> str:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._told += line
+            if found := re.search(pattern, line):
+                return found.group(found.lastindex or 0)
+        raise AssertionError(f"the demo never said {pattern!r}: {self._told}")
+
+    def _processes(self) -> list[tuple[int, list[bytes]]]:
+        """The processes that this demo has started: all have its folder for temporary files in their environment."""
+        mine = f"TMPDIR={self._place / 'tmp'}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mine in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((int(process.name), (process / "cmdline").read_bytes().split(b"\0")))
+            except OSError:
+                continue  # it has ended, or is not ours to look at
+        return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextmanager
+def demo(place: Path, master: str) -> Iterator[Demo]:
+    home = place / "spark-home"  # executors of a local cluster work below it, and not in the installed package
+    home.mkdir()
+    for one in Path(pyspark.__file__).parent.iterdir():
+        (home / one.name).symlink_to(one)
+    (place / "tmp").mkdir()
+    command = [sys.executable, "-m", "keylane", "demo", "--json", "--keep", "kept", "--records", str(RECORDS)]
+    with subprocess.Popen(
+        [*command, "--lanes", "2", "--master", master, "--latency-ms", "200", "--max-concurrency", "60"],
+        cwd=place,
+        env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield Demo(process, place)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("victim", "master"), [("worker", "local[3]"), ("broker", "local[3]"), ("executor", "local-cluster[2,2,1024]")]
+)
+def test_a_kill_in_the_middle_loses_nothing_and_the_run_finishes_by_itself(
+    tmp_path: Path, victim: str, master: str
+) -> None:
+    with demo(tmp_path, master) as run:
+        pid = getattr(run, victim)()
+        if victim == "broker":
+            known = covered(run.admin, "weather")
+            os.kill(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            known = covered(run.admin, "weather")
+        report = run.finish()
+    assert [report[name] for name in ("records", "lost", "out_of_order", "altered", "foreign", "lag")] == [
+        RECORDS, 0, 0, 0, 0, 0
+    ]  # fmt: skip
+    assert report["broker_restarts"] == (victim == "broker")
+    with BrokerProcess(tmp_path / "kept" / "broker") as broker:
+        seen = Outputs.read(broker.bootstrap, "flights", "flights.enriched")
+    assert len(seen.inputs) == RECORDS
+    assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
+    done = {source for source in seen.inputs if source in known}
+    assert 0 < len(done) < RECORDS, "it was killed in the middle"
+    assert seen.repeated & done == set(), "what an acknowledged commit covers does not run again"
