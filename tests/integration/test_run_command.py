@@ -145,7 +145,6 @@ def test_a_resource_that_raises_stops_with_its_line(write: Any) -> None:
     ("arguments", "changes", "code", "said"),
     [
         ([], {"topic": "nowhere"}, 2, "topic 'nowhere' does not exist"),
-        ([], {"servers": "127.0.0.1:1"}, 1, "no Kafka broker answered at '127.0.0.1:1'"),
         ([], {"more": "ordering='keys'"}, 2, "mine.py:8: ordering='keys': give one of 'key', 'partition', 'unordered'"),
         (["--lanes", "2"], {}, 2, "--lanes goes with --spark MASTER"),
         (["--spark", "local[2]", "--lanes", "2"], {}, 2, "--spark local[2]: 2 lanes and a free task slot take 3"),
