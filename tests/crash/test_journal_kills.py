@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import importlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ TOPIC = "flights"
 PARTITIONS = 40
 IN_FLIGHT = 20
 COMMITS_BEFORE_A_KILL = 150
+LOAD_S = 60.0
 
 
 class Committer(threading.Thread):
@@ -77,9 +79,15 @@ class Committer(threading.Thread):
 
 
 def committed(bootstrap: str, group: str) -> list[int]:
+    """Waits, as clients do, until the broker has loaded what it has."""
+    topic = fetch_schema.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=tuple(range(PARTITIONS)))
+    deadline = time.monotonic() + LOAD_S
     with ProtocolClient(bootstrap) as client:
-        topic = fetch_schema.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=tuple(range(PARTITIONS)))
-        answer = client.ask("offset_fetch", 5, group_id=group, topics=(topic,))
+        while True:
+            answer = client.ask("offset_fetch", 5, group_id=group, topics=(topic,))
+            if answer.error_code != ErrorCode.coordinator_load_in_progress:
+                break
+            assert time.monotonic() < deadline, "loading takes too long"
     assert answer.error_code == ErrorCode.none
     return [row.committed_offset for row in answer.topics[0].partitions]
 
