@@ -84,6 +84,8 @@ class OffsetService:
         now = self._clock()
         expires = now + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
         records = encode_commit(group, accepted, now, expires)
+        if records.record_count == 0:  # topics without a partition
+            return CommitResult(errors, None)
 
         def done(failure: StorageError | None) -> None:
             if failure is None:

@@ -178,6 +178,21 @@ def test_a_commit_larger_than_a_batch_may_be_is_refused_whole() -> None:
     asyncio.run(check())
 
 
+def test_a_commit_of_nothing_writes_nothing() -> None:
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem())
+        await coordinator.start()
+        for topics in ([], [TopicCommit("flights", [], [], [], None)], [TopicCommit("none", [], [], [], None)] * 2):
+            result = coordinator.commit(CommitRequest("g", topics))
+            assert isinstance(result, CommitResult)
+            assert result.durable is None
+            assert list(result.errors) == [None] * len(topics)
+        assert [coordinator.end_offset(partition) for partition in range(2)] == [0, 0]
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
 def test_members_too_large_to_keep() -> None:
     async def check() -> None:
         coordinator = make(SimulatedFileSystem(), message_max_bytes=300)
