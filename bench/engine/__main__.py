@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ WARM_UP = ("unordered/16", "noop-key/16", "noop-unordered/100")
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that broker and contestants end with us
     options = arguments()
     selected = rows(options.rows, quick=options.quick)
     if not selected:

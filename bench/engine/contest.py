@@ -10,6 +10,7 @@ import contextlib
 import os
 import statistics
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 THREADS, ASYNCIO, JVM = "keylane threads", "keylane asyncio", "JVM Parallel Consumer"
 JVM_HEAP_MB = 1_024
+RUN_LIMIT_S = 300
+"""A run takes up to half a minute; a contestant that takes ten times as long hangs, and is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,12 @@ class Contest:
         work = "sleep" if topic.sleeping else "noop"
         command = f"{self._name(topic)} {row.ordering.upper()} {topic.records} {row.concurrency} {work}"
         before_s = processor_s(process.pid)
-        answer = process.ask(command)
+        watch = threading.Timer(RUN_LIMIT_S, process.kill)
+        watch.start()
+        try:
+            answer = process.ask(command)
+        finally:
+            watch.cancel()
         used_s = processor_s(process.pid) - before_s
         if answer.startswith("error"):
             raise RuntimeError(f"{contestant} on {row.name}: {answer}")
