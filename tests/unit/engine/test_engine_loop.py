@@ -133,8 +133,9 @@ def test_a_record_is_not_committed_before_its_output_is_acknowledged() -> None:
         handled.set()
         return Output("out")
 
-    with FakeEngine(pipeline(work, commit_interval_ms=10), log, ending_offsets={T0: 1}) as engine:
-        engine.producer.held = []
+    engine = FakeEngine(pipeline(work, commit_interval_ms=10), log, ending_offsets={T0: 1})
+    engine.producer.held = []
+    with engine:
         until(lambda: bool(engine.producer.held), "the output is sent")
         assert engine.loop.snapshot().in_flight == 1
         assert engine.loop.snapshot().partitions[0].base == 0
