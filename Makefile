@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Most tests wait for brokers, clients and Spark: three workers keep two cores busy. A file stays with one worker.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-full check soak bench-engine clean setup
 .DEFAULT_GOAL := help
@@ -31,10 +33,10 @@ demo: setup
 	@$(BIN)/keylane demo $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-full: setup
-	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest $(ARGS)
+	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 soak: setup
 	@$(BIN)/python -m pytest -m soak $(ARGS)
