@@ -18,9 +18,9 @@ from keylane.broker.config import BrokerConfig
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.frames import JournalDamagedError, SegmentReader, encode_frame, encode_segment_header
-from keylane.coordinator.journal import SEGMENT_SUFFIX
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
+from keylane.coordinator.segments import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
@@ -49,7 +49,7 @@ TOPICS = {"flights": 8, "weather": 2}
 def commits() -> Iterator[list[CommitRequest]]:
     """Rounds of commits that wait together: one or many partitions, several groups, with and without metadata."""
     number = 0
-    for size in (1, 3, 2, 4, 1, 2):
+    for size in (1, 3, 2, 4, 1, 2, 3, 2, 1):
         requests = []
         for _ in range(size):
             number += 1
@@ -124,7 +124,7 @@ async def live(filesystem: SimulatedFileSystem, told: Told, options: BrokerConfi
     """One life of a coordinator: a member joins a group, and consumers commit."""
     coordinator = await open_coordinator(filesystem, options)
     await join(coordinator, told)
-    for requests in commits():
+    for number, requests in enumerate(commits()):
         results = [coordinator.commit(request) for request in requests]
         for result in results:
             if await is_acknowledged(result):
@@ -133,7 +133,18 @@ async def live(filesystem: SimulatedFileSystem, told: Told, options: BrokerConfi
             else:
                 told.refused += 1
         told.read.append(read_state(coordinator))
+        if number % 2:  # other snapshots are under way while commits go on
+            await end_of_snapshot(coordinator)
     await coordinator.close()
+
+
+async def end_of_snapshot(coordinator: Coordinator) -> None:
+    """Wait for the snapshot that is being written, if there is one; what a crash does to it is its own affair."""
+    task = coordinator._journal._snapshot_task  # type: ignore[attr-defined]
+    if task is not None:
+        await asyncio.wait({task})
+        if not task.cancelled() and isinstance(task.exception(), SimulatedCrashError):
+            raise SimulatedCrashError
 
 
 async def is_acknowledged(result: int | CommitResult) -> bool:
@@ -193,7 +204,10 @@ def test_a_quiet_life() -> None:
     assert told.acknowledged == len(prefixes()) - 1
     assert told.read[-1] == prefixes()[-1]
     assert told.generation == 1
-    assert len([name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]) >= 3
+    renames = [line for line in filesystem.history if line.startswith("rename")]
+    assert len(renames) >= 2, "two snapshots"
+    assert any(line.startswith("remove") and line.endswith(SEGMENT_SUFFIX) for line in filesystem.history)
+    assert any(line.startswith("remove") and line.endswith(SNAPSHOT_SUFFIX) for line in filesystem.history)
     asyncio.run(check_restart(filesystem.after_crash(), told))
 
 
@@ -313,9 +327,23 @@ def test_every_flipped_byte_is_found(size: int) -> None:
     asyncio.run(check())
 
 
-def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
+def segments_before_a_snapshot() -> tuple[SimulatedFileSystem, Told]:
+    """A life that ends when it begins to write its first snapshot: three segments, and nothing stands for them."""
+    history = SimulatedFileSystem()
+    asyncio.run(live(history, Told()))
+    begin = next(at for at, line in enumerate(history.history, 1) if line.startswith(f"write {FOLDER}/0000000002.snap"))
     filesystem, told = SimulatedFileSystem(), Told()
-    asyncio.run(live(filesystem, told))
+    filesystem.crash_at(begin)
+    asyncio.run(swallow(live(filesystem, told)))
+    found = filesystem.after_crash()
+    assert [name for name in found.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)] == [
+        f"000000000{number}{SEGMENT_SUFFIX}" for number in (1, 2, 3)
+    ]
+    return found, told
+
+
+def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
+    filesystem, told = segments_before_a_snapshot()
     first = f"{FOLDER}/0000000001{SEGMENT_SUFFIX}"
     file = filesystem.open_append(first)
     file.truncate(file.size - 5)
@@ -324,11 +352,56 @@ def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
 
 
 def test_a_missing_segment_is_damage() -> None:
-    filesystem, told = SimulatedFileSystem(), Told()
-    asyncio.run(live(filesystem, told))
+    filesystem, told = segments_before_a_snapshot()
     filesystem.remove(f"{FOLDER}/0000000002{SEGMENT_SUFFIX}")
     with pytest.raises(JournalDamagedError, match=r"0000000002\.journal at byte 0: this segment is missing"):
         asyncio.run(check_restart(filesystem, told))
+
+
+def after_snapshots() -> tuple[SimulatedFileSystem, Told, str]:
+    """A whole life, and the path of its last snapshot."""
+    filesystem, told = SimulatedFileSystem(), Told()
+    asyncio.run(live(filesystem, told))
+    (name,) = [name for name in filesystem.listdir(FOLDER) if name.endswith(SNAPSHOT_SUFFIX)]
+    return filesystem, told, f"{FOLDER}/{name}"
+
+
+def test_the_segment_behind_a_snapshot_is_missed() -> None:
+    filesystem, told, snapshot = after_snapshots()
+    segment = snapshot.replace(SNAPSHOT_SUFFIX, SEGMENT_SUFFIX)
+    filesystem.remove(segment)
+    with pytest.raises(JournalDamagedError, match=f"{segment} at byte 0: this segment is missing, and its snapshot"):
+        asyncio.run(check_restart(filesystem, told))
+
+
+def test_every_flipped_byte_of_a_snapshot_is_found() -> None:
+    """A snapshot has its name only when it is whole: so cut short or changed it is damage, with file and position."""
+    filesystem, _, path = after_snapshots()
+    data = filesystem.read(path)
+
+    async def check() -> None:
+        for position in range(len(data)):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << position % 8
+            for content in (bytes(damaged), data[:position]):
+                filesystem.write_atomic(path, content)
+                with pytest.raises(DataFolderError, match=path) as caught:
+                    await open_coordinator(filesystem)
+                if isinstance(caught.value, JournalDamagedError):
+                    assert caught.value.position <= position
+
+    asyncio.run(check())
+
+
+def test_what_a_crash_left_behind_a_snapshot_is_removed() -> None:
+    filesystem, told, path = after_snapshots()
+    for name in ("0000000001.journal", "0000000002.snapshot", "0000000009.snapshot.tmp"):
+        filesystem.open_append(f"{FOLDER}/{name}").write(b"anything")
+    asyncio.run(check_restart(filesystem, told))
+    assert [f"{FOLDER}/{name}" for name in filesystem.listdir(FOLDER)] == [
+        path.replace(SNAPSHOT_SUFFIX, SEGMENT_SUFFIX),
+        path,
+    ]
 
 
 def test_a_missing_commit_is_damage() -> None:

@@ -36,6 +36,8 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _option(50, least=1)
     offsets_topic_segment_bytes: int = _option(104_857_600, least=1)
     """Of the coordinator's one journal, which holds all partitions of `__consumer_offsets`."""
+    log_cleaner_delete_retention_ms: int = _option(86_400_000)
+    """How long a reader of `__consumer_offsets` can still see that a key was removed."""
     group_min_session_timeout_ms: int = _option(6_000, least=1)
     group_max_session_timeout_ms: int = _option(1_800_000, least=1)
     group_initial_rebalance_delay_ms: int = _option(100)

@@ -57,6 +57,7 @@ class Node:
             filesystem=filesystem,
             folder=f"{folder.path}/{data_folder.COORDINATOR}",
             executor=self._journal_executor,
+            background=self.executor,
             options=config,
             partition_count=self._partition_count,
             clock=clock,

@@ -43,6 +43,8 @@ class Records(NamedTuple):
     body: bytes
     record_count: int
     timestamp_ms: int
+    pairs: Sequence[tuple[bytes, bytes | None]] = ()
+    """Keys and values, but for those of commits: who appends a commit puts it into the store by itself."""
 
 
 def _varint(value: int) -> bytes:
@@ -90,10 +92,10 @@ def encode_record(delta: int, key: bytes, value: bytes | None) -> bytes:
     return b"".join((varint(len(middle) + len(tail) + 3), _NO_TIME_DELTA, middle, tail, b"\0"))
 
 
-def encode_records(pairs: Iterable[tuple[bytes, bytes | None]], timestamp_ms: int) -> Records:
+def encode_records(pairs: Sequence[tuple[bytes, bytes | None]], timestamp_ms: int) -> Records:
     """Any keys and values as the records of one batch."""
     parts = [encode_record(delta, key, value) for delta, (key, value) in enumerate(pairs)]
-    return Records(b"".join(parts), len(parts), timestamp_ms)
+    return Records(b"".join(parts), len(parts), timestamp_ms, pairs)
 
 
 def encode_commit(
@@ -188,12 +190,14 @@ _COVERED = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 
 
-def encode_batch(records: Records, base_offset: int) -> tuple[bytes, bytes]:
+def encode_batch(records: Records, base_offset: int, last_offset_delta: int | None = None) -> tuple[bytes, bytes]:
     """The record batch that a reader of the offsets partition sees: uncompressed, from no idempotent producer.
 
-    In two pieces: what stands before the bytes that its checksum covers, and these.
+    In two pieces: what stands before the bytes that its checksum covers, and these. Without `last_offset_delta` its
+    records follow each other without a gap.
     """
-    body, count, timestamp = records
-    covered = _COVERED.pack(0, count - 1, timestamp, timestamp, -1, -1, -1, count) + body
+    body, count, timestamp, _ = records
+    last = count - 1 if last_offset_delta is None else last_offset_delta
+    covered = _COVERED.pack(0, last, timestamp, timestamp, -1, -1, -1, count) + body
     length = CRC_START - PREFIX_SIZE + len(covered)
     return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc32c(covered)), covered

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
 from keylane.coordinator.group_service import GroupService
+from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.members import JoinAnswer, SyncAnswer
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, FetchedTopic, OffsetService
 from keylane.coordinator.records import partition_for
-from keylane.coordinator.replay import Replayer
 from keylane.coordinator.states import State
 from keylane.errors import DataFolderError
 
@@ -57,24 +57,28 @@ class Coordinator:
         folder: str,
         executor: Executor,
         options: CoordinatorOptions,
+        background: Executor | None = None,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
         on_load_failure: Callable[[DataFolderError], None] | None = None,
     ) -> None:
-        """`partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
+        """`executor` has one thread, for the journal; `background` (or else the same) does what no commit waits for;
+        `partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
         `on_load_failure` is told of a damaged journal that `start` did not wait for."""
         self._partitions = options.offsets_topic_num_partitions
         self._partition_count = partition_count
         self._on_load_failure = on_load_failure
+        self._image = Image()
         self._journal: Journal = FileJournal(
             filesystem,
             folder,
             executor,
-            partitions=self._partitions,
-            segment_bytes=options.offsets_topic_segment_bytes,
-            max_batch_bytes=options.message_max_bytes,
+            background or executor,
+            image=self._image,
+            options=options,
+            clock=clock,
         )
-        self._offsets = OffsetService(self._journal, options, partition_count, clock)
+        self._offsets = OffsetService(self._image.store, self._journal, options, partition_count, clock)
         self._groups = GroupService(self._journal, options, clock)
         self._loading = set(range(self._partitions))
         """Offsets partitions whose groups cannot be served yet."""
@@ -109,9 +113,8 @@ class Coordinator:
         await self._journal.close()
 
     async def _load(self) -> None:
-        replayer = Replayer(self._offsets.store)
-        await self._journal.load(replayer.replay)
-        for group, value in replayer.groups():
+        await self._journal.load()
+        for group, value in self._image.groups():
             self._groups.restore(group, value)
         # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
         for topic in self._offsets.store.topics():

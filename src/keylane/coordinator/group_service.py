@@ -103,7 +103,7 @@ class GroupService:
             return self._journal.append(
                 partition_for(group, self._partitions),
                 records,
-                lambda failure: self._stored(
+                lambda failure, _offset: self._stored(
                     group, ticket, codes.NONE if failure is None else codes.COORDINATOR_NOT_AVAILABLE
                 ),
             )

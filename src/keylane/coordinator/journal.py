@@ -2,7 +2,8 @@
 
 Whatever its offsets partition, every commit goes into the same file, so one fdatasync covers all that wait. What a
 reader of a `__consumer_offsets` partition sees is a view: the partition's frames in order, without their frame heads.
-Segments let a later snapshot replace old ones.
+When what came after the last snapshot outgrows a segment and that snapshot, a new one is written and takes the place of
+all segments before it: a start reads a snapshot and a tail, never history.
 
 After a failed write or sync nothing is appended any more, ever: what was waiting is told the error, and so is everyone
 who comes later. Only a restart, which reads what is really on disk, goes on.
@@ -15,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from keylane.coordinator.commits import encode_batch
 from keylane.coordinator.frames import (
@@ -29,10 +30,12 @@ from keylane.coordinator.frames import (
     SegmentReader,
     base_and_last_delta,
     encode_frame,
-    encode_segment_header,
     read_frame_head,
 )
 from keylane.coordinator.records import RecordFormatError
+from keylane.coordinator.replay import Replayer
+from keylane.coordinator.segments import Segments, find_files
+from keylane.coordinator.snapshots import Snapshots, SnapshotStoppedError
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync
@@ -43,7 +46,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.coordinator.commits import Records
-    from keylane.storage.filesystem import AppendFile, FileSystem
+    from keylane.coordinator.image import Image
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.segments import Found
+    from keylane.storage.filesystem import FileSystem
     from keylane.storage.group_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
@@ -53,12 +59,9 @@ INDEX_INTERVAL_BYTES = 64 * 1024
 """A partition's view has one index entry for at least this much journal: 16 bytes of memory each."""
 REPLAY_SLICE_FRAMES = 2_000
 """Frames replayed before other work gets its turn: some 20 ms."""
-SEGMENT_SUFFIX = ".journal"
 
-Done = Callable[["StorageError | None"], None]
-"""Called when a batch is durable (None), or when it never will be."""
-Replay = Callable[[int, bytes], None]
-"""Called with every batch of the journal, in order: offsets partition, batch."""
+Done = Callable[["StorageError | None", int], None]
+"""Called when a batch is durable (None), or when it never will be; and with its base offset."""
 
 
 class BatchTooLargeError(PeerError):
@@ -68,13 +71,16 @@ class BatchTooLargeError(PeerError):
 class Journal(Protocol):
     """The port: this one on local files, or a replicated one in its place."""
 
-    async def load(self, replay: Replay) -> None:
-        """Replay everything; must be done before the first append. Raises `DataFolderError`."""
+    async def load(self) -> None:
+        """Fill the image; must be done before the first append. Raises `DataFolderError`."""
         ...
 
     def append(self, partition: int, records: Records, done: Done) -> Round:
         """Queue one batch: durable whole, or not at all. `done` is called in the order of the appends, before those
-        that wait for the returned future go on. Raises `BatchTooLargeError`, and `StorageError` after a failure."""
+        that wait for the returned future go on; what is not a committed offset is in the image by then.
+
+        Raises `BatchTooLargeError`, and `StorageError` after a failure.
+        """
         ...
 
     async def flush(self) -> None:
@@ -92,82 +98,14 @@ class Journal(Protocol):
     async def close(self) -> None: ...
 
 
-class _Segments:
-    """The files of the journal: what one round of the group commit writes to and syncs."""
-
-    def __init__(self, filesystem: FileSystem, folder: str, partitions: int) -> None:
-        self._filesystem = filesystem
-        self._folder = folder
-        self._partitions = partitions
-        self.files: dict[int, AppendFile] = {}
-        self._current: AppendFile | None = None
-
-    @property
-    def path(self) -> str:
-        return self._folder if self._current is None else self._current.path
-
-    def path_of(self, number: int) -> str:
-        return f"{self._folder}/{number:010d}{SEGMENT_SUFFIX}"
-
-    def numbers(self) -> list[int]:
-        """Segments on disk, checked to be without a gap. Raises `DataFolderError`."""
-        names = [name for name in self._filesystem.listdir(self._folder) if name.endswith(SEGMENT_SUFFIX)]
-        stems = [name.removesuffix(SEGMENT_SUFFIX) for name in names]
-        numbers = sorted(int(stem) for stem in stems if stem.isdigit())
-        for expected, number in enumerate(numbers, 1):
-            if number != expected:
-                raise JournalDamagedError(self.path_of(expected), 0, f"this segment is missing, and {number} is there")
-        return numbers
-
-    def read_all(self, number: int) -> bytes:
-        return self._filesystem.read(self.path_of(number))
-
-    def open(self, number: int, *, is_last: bool) -> None:
-        """Open a segment that was replayed; the last one takes the appends."""
-        file = self.files[number] = self._filesystem.open_append(self.path_of(number))
-        if is_last:
-            self._current = file
-
-    def end_load(self, number: int, size: int) -> None:
-        """Cut a torn tail off, so that what is appended next cannot be taken for a part of it; and make what is left
-        durable before anyone sees it, since a killed process may not have."""
-        file = self.files[number]
-        if file.size > size:
-            file.truncate(size)
-        if size == 0:
-            file.write(encode_segment_header(number, self._partitions))
-        file.sync()
-
-    def begin(self, number: int) -> None:
-        """End the current segment and begin the next one; all before it is durable first."""
-        if self._current is not None:
-            self._current.sync()
-        file = self._filesystem.open_append(self.path_of(number))
-        file.write(encode_segment_header(number, self._partitions))
-        file.sync()
-        self._filesystem.sync_dir(self._folder)
-        self.files[number] = self._current = file
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert self._current is not None
-        self._current.write(data)
-
-    def sync(self) -> None:
-        assert self._current is not None
-        self._current.sync()
-
-    def close(self) -> None:
-        for file in self.files.values():
-            file.close()
-        self.files.clear()
-
-
 class _View:
     """Where one offsets partition's batches are, and how far they reach."""
 
-    __slots__ = ("appended", "durable", "offsets", "places")
+    __slots__ = ("appended", "durable", "offsets", "places", "tail")
 
     def __init__(self) -> None:
+        self.tail = 0
+        """The first offset that stands in a segment; what is below it is seen through the last snapshot."""
         self.appended = 0
         """The next offset to give."""
         self.durable = 0
@@ -181,9 +119,30 @@ class _View:
             self.offsets.append(base_offset)
             self.places.append(place)
 
+    def begin(self, end: int) -> None:
+        """The tail after a snapshot that was loaded."""
+        self.tail = self.appended = self.durable = end
+
+    def drop_before(self, end: int, place: int) -> None:
+        """A snapshot stands for everything before."""
+        self.tail = end
+        first = bisect_left(self.places, place)
+        # New ones: a read that is under way goes on with the old.
+        self.offsets, self.places = self.offsets[first:], self.places[first:]
+
 
 _POSITION_BITS = 40
 """A place is a segment number and, in these low bits, a position in it."""
+
+
+class _Waiting(NamedTuple):
+    """A batch that is not durable yet."""
+
+    partition: int
+    base_offset: int
+    records: Records
+    frame: bytes
+    done: Done
 
 
 class FileJournal:
@@ -194,45 +153,60 @@ class FileJournal:
         filesystem: FileSystem,
         folder: str,
         executor: Executor,
+        background: Executor,
         *,
-        partitions: int,
-        segment_bytes: int,
-        max_batch_bytes: int,
+        image: Image,
+        options: CoordinatorOptions,
+        clock: Callable[[], int],
     ) -> None:
-        """A segment of `segment_bytes` or more is followed by a new one; no batch has more than `max_batch_bytes`."""
+        """`executor` has one thread: what it is given is done in order. Snapshots are written in `background`."""
         self._filesystem = filesystem
         self._folder = folder
         self._executor = executor
-        self._partitions = partitions
-        self._max_batch_bytes = max_batch_bytes
-        self._segment_bytes = segment_bytes
-        self._segments = _Segments(filesystem, folder, partitions)
+        self._image = image
+        self._clock = clock
+        self._partitions = options.offsets_topic_num_partitions
+        self._max_batch_bytes = options.message_max_bytes
+        self._segment_bytes = options.offsets_topic_segment_bytes
+        self._tombstones_ms = options.log_cleaner_delete_retention_ms
+        self._segments = Segments(filesystem, folder, self._partitions)
+        self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._takes_snapshots = True
         self._sync = GroupSync(self._segments, executor)
-        self._views = [_View() for _ in range(partitions)]
+        self._views = [_View() for _ in range(self._partitions)]
         self._number = 0
         self._position = 0
+        self._tail_bytes = 0
+        """In the ended segments since the last snapshot."""
         self._round: Round | None = None
-        self._waiting: list[tuple[_View, int, Done]] = []
+        self._waiting: list[_Waiting] = []
         self._failure: StorageError | None = None
         self.torn_bytes = 0
         """Bytes of a torn tail that loading cut off; none of them had been acknowledged."""
 
-    async def load(self, replay: Replay) -> None:
+    async def load(self) -> None:
         try:
-            await self._load(replay)
+            await self._load()
         except OSError as error:
             raise DataFolderError(f"{self._folder}: {error}; the broker needs to read and write this folder") from error
 
-    async def _load(self, replay: Replay) -> None:
-        numbers = await self._in_executor(self._prepare_folder)
-        for number in numbers:
-            await self._load_segment(number, replay, is_last=number == numbers[-1])
+    async def _load(self) -> None:
+        found = await self._in_executor(self._prepare_folder)
+        if found.snapshot is not None:
+            for view, end in zip(self._views, await self._snapshots.load(found.snapshot), strict=True):
+                view.begin(end)
+        replayer = Replayer(self._image)
+        for number in found.segments:
+            await self._load_segment(number, replayer, is_last=number == found.segments[-1])
         for view in self._views:
             view.durable = view.appended
-        if not numbers:
+        if not found.segments:
             self._number = 1
             await self._in_executor(partial(self._segments.begin, 1))
             self._position = SEGMENT_HEADER_SIZE
+        for path in found.leftovers:
+            await self._in_executor(partial(self._filesystem.remove, path))
 
     def append(self, partition: int, records: Records, done: Done) -> Round:
         size = HEADER_SIZE + len(records.body)
@@ -253,7 +227,7 @@ class FileJournal:
             self._round = round_
             self._waiting = []
             round_.add_done_callback(partial(self._finish, self._waiting))
-        self._waiting.append((view, view.appended, done))
+        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
 
     async def flush(self) -> None:
@@ -266,31 +240,38 @@ class FileJournal:
         view = self._views[partition]
         if not 0 <= offset < view.durable:
             return b""
-        return await self._in_executor(partial(self._read, partition, offset, view.durable, max_bytes))
+        if offset < view.tail:
+            return await self._snapshots.read(partition, offset, max_bytes)
+        read = partial(self._read, partition, view.offsets, view.places, offset, view.durable, max_bytes)
+        return await self._in_executor(read)
 
     async def close(self) -> None:
+        if self._snapshot_task is not None:
+            self._snapshots.stop()
+            await asyncio.wait({self._snapshot_task})
         await self._sync.close()
         await self._in_executor(self._segments.close)
+        self._snapshots.close()
 
     async def _in_executor(self, step: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, step)
 
-    def _prepare_folder(self) -> list[int]:
+    def _prepare_folder(self) -> Found:
         if not self._filesystem.is_dir(self._folder):
             self._filesystem.mkdir(self._folder)
         # A process that was killed may have left names that only the memory of this machine knows.
         self._filesystem.sync_dir(self._folder.rpartition("/")[0] or "/")
         self._filesystem.sync_dir(self._folder)
-        return self._segments.numbers()
+        return find_files(self._filesystem, self._folder)
 
-    async def _load_segment(self, number: int, replay: Replay, *, is_last: bool) -> None:
+    async def _load_segment(self, number: int, replayer: Replayer, *, is_last: bool) -> None:
         data = await self._in_executor(partial(self._segments.read_all, number))
         path = self._segments.path_of(number)
         reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
         for count, frame in enumerate(reader, 1):
             self._note_replayed(number, path, frame)
             try:
-                replay(frame.partition, frame.batch)
+                replayer.replay(frame.partition, frame.batch)
             except RecordFormatError as error:  # its checksums hold, but this release did not write it
                 raise JournalDamagedError(path, frame.position, str(error)) from error
             if count % REPLAY_SLICE_FRAMES == 0:
@@ -298,6 +279,8 @@ class FileJournal:
         await self._in_executor(partial(self._segments.open, number, is_last=is_last))
         self._number = number
         self._position = max(reader.end, SEGMENT_HEADER_SIZE)
+        if not is_last:
+            self._tail_bytes += self._position
         if reader.is_torn:
             self.torn_bytes = len(data) - reader.end
             logger.warning(
@@ -321,32 +304,59 @@ class FileJournal:
         view.appended = base_offset + last_offset_delta + 1
 
     def _roll(self) -> None:
+        self._tail_bytes += self._position
         self._number += 1
         self._sync.run(partial(self._segments.begin, self._number))
         self._position = SEGMENT_HEADER_SIZE
+        is_due = self._tail_bytes >= max(self._segment_bytes, self._snapshots.size)
+        if is_due and self._takes_snapshots and self._snapshot_task is None:
+            self._tail_bytes = 0
+            snapshot = self._snapshot(self._number, [view.appended for view in self._views])
+            self._snapshot_task = asyncio.get_running_loop().create_task(snapshot)
 
-    def _finish(self, waiting: list[tuple[_View, int, Done]], round_: asyncio.Future[None]) -> None:
+    async def _snapshot(self, number: int, ends: list[int]) -> None:
+        """Write a snapshot of all before segment `number`, then drop the segments that it stands for."""
+        try:
+            await self._sync.flush()  # all before that segment is in the image then
+            self._image.forget_tombstones(self._clock() - self._tombstones_ms)
+            await self._snapshots.write(number, ends)
+            for view, end in zip(self._views, ends, strict=True):
+                view.drop_before(end, number << _POSITION_BITS)
+            await self._in_executor(partial(self._segments.drop_before, number))
+        except SnapshotStoppedError:
+            pass
+        except (OSError, StorageError) as error:
+            self._takes_snapshots = False
+            logger.error("%s: no more snapshots until the broker is restarted: %s", self._folder, error)  # noqa: TRY400
+        finally:
+            self._snapshot_task = None
+
+    def _finish(self, waiting: list[_Waiting], round_: asyncio.Future[None]) -> None:
         error = round_.exception()
         assert error is None or isinstance(error, StorageError), error
         if error is None:
-            for view, end, done in waiting:
-                view.durable = end
-                done(None)
+            for partition, base_offset, records, frame, done in waiting:
+                self._views[partition].durable = base_offset + records.record_count
+                if records.pairs:
+                    kept = [(at, key, value) for at, (key, value) in enumerate(records.pairs, base_offset)]
+                    self._image.note(partition, records.timestamp_ms, kept, frame[FRAME_HEAD_SIZE:])
+                done(None, base_offset)
         else:
             if self._failure is None:
                 self._failure = error
                 logger.critical("%s; commits are refused from here on", error)
-            for _, _, done in waiting:
-                done(error)
+            for _, base_offset, _, _, done in waiting:
+                done(error, base_offset)
 
-    def _read(self, partition: int, offset: int, end: int, max_bytes: int) -> bytes:
+    def _read(
+        self, partition: int, offsets: array[int], places: array[int], offset: int, end: int, max_bytes: int
+    ) -> bytes:
         """Frames between two index entries belong to this partition for one index interval at most; then it jumps."""
-        view = self._views[partition]
-        entry = max(bisect_right(view.offsets, offset) - 1, 0)
+        entry = max(bisect_right(offsets, offset) - 1, 0)
         parts: list[bytes] = []
         size = 0
-        while entry < len(view.places) and view.offsets[entry] < end:  # beyond it there may be no file yet
-            place = view.places[entry]
+        while entry < len(places) and offsets[entry] < end:  # beyond it there may be no file yet
+            place = places[entry]
             for batch in self._frames_near(place, partition):
                 header = read_header(batch)
                 if header.next_offset <= offset:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit, encode_commit, encode_records
 from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.offsets import FetchedColumns, OffsetStore
 from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP, encode_offset_key, partition_for
 from keylane.storage.filesystem import StorageError
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.journal import Journal
+    from keylane.coordinator.offsets import FetchedColumns, OffsetStore
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.group_sync import Round
 
@@ -60,12 +60,13 @@ class OffsetService:
 
     def __init__(
         self,
+        store: OffsetStore,
         journal: Journal,
         options: CoordinatorOptions,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
     ) -> None:
-        self.store = OffsetStore()
+        self.store = store
         self._journal = journal
         self._options = options
         self._partition_count = partition_count
@@ -87,9 +88,9 @@ class OffsetService:
         if records.record_count == 0:  # topics without a partition
             return CommitResult(errors, None)
 
-        def done(failure: StorageError | None) -> None:
+        def done(failure: StorageError | None, base_offset: int) -> None:
             if failure is None:
-                self.store.apply(group, accepted, now, expires)
+                self.store.apply(group, accepted, base_offset, now, expires)
 
         try:
             return CommitResult(errors, self._journal.append(partition, records, done))
@@ -117,7 +118,7 @@ class OffsetService:
                 self._journal.append(partition, encode_records(keys, self._clock()), partial(self._ended, topic, chunk))
         await self._journal.flush()
 
-    def _ended(self, topic: str, rows: Sequence[tuple[str, int]], failure: StorageError | None) -> None:
+    def _ended(self, topic: str, rows: Sequence[tuple[str, int]], failure: StorageError | None, _offset: int) -> None:
         if failure is None:
             for group, partition in rows:
                 self.store.remove(group, topic, partition)

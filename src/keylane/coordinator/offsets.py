@@ -1,6 +1,6 @@
 """The committed offsets in memory: what a start would load from the journal, and nothing that is not synced.
 
-Offsets are kept as columns, one set of `array`s for each (group, topic), sorted by partition: 24 bytes an entry.
+Offsets are kept as columns, one set of `array`s for each (group, topic), sorted by partition: 32 bytes an entry.
 Metadata and expiry are rare or long, so they stand beside the columns, for the partitions that have them. Nothing in
 here waits or writes: the coordinator applies a commit whole, in one call, once the journal says that it is durable.
 
@@ -41,18 +41,24 @@ class FetchedColumns(NamedTuple):
 class OffsetColumns:
     """The committed offsets of one group in one topic."""
 
-    __slots__ = ("beside", "leader_epochs", "offsets", "partitions", "timestamps")
+    __slots__ = ("beside", "leader_epochs", "log_offsets", "offsets", "partitions", "timestamps")
 
     def __init__(self) -> None:
         self.partitions = array("i")
         self.offsets = array("q")
         self.timestamps = array("q")
         self.leader_epochs = array("i")
+        self.log_offsets = array("q")
+        """Where in `__consumer_offsets` the record is that committed it."""
         self.beside: dict[int, tuple[str, int]] | None = None
         """By partition: metadata and expire timestamp, where there are any."""
 
     def __len__(self) -> int:
         return len(self.partitions)
+
+    def all(self) -> tuple[array[int], ...]:
+        """Every column, in the order in which a snapshot has them."""
+        return self.partitions, self.offsets, self.timestamps, self.leader_epochs, self.log_offsets
 
     def _find(self, partition: int) -> int:
         """The row of `partition`, or -1."""
@@ -70,7 +76,7 @@ class OffsetColumns:
         metadata, expires = (self.beside or {}).get(partition, ("", NO_TIMESTAMP))
         return OffsetValue(self.offsets[row], self.leader_epochs[row], metadata, self.timestamps[row], expires)
 
-    def put(self, partition: int, value: tuple[int, int, str, int, int]) -> None:
+    def put(self, partition: int, value: tuple[int, int, str, int, int], log_offset: int) -> None:
         """`value` has the fields of an `OffsetValue`."""
         offset, epoch, metadata, timestamp, expires = value
         row = self._find(partition)
@@ -78,28 +84,35 @@ class OffsetColumns:
             self.offsets[row] = offset
             self.timestamps[row] = timestamp
             self.leader_epochs[row] = epoch
+            self.log_offsets[row] = log_offset
         else:
             row = bisect_left(self.partitions, partition)
             self.partitions.insert(row, partition)
             self.offsets.insert(row, offset)
             self.timestamps.insert(row, timestamp)
             self.leader_epochs.insert(row, epoch)
+            self.log_offsets.insert(row, log_offset)
         if metadata or expires != NO_TIMESTAMP:
-            if self.beside is None:
-                self.beside = {}
-            if len(metadata) <= INTERNED_METADATA_CHARACTERS:
-                metadata = sys.intern(metadata)
-            self.beside[partition] = (metadata, expires)
+            self.set_beside(partition, metadata, expires)
         elif self.beside is not None:
             self._forget_beside(partition)
 
-    def put_commit(self, commit: TopicCommit, timestamp_ms: int, expire_timestamp_ms: int) -> None:
+    def set_beside(self, partition: int, metadata: str, expires: int) -> None:
+        """Metadata and expire timestamp of a partition that has an offset."""
+        if self.beside is None:
+            self.beside = {}
+        if len(metadata) <= INTERNED_METADATA_CHARACTERS:
+            metadata = sys.intern(metadata)
+        self.beside[partition] = (metadata, expires)
+
+    def put_commit(self, commit: TopicCommit, log_offset: int, timestamp_ms: int, expire_timestamp_ms: int) -> None:
+        """`log_offset` is that of the first row; the others follow it."""
         partitions = commit.partitions
         count = len(partitions)
         if count == 1:
             text = "" if commit.metadata is None else commit.metadata[0]
             value = (commit.offsets[0], commit.leader_epochs[0], text, timestamp_ms, expire_timestamp_ms)
-            self.put(partitions[0], value)
+            self.put(partitions[0], value, log_offset)
             return
         if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None:
             first = partitions[0]
@@ -113,18 +126,19 @@ class OffsetColumns:
                 self.offsets[first:end] = array("q", commit.offsets)
                 self.timestamps[first:end] = array("q", [timestamp_ms]) * count
                 self.leader_epochs[first:end] = array("i", commit.leader_epochs)
+                self.log_offsets[first:end] = array("q", range(log_offset, log_offset + count))
                 return
         metadata = commit.metadata or ("",) * count
-        for partition, offset, epoch, text in zip(
-            partitions, commit.offsets, commit.leader_epochs, metadata, strict=True
-        ):
-            self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms))
+        each = zip(partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
+        for at, (partition, offset, epoch, text) in enumerate(each, log_offset):
+            self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms), at)
 
     def remove(self, partition: int) -> bool:
         row = self._find(partition)
         if row < 0:
             return False
-        del self.partitions[row], self.offsets[row], self.timestamps[row], self.leader_epochs[row]
+        for column in self.all():
+            del column[row]
         self._forget_beside(partition)
         return True
 
@@ -185,21 +199,39 @@ class OffsetStore:
         return columns
 
     def apply(
-        self, group: str, topics: Iterable[TopicCommit], timestamp_ms: int, expire_timestamp_ms: int = NO_TIMESTAMP
+        self,
+        group: str,
+        topics: Iterable[TopicCommit],
+        log_offset: int,
+        timestamp_ms: int,
+        expire_timestamp_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """Make one durable commit visible, whole."""
+        """Make one durable commit visible, whole; `log_offset` is the base offset of its batch."""
         for commit in topics:
             columns = self._columns(group, commit.topic)
             before = len(columns.partitions)
-            columns.put_commit(commit, timestamp_ms, expire_timestamp_ms)
+            columns.put_commit(commit, log_offset, timestamp_ms, expire_timestamp_ms)
+            log_offset += len(commit.partitions)
             self._size += len(columns.partitions) - before
 
-    def put(self, group: str, topic: str, partition: int, value: tuple[int, int, str, int, int]) -> None:
+    def put(
+        self, group: str, topic: str, partition: int, value: tuple[int, int, str, int, int], log_offset: int
+    ) -> None:
         """One offset, as the journal's replay reads it; `value` has the fields of an `OffsetValue`."""
         columns = self._columns(group, topic)
         before = len(columns.partitions)
-        columns.put(partition, value)
+        columns.put(partition, value, log_offset)
         self._size += len(columns.partitions) - before
+
+    def restore(self, group: str, topic: str, columns: OffsetColumns) -> None:
+        """Columns from a snapshot, for a group and topic that have none yet."""
+        topics = self._groups.setdefault(sys.intern(group), {})
+        topics[sys.intern(topic)] = columns
+        self._size += len(columns)
+
+    def columns_of(self, group: str) -> list[tuple[str, OffsetColumns]]:
+        """What the group has, by topic; the list is the caller's, the columns are not."""
+        return list(self._groups.get(group, {}).items())
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone; removing what is not there is no error."""

@@ -166,6 +166,11 @@ def encode_group_value(value: GroupValue) -> bytes:
     return b"".join(parts)
 
 
+def is_offset_key(key: bytes) -> bool:
+    """Whether a key is that of a committed offset."""
+    return key.startswith((b"\0\0", b"\0\1"))
+
+
 def decode_key(key: bytes) -> OffsetKey | GroupKey | UnknownKey:
     """Raises `RecordFormatError` for bytes that are no coordinator key."""
     reader = _Reader(key, "key")

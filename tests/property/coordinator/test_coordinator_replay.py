@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.coordinator.commits import encode_batch, encode_records
-from keylane.coordinator.offsets import OffsetStore
+from keylane.coordinator.image import Image
 from keylane.coordinator.records import (
     GroupValue,
     OffsetValue,
@@ -33,7 +33,7 @@ PAIRS = st.lists(
 @given(PAIRS)
 def test_records_of_a_batch(pairs: list[tuple[bytes, bytes | None]]) -> None:
     batch = b"".join(encode_batch(encode_records(pairs, 5), 7))
-    assert list(records_of(batch)) == pairs
+    assert list(records_of(batch)) == [(7 + at, *pair) for at, pair in enumerate(pairs)]
 
 
 @given(PAIRS, st.data())
@@ -76,9 +76,9 @@ def test_offsets_groups_and_tombstones() -> None:
         (encode_group_key("gone"), None),
         (b"\0\x0bof newer software", b"kept, not read"),
     ]
-    store = OffsetStore()
-    replayer = Replayer(store)
-    replayer.replay(0, b"".join(encode_batch(encode_records(pairs, 5), 0)))
+    image = Image()
+    store = image.store
+    Replayer(image).replay(0, b"".join(encode_batch(encode_records(pairs, 5), 0)))
     assert [store.get("g", "t", p) for p in range(4)] == [
         OffsetValue(1, 2, "", 3),
         OffsetValue(4, -1, "m", 5),
@@ -86,4 +86,4 @@ def test_offsets_groups_and_tombstones() -> None:
         None,
     ]
     assert store.get("g", "old", 0) == OffsetValue(11, -1, "", 0)
-    assert dict(replayer.groups()) == {"g": group}
+    assert dict(image.groups()) == {"g": group}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -45,22 +46,31 @@ def test_columns_are_a_dictionary(steps: list[tuple[TopicCommit, int, int] | tup
     """Commits, replayed records and tombstones in any order; partitions dense, sparse, repeated."""
     store = OffsetStore()
     model: dict[int, OffsetValue] = {}
-    for step in steps:
+    log_offsets: dict[int, int] = {}
+    for at, step in zip(count(0, 10), steps, strict=False):
         if isinstance(step, int):
             store.remove("g", "t", step)
             model.pop(step, None)
         elif len(step) == 2:
-            store.put("g", "t", *step)
+            store.put("g", "t", *step, at)
             model[step[0]] = step[1]
+            log_offsets[step[0]] = at
         else:
             commit, timestamp, expires = step
-            store.apply("g", [commit], timestamp, expires)
+            store.apply("g", [commit], at, timestamp, expires)
             for row, partition in enumerate(commit.partitions):
                 text = commit.metadata[row] if commit.metadata else ""
                 model[partition] = OffsetValue(commit.offsets[row], commit.leader_epochs[row], text, timestamp, expires)
+                log_offsets[partition] = at + row
         assert len(store) == len(model)
         assert ("g" in store) is bool(model)
     assert {p: store.get("g", "t", p) for p in model} == model
+    kept = {
+        p: at
+        for _, columns in store.columns_of("g")
+        for p, at in zip(columns.partitions, columns.log_offsets, strict=True)
+    }
+    assert kept == {p: log_offsets[p] for p in model}
     everything = dict(store.fetch_all("g"))
     assert list(everything) == (["t"] if model else [])
     for columns in everything.values():
@@ -88,7 +98,7 @@ def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: i
         for group in group_names:
             for topic in topic_names:
                 commit = TopicCommit(topic, numbers, [1 << 40] * partitions, [3] * partitions, None)
-                store.apply(group, [commit], 1_700_000_000_000)
+                store.apply(group, [commit], 7, 1_700_000_000_000)
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -100,7 +110,7 @@ def test_ended_topics_leave_nothing_behind() -> None:
     store = OffsetStore()
     for group in ("a", "b"):
         for topic in ("x", "y"):
-            store.apply(group, [TopicCommit(topic, [0, 5], [1, 2], [0, 0], ["m", ""])], 1)
+            store.apply(group, [TopicCommit(topic, [0, 5], [1, 2], [0, 0], ["m", ""])], 0, 1)
     assert store.topics() == {"x", "y"}
     assert list(store.entries_of("x")) == [("a", [0, 5]), ("b", [0, 5])]
     for group, partitions in list(store.entries_of("x")):

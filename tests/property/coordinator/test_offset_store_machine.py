@@ -18,8 +18,8 @@ from keylane.broker.config import BrokerConfig
 from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.image import Image
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.coordinator.offsets import OffsetStore
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.replay import Replayer
 from keylane.storage.filesystem import StorageError
@@ -245,14 +245,14 @@ class OffsetStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.waiting)
     @invariant()
     def readers_of_the_log_see_the_same(self) -> None:
-        store = OffsetStore()
-        replayer = Replayer(store)
+        image = Image()
+        store, replayer = image.store, Replayer(image)
         for partition in range(OPTIONS.offsets_topic_num_partitions):
             offset = 0
             while offset < self.coordinator.end_offset(partition):
                 data = self.run(self.coordinator.read(partition, offset, 300))
                 for position, header in batches(data):
-                    assert header.base_offset == offset
+                    assert header.base_offset >= offset, "the same record twice"
                     replayer.replay(partition, data[position : position + header.length])
                     offset = header.next_offset
                 assert data, "there is more to read"

@@ -14,10 +14,10 @@ from keylane.coordinator import codes
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.journal import SEGMENT_SUFFIX
 from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import OffsetKey, OffsetValue, decode_key, decode_offset_value, partition_for
+from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import StorageError
 from keylane.testing.executor import InlineExecutor

@@ -1,0 +1,75 @@
+"""What all records of the journal amount to: the last value of every key. A start needs nothing else.
+
+Committed offsets are columns (`OffsetStore`). Every other record (a group's metadata, whatever comes later) is kept as
+its bytes, by key. Tombstones are kept as whole batches, for as long as a reader of `__consumer_offsets` that is behind
+may still have to see them. Only durable records come in here, so a snapshot of the image is a snapshot of the journal.
+
+Thread safety: owned by the event loop; while the journal is loaded nobody else sees it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator.offsets import OffsetStore
+from keylane.coordinator.records import GroupKey, decode_group_value, decode_key, is_offset_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from keylane.coordinator.records import GroupValue
+
+
+class Kept(NamedTuple):
+    """The last record of a key that is no committed offset."""
+
+    offset: int
+    """In its partition of `__consumer_offsets`."""
+    timestamp_ms: int
+    value: bytes
+
+
+class Tombstones(NamedTuple):
+    """A batch with at least one tombstone."""
+
+    partition: int
+    timestamp_ms: int
+    batch: bytes
+
+
+class Image:
+    """The last value of every key in the journal."""
+
+    def __init__(self) -> None:
+        self.store = OffsetStore()
+        self.kept: dict[tuple[int, bytes], Kept] = {}
+        """By offsets partition and key."""
+        self.tombstones: deque[Tombstones] = deque()
+        """In the order in which they were written."""
+
+    def note(
+        self, partition: int, timestamp_ms: int, records: Iterable[tuple[int, bytes, bytes | None]], batch: bytes
+    ) -> None:
+        """Take in a durable batch of these offsets, keys and values. Committed offsets are left to the store."""
+        has_tombstone = False
+        for offset, key, value in records:
+            if value is None:
+                has_tombstone = True
+                self.kept.pop((partition, key), None)
+            elif not is_offset_key(key):
+                self.kept[partition, key] = Kept(offset, timestamp_ms, value)
+        if has_tombstone:
+            self.tombstones.append(Tombstones(partition, timestamp_ms, batch))
+
+    def forget_tombstones(self, before_ms: int) -> None:
+        """Drop tombstones older than this: readers had the time to see them."""
+        while self.tombstones and self.tombstones[0].timestamp_ms < before_ms:
+            self.tombstones.popleft()
+
+    def groups(self) -> Iterator[tuple[str, GroupValue]]:
+        """Every group that has metadata, with its last. Raises `RecordFormatError`."""
+        for (_, key), kept in self.kept.items():
+            found = decode_key(key)
+            if isinstance(found, GroupKey):
+                yield found.group, decode_group_value(kept.value)

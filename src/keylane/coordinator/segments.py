@@ -1,0 +1,170 @@
+"""The files of the journal: segments, of which the last one grows, and the snapshot that the first one follows.
+
+    0000000007.snapshot   the image of everything before segment 7
+    0000000007.journal    segments, without a gap
+    0000000008.journal
+
+Without a snapshot the first segment is 1. Files before the last snapshot are what a crash left between writing it and
+removing them; `*.tmp` is a snapshot that was never finished. Both mean nothing and are removed by a start.
+
+Thread safety: the executor's thread; `numbers` and `files` are changed by nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator.frames import JournalDamagedError, encode_segment_header
+from keylane.storage.filesystem import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from keylane.storage.filesystem import AppendFile, FileSystem
+
+SEGMENT_SUFFIX = ".journal"
+SNAPSHOT_SUFFIX = ".snapshot"
+SYNC_EVERY_BYTES = 4 * 1024 * 1024
+"""A snapshot is synced piece by piece, so that commits never wait for a large one on the same disk."""
+
+
+class Found(NamedTuple):
+    """What a start finds."""
+
+    snapshot: int | None
+    """The segment that the last snapshot stands before."""
+    segments: list[int]
+    leftovers: list[str]
+    """Paths that mean nothing any more."""
+
+
+def segment_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:010d}{SEGMENT_SUFFIX}"
+
+
+def snapshot_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:010d}{SNAPSHOT_SUFFIX}"
+
+
+def find_files(filesystem: FileSystem, folder: str) -> Found:
+    """The last snapshot, the segments from there on, and what is left over. Raises `JournalDamagedError` for a gap."""
+    names = filesystem.listdir(folder)
+    snapshots = _numbers(names, SNAPSHOT_SUFFIX)
+    numbers = _numbers(names, SEGMENT_SUFFIX)
+    snapshot = snapshots[-1] if snapshots else None
+    first = 1 if snapshot is None else snapshot
+    segments = [number for number in numbers if number >= first]
+    if not segments and snapshot is not None:
+        raise JournalDamagedError(segment_path(folder, first), 0, "this segment is missing, and its snapshot is there")
+    for expected, number in enumerate(segments, first):
+        if number != expected:
+            raise JournalDamagedError(
+                segment_path(folder, expected), 0, f"this segment is missing, and {number} is there"
+            )
+    leftovers = [segment_path(folder, number) for number in numbers if number < first]
+    leftovers += (snapshot_path(folder, number) for number in snapshots[:-1])
+    leftovers += (f"{folder}/{name}" for name in names if name.endswith(SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX))
+    return Found(snapshot, segments, leftovers)
+
+
+def _numbers(names: list[str], suffix: str) -> list[int]:
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+class Segments:
+    """What one round of the group commit writes to and syncs."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, partitions: int) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._partitions = partitions
+        self.files: dict[int, AppendFile] = {}
+        self._current: AppendFile | None = None
+
+    @property
+    def path(self) -> str:
+        return self._folder if self._current is None else self._current.path
+
+    def path_of(self, number: int) -> str:
+        return segment_path(self._folder, number)
+
+    def read_all(self, number: int) -> bytes:
+        return self._filesystem.read(self.path_of(number))
+
+    def open(self, number: int, *, is_last: bool) -> None:
+        """Open a segment that was replayed; the last one takes the appends."""
+        file = self.files[number] = self._filesystem.open_append(self.path_of(number))
+        if is_last:
+            self._current = file
+
+    def end_load(self, number: int, size: int) -> None:
+        """Cut a torn tail off, so that what is appended next cannot be taken for a part of it; and make what is left
+        durable before anyone sees it, since a killed process may not have."""
+        file = self.files[number]
+        if file.size > size:
+            file.truncate(size)
+        if size == 0:
+            file.write(encode_segment_header(number, self._partitions))
+        file.sync()
+
+    def begin(self, number: int) -> None:
+        """End the current segment and begin the next one; all before it is durable first."""
+        if self._current is not None:
+            self._current.sync()
+        file = self._filesystem.open_append(self.path_of(number))
+        file.write(encode_segment_header(number, self._partitions))
+        file.sync()
+        self._filesystem.sync_dir(self._folder)
+        self.files[number] = self._current = file
+
+    def drop_before(self, number: int) -> None:
+        """Remove the segments that a durable snapshot stands for."""
+        for old in [old for old in self.files if old < number]:
+            self.files.pop(old).close()
+            self._filesystem.remove(self.path_of(old))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self._current is not None
+        self._current.write(data)
+
+    def sync(self) -> None:
+        assert self._current is not None
+        self._current.sync()
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
+
+
+class SnapshotFile:
+    """A snapshot being written. It has its name when it is whole and durable, and not before."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, number: int) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._path = snapshot_path(folder, number)
+        self._temporary = self._path + TEMPORARY_SUFFIX
+        self._unsynced = 0
+        self._file = filesystem.open_append(self._temporary)
+        if self._file.size:
+            self._file.truncate(0)
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._unsynced += len(data)
+        if self._unsynced >= SYNC_EVERY_BYTES:
+            self._file.sync()
+            self._unsynced = 0
+
+    def publish(self) -> None:
+        """Whole content, then the name, then the name's durability: whatever stops in between, the old one holds."""
+        self._file.sync()
+        self._filesystem.rename(self._temporary, self._path)
+        self._filesystem.sync_dir(self._folder)
+
+    def close(self) -> None:
+        self._file.close()

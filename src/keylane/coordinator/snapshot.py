@@ -1,0 +1,230 @@
+"""The bytes of a snapshot: the image of the journal before one of its segments, purely.
+
+A snapshot is a 36-byte header and then chunks, each with its own checksum:
+
+    crc32c u32 | payload length u32 | kind u32 | offsets partition i32 | payload
+
+The first chunk says where each offsets partition ended; then come committed offsets as columns, chunk by chunk for one
+offsets partition after the other; then all other records, by key; then recent tombstones; and the last chunk counts
+what there must have been. A snapshot is renamed into place when it is whole, so whatever does not hold in it is damage.
+
+It is *fuzzy*: it is written while commits go on, so it may hold some of what came after its segment began. Replaying
+that segment then sets the same keys again, in order, and ends in the same state. docs/storage-format.md has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from keylane.coordinator.frames import JournalDamagedError
+from keylane.coordinator.image import Kept, Tombstones
+from keylane.coordinator.offsets import OffsetColumns
+from keylane.errors import DataFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from keylane.coordinator.image import Image
+    from keylane.storage.filesystem import AppendFile
+
+MAGIC = b"keylane snapshot"
+FORMAT_VERSION = 1
+_HEADER = struct.Struct(">16sIQI")
+HEADER_SIZE = _HEADER.size + 4
+
+ENDS, OFFSETS, KEPT, TOMBSTONES, END = range(1, 6)
+"""Kinds of chunks, in the order in which they come."""
+ALL_PARTITIONS = -1
+CHUNK_BYTES = 256 * 1024
+"""A chunk is closed when its payload has this size or more: some milliseconds of encoding."""
+
+_CHUNK = struct.Struct(">IIIi")
+_COVERED = struct.Struct(">IIi")
+CHUNK_HEAD_SIZE = _CHUNK.size
+_U32 = struct.Struct(">I")
+_SECTION = struct.Struct(">HHII")
+_BESIDE = struct.Struct(">iqH")
+_KEPT = struct.Struct(">iqqII")
+_BATCH = struct.Struct(">iqI")
+_COUNTS = struct.Struct(">QQ")
+
+
+class Chunk(NamedTuple):
+    position: int
+    kind: int
+    partition: int
+    payload: bytes
+
+
+def encode_header(number: int, partitions: int) -> bytes:
+    """`number` is the segment that the image stands before."""
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, number, partitions)
+    return head + _U32.pack(crc32c(head))
+
+
+def encode_chunk(kind: int, partition: int, payload: bytes) -> bytes:
+    covered = _COVERED.pack(len(payload), kind, partition)
+    return b"".join((_U32.pack(crc32c(payload, crc32c(covered))), covered, payload))
+
+
+def encode_ends(ends: Sequence[int]) -> bytes:
+    """Where each offsets partition ended: the offset of the first record behind the snapshot."""
+    return encode_chunk(ENDS, ALL_PARTITIONS, struct.pack(f">{len(ends)}q", *ends))
+
+
+def encode_end(entries: int, chunks: int) -> bytes:
+    return encode_chunk(END, ALL_PARTITIONS, _COUNTS.pack(entries, chunks))
+
+
+def encode_section(group: str, topic: str, columns: OffsetColumns) -> bytes:
+    """The committed offsets of one group in one topic."""
+    beside = columns.beside or {}
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    parts = [_SECTION.pack(len(group_bytes), len(topic_bytes), len(columns), len(beside)), group_bytes, topic_bytes]
+    parts += (_little_endian(column) for column in columns.all())
+    for partition, (metadata, expires) in beside.items():
+        text = metadata.encode()
+        parts += (_BESIDE.pack(partition, expires, len(text)), text)
+    return b"".join(parts)
+
+
+def encode_kept(partition: int, key: bytes, kept: Kept) -> bytes:
+    return _KEPT.pack(partition, kept.offset, kept.timestamp_ms, len(key), len(kept.value)) + key + kept.value
+
+
+def encode_tombstones(tombstones: Tombstones) -> bytes:
+    partition, timestamp_ms, batch = tombstones
+    return _BATCH.pack(partition, timestamp_ms, len(batch)) + batch
+
+
+def _little_endian(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def read_chunks(file: AppendFile, *, number: int, partitions: int) -> Iterator[Chunk]:
+    """Every chunk, checked. Raises `JournalDamagedError`, also when the last chunk is missing or more follows."""
+    _check_header(file, number, partitions)
+    position = HEADER_SIZE
+    count = 0
+    while True:
+        head = file.read(position, _CHUNK.size)
+        if len(head) < _CHUNK.size:
+            raise JournalDamagedError(file.path, position, f"{len(head)} bytes where the head of a chunk is due")
+        crc, length, kind, partition = _CHUNK.unpack(head)
+        if length > file.size - position - _CHUNK.size:
+            raise JournalDamagedError(
+                file.path, position, f"a chunk of {length} bytes, and {file.size - position - _CHUNK.size} are left"
+            )
+        payload = file.read(position + _CHUNK.size, length)
+        if crc32c(payload, crc32c(head[4:])) != crc:
+            raise JournalDamagedError(file.path, position, "the checksum of a chunk does not hold")
+        chunk = Chunk(position, kind, partition, payload)
+        position += _CHUNK.size + length
+        if kind == END:
+            if position != file.size:
+                raise JournalDamagedError(file.path, position, f"{file.size - position} bytes follow the last chunk")
+            if _COUNTS.unpack(payload)[1] != count:
+                raise JournalDamagedError(file.path, chunk.position, f"{count} chunks, and it counts other ones")
+            yield chunk
+            return
+        count += 1
+        yield chunk
+
+
+def _check_header(file: AppendFile, number: int, partitions: int) -> None:
+    head = file.read(0, HEADER_SIZE)
+    if len(head) < HEADER_SIZE or not head.startswith(MAGIC):
+        raise JournalDamagedError(file.path, 0, "this is not a keylane snapshot")
+    _, version, found_number, found_partitions = _HEADER.unpack_from(head)
+    if _U32.unpack_from(head, _HEADER.size)[0] != crc32c(head[: _HEADER.size]):
+        raise JournalDamagedError(file.path, 0, "the checksum of its header does not hold")
+    if version != FORMAT_VERSION:
+        raise DataFolderError(
+            f"{file.path}: snapshot format {version}, and this release reads {FORMAT_VERSION}: use the version of "
+            "keylane that wrote it"
+        )
+    if found_number != number:
+        raise JournalDamagedError(file.path, 0, f"it says that it stands before segment {found_number}")
+    if found_partitions != partitions:
+        raise DataFolderError(
+            f"offsets.topic.num.partitions={partitions}: {file.path} was written with {found_partitions}; groups "
+            f"cannot move between partitions, so start with {found_partitions}"
+        )
+
+
+def load_chunk(chunk: Chunk, image: Image) -> None:
+    """Put what a chunk holds into the image."""
+    if chunk.kind == OFFSETS:
+        for group, topic, columns in sections(chunk.payload):
+            image.store.restore(group, topic, columns)
+    elif chunk.kind == KEPT:
+        for partition, key, kept in kept_records(chunk.payload):
+            image.kept[partition, key] = kept
+    elif chunk.kind == TOMBSTONES:
+        image.tombstones += tombstone_batches(chunk.payload)
+
+
+def decode_ends(chunk: Chunk) -> list[int]:
+    return list(struct.unpack(f">{len(chunk.payload) // 8}q", chunk.payload))
+
+
+def decode_entries(chunk: Chunk) -> int:
+    """Committed offsets in the snapshot, from its last chunk."""
+    entries: int = _COUNTS.unpack(chunk.payload)[0]
+    return entries
+
+
+def sections(payload: bytes) -> Iterator[tuple[str, str, OffsetColumns]]:
+    """Group, topic and columns of each section of a chunk."""
+    data = memoryview(payload)
+    at = 0
+    while at < len(data):
+        group_size, topic_size, count, beside_count = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        group = str(data[at : at + group_size], "utf-8")
+        at += group_size
+        topic = str(data[at : at + topic_size], "utf-8")
+        at += topic_size
+        columns = OffsetColumns()
+        for column in columns.all():
+            size = count * column.itemsize
+            column.frombytes(data[at : at + size])
+            at += size
+            if sys.byteorder == "big":
+                column.byteswap()
+        for _ in range(beside_count):
+            partition, expires, size = _BESIDE.unpack_from(data, at)
+            at += _BESIDE.size
+            columns.set_beside(partition, str(data[at : at + size], "utf-8"), expires)
+            at += size
+        yield group, topic, columns
+
+
+def kept_records(payload: bytes) -> Iterator[tuple[int, bytes, Kept]]:
+    """Offsets partition, key and record of each record of a chunk."""
+    at = 0
+    while at < len(payload):
+        partition, offset, timestamp_ms, key_size, value_size = _KEPT.unpack_from(payload, at)
+        at += _KEPT.size
+        key = payload[at : at + key_size]
+        at += key_size
+        yield partition, key, Kept(offset, timestamp_ms, payload[at : at + value_size])
+        at += value_size
+
+
+def tombstone_batches(payload: bytes) -> Iterator[Tombstones]:
+    """The batches of a chunk."""
+    at = 0
+    while at < len(payload):
+        partition, timestamp_ms, size = _BATCH.unpack_from(payload, at)
+        at += _BATCH.size
+        yield Tombstones(partition, timestamp_ms, payload[at : at + size])
+        at += size

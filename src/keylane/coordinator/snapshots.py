@@ -1,0 +1,179 @@
+"""Snapshots: what a start loads instead of the journal's history, and what stands for the segments behind it.
+
+One is written while commits go on: the image is encoded in slices on the event loop, some milliseconds each, and what
+they give is written and synced in the background. It gets its name when all of it is durable; only then are segments
+behind it removed. A snapshot that fails is abandoned, and no other is tried before a restart: nothing is lost, since
+the last one and all segments after it stay.
+
+Thread safety: the event loop's thread; files are read and written in the executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from keylane.coordinator import snapshot
+from keylane.coordinator.compacted import CompactedView, Place
+from keylane.coordinator.frames import JournalDamagedError
+from keylane.coordinator.records import partition_for
+from keylane.coordinator.segments import SnapshotFile, snapshot_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Executor
+
+    from keylane.coordinator.image import Image
+    from keylane.storage.filesystem import AppendFile, FileSystem
+
+T = TypeVar("T")
+
+SLICE_GROUPS = 1_000
+"""Groups sorted by offsets partition before other work gets its turn: some milliseconds."""
+
+
+class SnapshotStoppedError(Exception):
+    """The journal closes: the snapshot that is being written ends where it is."""
+
+
+class Snapshots:
+    """The snapshots of one journal: the last durable one, and the one being written."""
+
+    def __init__(
+        self, filesystem: FileSystem, folder: str, executor: Executor, *, partitions: int, image: Image
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._executor = executor
+        self._partitions = partitions
+        self._image = image
+        self._number: int | None = None
+        self._view: CompactedView | None = None
+        self._is_stopping = False
+        self._entries = 0
+        self.size = 0
+        """Bytes of the last one."""
+
+    async def load(self, number: int) -> list[int]:
+        """Fill the image; where each offsets partition ends in it. Raises `DataFolderError`."""
+        return await self._in_executor(partial(self._load, number))
+
+    async def write(self, number: int, ends: list[int]) -> None:
+        """Write the image, which must hold all before segment `number`; durable on return.
+
+        Raises `OSError`, and `SnapshotStoppedError` after `stop`.
+        """
+        groups = await self._groups_by_partition()
+        file = await self._in_executor(partial(SnapshotFile, self._filesystem, self._folder, number))
+        try:
+            places: list[Place] = []
+            await self._in_executor(partial(file.write, snapshot.encode_header(number, self._partitions)))
+            await self._in_executor(partial(file.write, snapshot.encode_ends(ends)))
+            self._entries = 0
+            count = 1
+            for kind, partition, payload in self._chunks(groups):
+                self._check_stop()
+                places.append(Place(kind, partition, file.size + snapshot.CHUNK_HEAD_SIZE, len(payload)))
+                await self._in_executor(partial(file.write, snapshot.encode_chunk(kind, partition, payload)))
+                count += 1
+            await self._in_executor(partial(file.write, snapshot.encode_end(self._entries, count)))
+            self._check_stop()
+            await self._in_executor(file.publish)
+        finally:
+            await self._in_executor(file.close)
+        old, self._number = self._number, number
+        self._show(self._filesystem.open_append(snapshot_path(self._folder, number)), places, ends)
+        if old is not None:
+            await self._in_executor(partial(self._filesystem.remove, snapshot_path(self._folder, old)))
+
+    def _show(self, file: AppendFile, places: list[Place], ends: list[int]) -> None:
+        if self._view is not None:
+            self._view.close()
+        self._view = CompactedView(file, places, ends, self._executor)
+        self.size = file.size
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Batches of `__consumer_offsets` from before the segment that the last snapshot stands before."""
+        return b"" if self._view is None else await self._view.read(partition, offset, max_bytes)
+
+    def stop(self) -> None:
+        """Let a snapshot that is being written end where it is."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.close()
+
+    def _check_stop(self) -> None:
+        if self._is_stopping:
+            raise SnapshotStoppedError
+
+    async def _in_executor(self, step: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, step)
+
+    async def _groups_by_partition(self) -> list[list[str]]:
+        found: list[list[str]] = [[] for _ in range(self._partitions)]
+        for count, group in enumerate(list(self._image.store.groups), 1):
+            found[partition_for(group, self._partitions)].append(group)
+            if count % SLICE_GROUPS == 0:
+                self._check_stop()
+                await asyncio.sleep(0)
+        return found
+
+    def _chunks(self, groups: list[list[str]]) -> Iterator[tuple[int, int, bytes]]:
+        """Kind, offsets partition and payload of each chunk; other work may change the image between two of them."""
+        for partition, names in enumerate(groups):
+            for payload in _joined(self._sections(names)):
+                yield snapshot.OFFSETS, partition, payload
+        kept = list(self._image.kept.items())
+        for payload in _joined(snapshot.encode_kept(partition, key, value) for (partition, key), value in kept):
+            yield snapshot.KEPT, snapshot.ALL_PARTITIONS, payload
+        tombstones = list(self._image.tombstones)
+        for payload in _joined(map(snapshot.encode_tombstones, tombstones)):
+            yield snapshot.TOMBSTONES, snapshot.ALL_PARTITIONS, payload
+
+    def _sections(self, groups: Iterable[str]) -> Iterator[bytes]:
+        for group in groups:
+            for topic, columns in self._image.store.columns_of(group):
+                if len(columns):  # it may have been emptied since
+                    self._entries += len(columns)
+                    yield snapshot.encode_section(group, topic, columns)
+
+    def _load(self, number: int) -> list[int]:
+        file = self._filesystem.open_append(snapshot_path(self._folder, number))
+        places: list[Place] = []
+        ends: list[int] = []
+        for chunk in snapshot.read_chunks(file, number=number, partitions=self._partitions):
+            try:
+                if chunk.kind == snapshot.ENDS:
+                    ends = snapshot.decode_ends(chunk)
+                elif chunk.kind == snapshot.END:
+                    self._entries = snapshot.decode_entries(chunk)
+                else:
+                    snapshot.load_chunk(chunk, self._image)
+            except (struct.error, ValueError) as error:  # its checksum holds, but this release did not write it
+                raise JournalDamagedError(file.path, chunk.position, str(error)) from error
+            places.append(
+                Place(chunk.kind, chunk.partition, chunk.position + snapshot.CHUNK_HEAD_SIZE, len(chunk.payload))
+            )
+        if self._entries != len(self._image.store) or len(ends) != self._partitions:
+            raise JournalDamagedError(file.path, 0, f"it counts {self._entries} offsets, and holds other ones")
+        self._number = number
+        self._show(file, places, ends)
+        return ends
+
+
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Payloads of a chunk's size, in whole pieces."""
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size >= snapshot.CHUNK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
