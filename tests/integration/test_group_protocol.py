@@ -28,7 +28,11 @@ def milliseconds(value: int) -> datetime.timedelta:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.min.session.timeout.ms": "100", "offset.metadata.max.bytes": "10"}
+    settings = {
+        "group.min.session.timeout.ms": "100",
+        "offset.metadata.max.bytes": "10",
+        "offsets.retention.check.interval.ms": "50",
+    }
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
         with ProtocolClient(process.bootstrap) as link:
             wanted = part(
@@ -424,3 +428,51 @@ def test_describing_and_listing(client: ProtocolClient, group: str, version: int
     if version >= 5:
         assert {row.group_type for row in listed.values()} == {"classic"}
         assert ask(client, "list_groups", version, states_filter=(), types_filter=("Consumer",)).groups == ()
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_deleting_groups(client: ProtocolClient, group: str, version: int) -> None:
+    joined = join(client, group, 9)
+    sync(client, group, 5, joined)
+    commit(client, f"{group}-simple", 9, {0: 1, 2: 3})
+    wanted = (group, f"{group}-simple", f"{group}-none", "")
+    answer = ask(client, "delete_groups", version, groups_names=wanted)
+    assert {row.group_id: row.error_code for row in answer.results} == {
+        group: ErrorCode.non_empty_group,
+        f"{group}-simple": ErrorCode.none,
+        f"{group}-none": ErrorCode.group_id_not_found,
+        "": ErrorCode.invalid_group_id,
+    }
+    assert fetch(client, 9, {f"{group}-simple": None})[f"{group}-simple"] == {}
+    assert state_of(client, f"{group}-simple") == "Dead"
+    leave(client, group, 5, joined.member_id)
+    (row,) = ask(client, "delete_groups", version, groups_names=(group,)).results
+    assert row.error_code == ErrorCode.none
+    assert state_of(client, group) == "Dead"
+
+
+def test_deleting_offsets(client: ProtocolClient, group: str) -> None:
+    def delete(name: str, partitions: list[int]) -> Any:
+        rows = tuple(part("offset_delete", 0, "OffsetDeleteRequestPartition", partition_index=p) for p in partitions)
+        topic = part("offset_delete", 0, "OffsetDeleteRequestTopic", name=TOPIC, partitions=rows)
+        return ask(client, "offset_delete", 0, group_id=name, topics=(topic,))
+
+    commit(client, group, 9, {0: 1, 1: 2})
+    answer = delete(group, [1, 2, 99])
+    assert answer.error_code == ErrorCode.none
+    (topic,) = answer.topics
+    assert [row.error_code for row in topic.partitions] == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    assert set(fetch(client, 9, {group: None})[group]) == {(TOPIC, 0)}
+    refused = delete(f"{group}-none", [0])
+    assert (refused.error_code, refused.topics) == (ErrorCode.group_id_not_found, ())
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_a_retention_time_of_the_commits_own(client: ProtocolClient, group: str, version: int) -> None:
+    assert commit(client, group, version, {0: 1}, retention_time=milliseconds(60_000)) == {0: 0}
+    assert commit(client, group, version, {1: 1}, retention_time=milliseconds(1)) == {1: 0}
+    eventually(lambda: set(fetch(client, 9, {group: None})[group]) == {(TOPIC, 0)})

@@ -38,6 +38,9 @@ class BrokerConfig:
     """Of the coordinator's one journal, which holds all partitions of `__consumer_offsets`."""
     log_cleaner_delete_retention_ms: int = _option(86_400_000)
     """How long a reader of `__consumer_offsets` can still see that a key was removed."""
+    offsets_retention_minutes: int = _option(10_080, least=1)
+    """How long offsets are kept after their group has become empty, or a simple consumer's after their commit."""
+    offsets_retention_check_interval_ms: int = _option(600_000, least=1)
     group_min_session_timeout_ms: int = _option(6_000, least=1)
     group_max_session_timeout_ms: int = _option(1_800_000, least=1)
     group_initial_rebalance_delay_ms: int = _option(100)

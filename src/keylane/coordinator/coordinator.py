@@ -20,8 +20,10 @@ from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.members import JoinAnswer, SyncAnswer
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, FetchedTopic, OffsetService
 from keylane.coordinator.records import partition_for
+from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
 from keylane.errors import DataFolderError
+from keylane.storage.filesystem import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.members import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.filesystem import FileSystem
+    from keylane.storage.group_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -45,6 +48,15 @@ class ListedGroup(NamedTuple):
     protocol_type: str
     state: str
     group_type: str
+
+
+class DeleteResult(NamedTuple):
+    """What became of a request to delete offsets."""
+
+    errors: Sequence[Sequence[int]]
+    """For each topic of the request, one code a partition."""
+    durable: Round | None
+    """Wait for it before answering. None when there was nothing to delete."""
 
 
 class Coordinator:
@@ -80,6 +92,12 @@ class Coordinator:
         )
         self._offsets = OffsetService(self._image.store, self._journal, options, partition_count, clock)
         self._groups = GroupService(self._journal, options, clock)
+        self._removals = Removals(
+            self._offsets.store, self._offsets.pending, self._groups.groups, self._journal, options, clock
+        )
+        self._check_interval_s = options.offsets_retention_check_interval_ms / 1000
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._check: asyncio.Task[None] | None = None
         self._loading = set(range(self._partitions))
         """Offsets partitions whose groups cannot be served yet."""
         self._load_task: asyncio.Task[None] | None = None
@@ -109,6 +127,11 @@ class Coordinator:
         if self._load_task is not None and not self._load_task.done():
             self._load_task.cancel()
             await asyncio.wait({self._load_task})
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.wait({self._check})
         self._groups.close()
         await self._journal.close()
 
@@ -120,9 +143,10 @@ class Coordinator:
         for topic in self._offsets.store.topics():
             if self._partition_count(topic) is None:
                 logger.info("topic %s is gone: its committed offsets end", topic)
-                await self._offsets.end_topic(topic)
+                await self._removals.end_topic(topic)
         self._loading.clear()
         self._groups.set_timer()
+        self._set_check_timer()
 
     def _loaded_late(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -173,7 +197,72 @@ class Coordinator:
         Raises `StorageError`.
         """
         await self.loaded()
-        await self._offsets.end_topic(topic)
+        await self._removals.end_topic(topic)
+
+    def delete_group(self, group: str) -> int | Round:
+        """End a group without members, with all its offsets: an error code, or what to wait for before answering."""
+        error = self._refusal(group) or self._groups.groups.check_delete(group, has_offsets=self._has_offsets(group))
+        if error != codes.NONE:
+            return error
+        try:
+            return self._removals.delete_group(group) or codes.NONE
+        except StorageError:
+            return codes.KAFKA_STORAGE_ERROR
+
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
+        """End these offsets of a group: an error code when all is refused."""
+        has_offsets = self._has_offsets(group)
+        error = self._refusal(group) or self._groups.groups.check_delete_offsets(group, has_offsets=has_offsets)
+        if error != codes.NONE:
+            return error
+        errors = [[self._check_delete(group, topic, one) for one in partitions] for topic, partitions in topics]
+        wanted = [
+            (topic, [one for one, code in zip(partitions, found, strict=True) if code == codes.NONE])
+            for (topic, partitions), found in zip(topics, errors, strict=True)
+        ]
+        try:
+            return DeleteResult(errors, self._removals.delete_offsets(group, wanted))
+        except StorageError:
+            return codes.KAFKA_STORAGE_ERROR
+
+    def _has_offsets(self, group: str) -> bool:
+        return group in self._offsets.store or group in self._offsets.pending.groups()
+
+    def _check_delete(self, group: str, topic: str, partition: int) -> int:
+        if not 0 <= partition < (self._partition_count(topic) or 0):
+            return codes.UNKNOWN_TOPIC_OR_PARTITION
+        found = self._groups.groups.get(group)
+        is_needed = found is not None and found.is_subscribed(topic)
+        return codes.GROUP_SUBSCRIBED_TO_TOPIC if is_needed else codes.NONE
+
+    async def expire(self) -> Expired:
+        """Remove what is stale now; done by itself every `offsets.retention.check.interval.ms`.
+
+        Raises `StorageError`.
+        """
+        await self.loaded()
+        return await self._removals.expire()
+
+    @property
+    def expired(self) -> Expired:
+        """All that expired since the start."""
+        return self._removals.expired
+
+    def _set_check_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._check_timer = loop.call_later(self._check_interval_s, self._begin_check)
+
+    def _begin_check(self) -> None:
+        self._check = asyncio.get_running_loop().create_task(self._expire_and_go_on())
+
+    async def _expire_and_go_on(self) -> None:
+        try:
+            gone = await self._removals.expire()
+        except StorageError:
+            return  # the journal has said so; nothing is written until a restart
+        if any(gone):
+            logger.info("%d committed offsets have expired, and %d groups with them", *gone)
+        self._set_check_timer()
 
     def end_offset(self, partition: int) -> int:
         """The end of this partition of `__consumer_offsets`."""

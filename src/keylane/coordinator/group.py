@@ -30,7 +30,7 @@ from keylane.coordinator.members import (
     Token,
 )
 from keylane.coordinator.rebalance import Rebalance
-from keylane.coordinator.records import RecordFormatError
+from keylane.coordinator.records import RecordFormatError, read_topics
 from keylane.coordinator.roster import Roster
 from keylane.coordinator.states import State
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from keylane.coordinator.records import GroupValue
 
+CONSUMER_PROTOCOL_TYPE = "consumer"
+"""Members' metadata are subscriptions then; of any other type they are not looked into."""
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that does not know its id yet may wait in a rebalance (Kafka's figure). Its client may be gone, and
 neither heartbeats nor a session timeout can tell; one that is still there asks again."""
@@ -70,6 +72,33 @@ class Group:
     @property
     def protocol_type(self) -> str:
         return self._rebalance.protocol_type or ""
+
+    @property
+    def state_timestamp_ms(self) -> int:
+        """When the group came into its state."""
+        return self._rebalance.state_timestamp_ms
+
+    @property
+    def is_empty(self) -> bool:
+        """No members, and none on its way."""
+        return self.state is State.EMPTY and not self.roster.pending
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """What the consumers of the current generation subscribe to; None when that cannot be known: other software's
+        protocol, nothing decided yet, or metadata in another format."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or (len(self.roster) and self._rebalance.protocol is None):
+            return None
+        try:
+            topics = [read_topics(member.metadata(self._rebalance.protocol)) for member in self.roster]
+        except RecordFormatError:
+            return None
+        return frozenset().union(*topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a live consumer may need its offsets in this topic."""
+        topics = self.subscribed_topics
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 
     # Events
 
@@ -153,6 +182,11 @@ class Group:
             self._rebalance.complete_if_all_joined(now_ms)
         self._rebalance.tick(now_ms)
         return self._outbox.take()
+
+    def end(self) -> None:
+        """The group is deleted. It must be empty."""
+        assert self.is_empty, self.group_id
+        self._rebalance.die(self.state_timestamp_ms)
 
     def unload(self, now_ms: int) -> list[Action]:
         """The coordinator gives this group up: waiting requests are told to look for another one."""

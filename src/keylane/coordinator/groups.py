@@ -13,7 +13,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from keylane.coordinator import codes
-from keylane.coordinator.group import Group
+from keylane.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from keylane.coordinator.members import (
     UNKNOWN_MEMBER_ID,
     Action,
@@ -108,6 +108,39 @@ class Groups:
         if has_offsets:
             return codes.UNKNOWN_MEMBER_ID
         return codes.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else codes.ILLEGAL_GENERATION
+
+    def get(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def check_delete(self, group_id: str, *, has_offsets: bool) -> int:
+        """Whether this group may be deleted: an error code."""
+        if not group_id:
+            return codes.INVALID_GROUP_ID
+        group = self._groups.get(group_id)
+        if group is None:
+            return codes.NONE if has_offsets else codes.GROUP_ID_NOT_FOUND
+        return codes.NONE if group.is_empty else codes.NON_EMPTY_GROUP
+
+    def check_delete_offsets(self, group_id: str, *, has_offsets: bool) -> int:
+        """Whether offsets of this group may be deleted at all: an error code. Those of topics that live consumers
+        subscribe to are refused one by one."""
+        group = self._groups.get(group_id)
+        if group is not None and not group.is_empty and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            return codes.NONE
+        return self.check_delete(group_id, has_offsets=has_offsets)
+
+    def generation_of(self, group_id: str) -> int:
+        """0 for a group that had no members yet."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else group.generation
+
+    def forget(self, group_id: str, generation: int) -> None:
+        """The end of this group, as it was in that generation, is durable. One that was joined meanwhile goes on."""
+        group = self._groups.get(group_id)
+        if group is not None and group.is_empty and group.generation == generation:
+            group.end()
+            del self._groups[group_id]
+            self._scheduled.pop(group_id, None)
 
     def stored(self, group_id: str, ticket: int, error: int, now_ms: int) -> list[Action]:
         """The metadata of a `Persist` is durable, or (with an error code) never will be."""

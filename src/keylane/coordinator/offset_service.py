@@ -7,24 +7,23 @@ all, and what was answered is on disk.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
-from keylane.coordinator.commits import TopicCommit, encode_commit, encode_records
+from keylane.coordinator.commits import TopicCommit, encode_commit
 from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP, encode_offset_key, partition_for
+from keylane.coordinator.pending import PendingChanges
+from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP
 from keylane.storage.filesystem import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from keylane.coordinator.journal import Journal
     from keylane.coordinator.offsets import FetchedColumns, OffsetStore
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.group_sync import Round
 
-TOMBSTONES_A_BATCH = 1_000
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
 """The errors of a commit of one topic that has none."""
 
@@ -67,6 +66,7 @@ class OffsetService:
         clock: Callable[[], int],
     ) -> None:
         self.store = store
+        self.pending = PendingChanges()
         self._journal = journal
         self._options = options
         self._partition_count = partition_count
@@ -89,39 +89,24 @@ class OffsetService:
             return CommitResult(errors, None)
 
         def done(failure: StorageError | None, base_offset: int) -> None:
+            self.pending.settle()
             if failure is None:
                 self.store.apply(group, accepted, base_offset, now, expires)
 
         try:
-            return CommitResult(errors, self._journal.append(partition, records, done))
+            durable = self._journal.append(partition, records, done)
         except BatchTooLargeError:
             return codes.INVALID_COMMIT_OFFSET_SIZE
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
+        self.pending.add(group, accepted)
+        return CommitResult(errors, durable)
 
     def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> Sequence[FetchedTopic]:
         """What is committed and durable: of these partitions, or (None) of all that the group has."""
         if topics is None:
             return [FetchedTopic(topic, columns, None) for topic, columns in self.store.fetch_all(group)]
         return [self._fetch_topic(group, topic, partitions) for topic, partitions in topics]
-
-    async def end_topic(self, topic: str) -> None:
-        """End every group's offsets in `topic`, durably: tombstones by offsets partition. Raises `StorageError`."""
-        await self._journal.flush()  # commits that were accepted before come into the store first
-        entries: dict[int, list[tuple[str, int]]] = {}
-        for group, partitions in self.store.entries_of(topic):
-            rows = entries.setdefault(partition_for(group, self._options.offsets_topic_num_partitions), [])
-            rows += ((group, partition) for partition in partitions)
-        for partition, rows in entries.items():
-            for chunk in _chunks(rows, TOMBSTONES_A_BATCH):
-                keys = [(encode_offset_key(group, topic, index), None) for group, index in chunk]
-                self._journal.append(partition, encode_records(keys, self._clock()), partial(self._ended, topic, chunk))
-        await self._journal.flush()
-
-    def _ended(self, topic: str, rows: Sequence[tuple[str, int]], failure: StorageError | None, _offset: int) -> None:
-        if failure is None:
-            for group, partition in rows:
-                self.store.remove(group, topic, partition)
 
     def _split(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], Sequence[Sequence[int] | None]]:
         """What may be committed, and for each topic what may not."""
@@ -185,8 +170,3 @@ def _is_too_large(metadata: str, limit: int) -> bool:
     if metadata.isascii():
         return len(metadata) > min(limit, MAX_STRING_BYTES)
     return len(metadata.encode("utf-16-le")) // 2 > limit or len(metadata.encode()) > MAX_STRING_BYTES
-
-
-def _chunks(rows: Sequence[tuple[str, int]], size: int) -> Iterator[Sequence[tuple[str, int]]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

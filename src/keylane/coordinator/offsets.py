@@ -142,6 +142,21 @@ class OffsetColumns:
         self._forget_beside(partition)
         return True
 
+    def stale(self, committed_before_ms: int, now_ms: int) -> list[int]:
+        """Partitions committed at or before that time; one with an expiry of its own only when that has come."""
+        beside = self.beside
+        if beside is None and min(self.timestamps) > committed_before_ms:
+            return []
+        rows = zip(self.partitions, self.timestamps, strict=True)
+        if beside is None:
+            return [partition for partition, timestamp in rows if timestamp <= committed_before_ms]
+        found = []
+        for partition, timestamp in rows:
+            expires = beside[partition][1] if partition in beside else NO_TIMESTAMP
+            if expires <= now_ms if expires != NO_TIMESTAMP else timestamp <= committed_before_ms:
+                found.append(partition)
+        return found
+
     def _forget_beside(self, partition: int) -> None:
         if self.beside is not None and self.beside.pop(partition, None) is not None and not self.beside:
             self.beside = None
@@ -259,6 +274,25 @@ class OffsetStore:
         """Everything that `group` has committed, by topic."""
         for topic, columns in self._groups.get(group, {}).items():
             yield topic, columns.fetch(None)
+
+    def partitions_of(self, group: str) -> Iterator[tuple[str, list[int]]]:
+        """Everything that `group` has committed, by name only."""
+        for topic, columns in self._groups.get(group, {}).items():
+            yield topic, columns.partitions.tolist()
+
+    def size_of(self, group: str) -> int:
+        """Committed offsets of this group."""
+        return sum(map(len, self._groups.get(group, {}).values()))
+
+    def stale(self, group: str, committed_before_ms: int, now_ms: int) -> list[tuple[str, list[int]]]:
+        """By topic: partitions committed at or before that time; one with an expiry of its own only when that has
+        come."""
+        found = []
+        for topic, columns in self._groups.get(group, {}).items():
+            partitions = columns.stale(committed_before_ms, now_ms)
+            if partitions:
+                found.append((topic, partitions))
+        return found
 
     def topics(self) -> set[str]:
         """Every topic that some group has an offset in."""

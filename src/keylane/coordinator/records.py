@@ -212,6 +212,16 @@ def decode_group_value(value: bytes) -> GroupValue:
     return GroupValue(protocol_type, generation, protocol, leader, state_timestamp, members)
 
 
+def read_topics(subscription: bytes) -> frozenset[str]:
+    """The topics of a consumer's subscription, with which it begins in every version (Kafka's consumer protocol).
+
+    Raises `RecordFormatError`.
+    """
+    reader = _Reader(subscription, "subscription")
+    reader.int16()  # the version
+    return frozenset(reader.string() for _ in range(reader.int32()))
+
+
 def _read_member(reader: _Reader, version: int) -> MemberValue:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None

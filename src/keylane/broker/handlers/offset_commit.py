@@ -1,7 +1,7 @@
 """OffsetCommit (8), versions 2-9: store a member's offsets, all or nothing, durably.
 
-v2-4: retention time; v6: leader epoch; v7: static members; v8: flexible; v9: GROUP_ID_NOT_FOUND. A partition that is
-unknown, or whose metadata is too large, is refused alone; the others are committed.
+v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: GROUP_ID_NOT_FOUND. A
+partition that is unknown, or whose metadata is too large, is refused alone; the others are committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 API_KEY = 8
 MIN_VERSION = 2
 MAX_VERSION = 9
-LACKS = "expiry (a retention time is kept with the offset, and not acted on yet); member epochs (KIP-848)"
+LACKS = "member epochs (KIP-848)"
 
 LEADER_EPOCH_VERSION = 6
 STATIC_MEMBERS_VERSION = 7

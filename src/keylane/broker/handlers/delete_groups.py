@@ -1,0 +1,47 @@
+"""DeleteGroups (42), versions 0-2: groups without members end, with all their offsets, durably (KIP-229).
+
+v2: flexible. A group with members is refused (NON_EMPTY_GROUP), one that does not exist too (GROUP_ID_NOT_FOUND).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker.dispatch import after
+from keylane.coordinator import codes
+from keylane.wire.versions import response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+    from keylane.storage.group_sync import Round
+
+API_KEY = 42
+MIN_VERSION = 0
+MAX_VERSION = 2
+LACKS = "nothing"
+
+
+def begin(request: Any, header: RequestHeader, node: Node) -> Any:
+    outcomes = {group: node.coordinator.delete_group(group) for group in request.groups_names}
+    rounds = [outcome for outcome in outcomes.values() if not isinstance(outcome, int)]
+    return after(rounds, lambda: _answer(header.api_version, outcomes))
+
+
+def _answer(version: int, outcomes: dict[str, int | Round]) -> Any:
+    module = response_module("delete_groups", version)
+    results = tuple(
+        module.DeletableGroupResult(group_id=group, error_code=ErrorCode(_code(outcome)))
+        for group, outcome in outcomes.items()
+    )
+    return module.DeleteGroupsResponse(throttle_time=datetime.timedelta(0), results=results)
+
+
+def _code(outcome: int | Round) -> int:
+    """Of what was refused at once, or was made durable or not."""
+    if isinstance(outcome, int):
+        return outcome
+    return codes.NONE if outcome.exception() is None else codes.KAFKA_STORAGE_ERROR
