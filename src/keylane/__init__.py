@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, UsageError
 from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
-from keylane.records import Context, Output, Record
+from keylane.records import Context, Output, Produced, Record, Result
 
 if TYPE_CHECKING:
     from keylane import spark as spark
@@ -28,7 +28,9 @@ __all__ = [
     "ParallelConsumer",
     "PeerError",
     "Pipeline",
+    "Produced",
     "Record",
+    "Result",
     "Retries",
     "Skip",
     "Snapshot",

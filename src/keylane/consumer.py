@@ -12,10 +12,12 @@ import random
 import threading
 from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from keylane.engine.assembly import assemble
+from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.engine.streams import Stream
 from keylane.errors import InternalError, KeylaneError, UsageError
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.producer import KafkaProducer
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.engine.loop import Loop
     from keylane.options import Pipeline
 
-__all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot"]
+__all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
 
 PROGRESS_S = 1.0
 """How often `on_progress` is called."""
@@ -66,6 +68,7 @@ class ParallelConsumer:
         self._stopped = False
         self._loop: Loop | None = None
         self._finished = threading.Event()
+        self._stream: ResultQueue | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +100,27 @@ class ParallelConsumer:
             self._report_progress()
         finally:
             self._finished.set()
+
+    def stream(self, *, complete: Complete = "read", max_unread: int = 1_000) -> Stream:
+        """The results, to be read in a `with` or `async with` block, which runs the consumer beside its reader.
+
+        Every record whose handler succeeds is a `Result`, in the order in which they did: records of a key (or
+        partition) in theirs. The handler may return any value; outputs in it are produced, and are acknowledged before
+        the result is there. Dead letters and skipped records are no results.
+
+        `complete`: with "read", a record is complete once its reader asks for the next result, or leaves the block
+        without an exception; what was not read by then runs again. With "handled" it is complete as soon as its result
+        waits for the reader; results that were not read are lost with the process. `max_unread`: while as many wait,
+        no new record starts; those in handlers by then still come.
+        """
+        if complete not in get_args(Complete):
+            raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
+        if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
+            raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+        if self._stream is not None or self._begun:
+            raise UsageError("this ParallelConsumer has run already, or has a stream: make a new one")
+        self._stream = ResultQueue(complete, max_unread)
+        return Stream(self._stream, self.run, self.stop)
 
     async def run_async(self) -> None:
         """`run`, without blocking the running asyncio loop. Cancelling it drains and commits like `stop`."""
@@ -171,6 +195,7 @@ class ParallelConsumer:
             random=random.Random().random,
             name=name,
             ending_offsets=ends,
+            stream=self._stream,
         )
 
     def _wait(self, loop: Loop) -> None:

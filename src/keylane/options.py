@@ -9,9 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from keylane.records import Produced
 
 Ordering = Literal["key", "partition", "unordered"]
 Delivery = Literal["at_least_once"]
@@ -104,6 +107,9 @@ class Pipeline:
     Returns None, an `Output`, or a list of them."""
     resource: Callable[[], Any] | None = None
     """Returns a (sync or async) context manager, entered once a worker process; its value is `context.resource`."""
+    on_produced: Callable[[Produced], Any] | None = None
+    """Called with each output once the broker has it, before its record is complete; on one thread of its own, in
+    order. What it raises is a failed attempt: the handler runs, and its outputs are produced, again."""
     ordering: Ordering = "key"
     max_concurrency: int = 100
     """Records in handlers at once."""
@@ -132,6 +138,8 @@ class Pipeline:
         _check_arity(self.handler)
         if self.resource is not None and not callable(self.resource):
             raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
+        if self.on_produced is not None and not callable(self.on_produced):
+            raise UsageError(f"on_produced={self.on_produced!r}: give a function of one keylane.Produced")
         _one_of("ordering", self.ordering, get_args(Ordering))
         if self.delivery not in get_args(Delivery):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What a handler gets and gives: `Record`, `Output`, `Context`.
+"""What a handler gets and gives: `Record`, `Context`, `Output`; and what became of it: `Produced`, `Result`.
 
 A `Record` is a slotted view over the Kafka client's message, because building a value per record costs eight times as
 much (0.16 µs against 1.33 µs). Anything with the methods of `Message` below can stand behind it; tests need no client.
@@ -137,6 +137,40 @@ class Output:
     """None leaves the choice to the producer's partitioner."""
     timestamp_ms: int | None = None
     """None lets the producer stamp the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """An output that the broker has acknowledged: what `on_produced` gets."""
+
+    record: Record
+    """The record whose handler returned it."""
+    output: Output
+    topic: str
+    partition: int
+    """Where it is: the partition that was chosen, and its offset there."""
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A record whose handler succeeded: what `ParallelConsumer.stream` yields."""
+
+    record: Record
+    value: Any
+    """What the handler returned."""
+    produced: tuple[Produced, ...] = ()
+    """Its outputs, in the handler's order."""
+
+
+class Returned:
+    """A handler's value on its way to a stream, with the outputs that are in it."""
+
+    __slots__ = ("outputs", "value")
+
+    def __init__(self, value: Any, outputs: Sequence[Output] = ()) -> None:
+        self.value = value
+        self.outputs = outputs
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keylane.engine.aio import AsyncioWorkers
@@ -9,13 +10,15 @@ from keylane.engine.core import Core
 from keylane.engine.events import Delivered, Inbox
 from keylane.engine.intake import Intake
 from keylane.engine.loop import Loop
+from keylane.engine.results import Callbacks, ResultsRule, with_results
 from keylane.engine.threads import ThreadWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.engine.events import Answers
-    from keylane.engine.ports import ConsumerPort, ProducerPort, TopicPartition, Workers
+    from keylane.engine.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, Workers
+    from keylane.engine.results import ResultQueue
     from keylane.options import Pipeline
 
 
@@ -27,12 +30,16 @@ def assemble(
     random: Callable[[], float],
     name: str,
     ending_offsets: Mapping[TopicPartition, int] | None = None,
+    stream: ResultQueue | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
-    `random` gives floats from 0 to 1 (the jitter of retries); `name` begins the names of the threads.
+    With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
+    (the jitter of retries); `name` begins the names of the threads.
     """
     inbox = Inbox()
+    if stream is not None:
+        pipeline = replace(pipeline, handler=with_results(pipeline.handler))
     make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers
     workers: Workers = make_workers(pipeline, inbox.put, name)
     core = Core(
@@ -41,10 +48,28 @@ def assemble(
         may_queue=workers.may_queue,
         random=random,
         ending_offsets=ending_offsets,
+        results=ResultsRule.of(pipeline, stream),
     )
     intake = Intake(consumer, inbox.put, revoke_timeout_s=pipeline.revoke_timeout_ms / 1000, name=name)
 
     def report(answers: Answers) -> None:
         inbox.put(Delivered(answers))
 
-    return Loop(core, inbox, intake, workers, lambda: make_producer(report), name=name)
+    return Loop(
+        core,
+        inbox,
+        intake,
+        workers,
+        lambda: make_producer(report),
+        name=name,
+        results=_results(pipeline, stream, inbox, name),
+    )
+
+
+def _results(pipeline: Pipeline, stream: ResultQueue | None, inbox: Inbox, name: str) -> ResultsPort | None:
+    """The stages between success and completion: callbacks first, then the stream."""
+    if stream is not None:
+        stream.report = inbox.put
+    if pipeline.on_produced is None:
+        return stream
+    return Callbacks(pipeline.on_produced, inbox.put, stream, name)

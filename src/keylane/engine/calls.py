@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine.work import Failure
 from keylane.errors import Fatal, HandlerError
-from keylane.records import Output
+from keylane.records import Output, Returned
 
 if TYPE_CHECKING:
     from keylane.engine.work import Outcome
@@ -30,10 +30,23 @@ def outcome_of(result: Any) -> Outcome:
             if not isinstance(one, Output):
                 return _wrong(f"a {type(result).__name__} with {_shown(one)} at index {index}")
         return result or None
+    if isinstance(result, Returned):
+        return result
     if inspect.iscoroutine(result):
         result.close()
         return _wrong("a coroutine: declare the handler itself with `async def`")
     return _wrong(_shown(result))
+
+
+def returned(result: Any) -> Any:
+    """A handler's value for a stream: of any type, and with the outputs that it is or lists."""
+    if isinstance(result, Returned) or inspect.iscoroutine(result):
+        return result
+    if isinstance(result, Output):
+        return Returned(result, (result,))
+    if isinstance(result, list | tuple) and any(isinstance(one, Output) for one in result):
+        return Returned(result, result) if all(isinstance(one, Output) for one in result) else result
+    return Returned(result)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -26,6 +26,7 @@ from keylane.engine.counters import Counters
 from keylane.engine.deliveries import Delivery
 from keylane.engine.dispatch import Dispatcher
 from keylane.engine.partitions import Partitions
+from keylane.engine.results import NO_RESULTS
 from keylane.engine.retries import delay_s
 from keylane.engine.snapshot import Snapshot
 from keylane.engine.verdicts import Again, Verdict, Verdicts
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Assignment, Start
+    from keylane.engine.events import Answer, ResultsMoved
     from keylane.engine.ports import TopicPartition
+    from keylane.engine.results import ResultsRule
     from keylane.options import Pipeline
     from keylane.records import Message
 
@@ -68,6 +71,8 @@ class Plan:
 
     dispatch: list[Work] = field(default_factory=list)
     produce: list[Delivery] = field(default_factory=list)
+    results: list[Delivery] = field(default_factory=list)
+    """Succeeded, and to be shown to user code before they are complete."""
     commit: list[CommitEntry] | None = None
     revoked: list[RevokeAnswer] = field(default_factory=list)
     credit: int = 0
@@ -99,8 +104,10 @@ class Core:
         may_queue: bool,
         random: Callable[[], float],
         ending_offsets: Mapping[TopicPartition, int] | None = None,
+        results: ResultsRule = NO_RESULTS,
     ) -> None:
         self._pipeline = pipeline
+        self._results = results
         self._random = random
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
@@ -108,7 +115,9 @@ class Core:
         self._verdicts = Verdicts(pipeline)
         self.commits = Commits(pipeline.commit_interval_ms / 1000, pipeline.offset_metadata_max_bytes, self.counters)
         self._delivering = 0
-        """Records that wait for the acknowledgement of their outputs."""
+        """Records that wait for the acknowledgement of their outputs, or for results to be seen."""
+        self._unseen = 0
+        """Results that wait for a callback or a reader."""
         self._revokes: list[_Revoke] = []
         self._next = Plan()
         """Actions that events brought about, for the next plan."""
@@ -195,11 +204,12 @@ class Core:
             if work.assignment.wanted:
                 self._not_run(work)
 
-    def delivered(self, answers: Iterable[tuple[Delivery, BaseException | None]], now: float) -> None:
+    def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
-        for delivery, error in answers:
-            self.counters.produced += error is None
-            if not delivery.answered(error):
+        for answer in answers:
+            delivery = answer.delivery
+            self.counters.produced += answer.error is None
+            if not delivery.answered(answer):
                 continue
             self._delivering -= 1
             work = delivery.work
@@ -207,10 +217,37 @@ class Core:
                 self.counters.stale += 1
             elif delivery.error is not None:
                 self._judged(work, self._verdicts.undelivered(work, delivery.error), now)
+            elif work.dead is None:
+                self._succeeded(delivery)
             else:
-                self.counters.processed += work.dead is None
-                self.counters.dead_lettered += work.dead is not None
+                self.counters.dead_lettered += 1
                 self._finish(work.assignment, (work,))
+
+    def _succeeded(self, delivery: Delivery) -> None:
+        """All outputs are acknowledged: complete, unless user code is to see the result first."""
+        if self._results.wants(delivery):
+            self._delivering += 1
+            self._unseen += 1
+            self._next.results.append(delivery)
+        else:
+            self.counters.processed += 1
+            self._finish(delivery.work.assignment, (delivery.work,))
+
+    def results_moved(self, event: ResultsMoved, now: float) -> None:
+        """Callbacks or a reader have seen results, or will not."""
+        self._unseen -= event.passed
+        self._delivering -= len(event.settled)
+        for delivery, failure in event.settled:
+            work = delivery.work
+            if not work.assignment.wanted:
+                self.counters.stale += 1
+            elif failure is None:
+                self.counters.processed += 1
+                self._finish(work.assignment, (work,))
+            elif isinstance(failure, NotRun):
+                self._not_run(work)
+            else:
+                self._judged(work, self._verdicts.failed(work, failure), now)
 
     def _finish(self, assignment: Assignment, works: Sequence[Work]) -> None:
         self.partitions.complete(assignment, works)
@@ -243,6 +280,9 @@ class Core:
             self._finish(work.assignment, (work,))
 
     def _deliver(self, delivery: Delivery) -> None:
+        if not delivery.outputs:
+            self._succeeded(delivery)
+            return
         self._delivering += 1
         self._next.produce.append(delivery)
 
@@ -306,7 +346,8 @@ class Core:
             plan.produce.append(self._verdicts.dead_letter(work))
         if self.phase is Phase.RUNNING:
             plan.ask_committed = self.partitions.ask_committed(now)
-            plan.dispatch = self._dispatcher.take(now)
+            if self._unseen < self._results.max_unseen:
+                plan.dispatch = self._dispatcher.take(now)
             polling = self.partitions.poll_plan(now)
             plan.credit, plan.pause, plan.resume = polling.credit, polling.pause, polling.resume
         else:
@@ -333,7 +374,9 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """All counters and gauges, from one moment."""
         in_flight = self._dispatcher.with_workers + self._delivering
-        return Snapshot.of(self.counters, in_flight, self.partitions.buffered, self.partitions.open.values(), now)
+        return Snapshot.of(
+            self.counters, in_flight, self._unseen, self.partitions.buffered, self.partitions.open.values(), now
+        )
 
     def _answer_revokes(self, plan: Plan, now: float) -> None:
         """Answer the revokes whose handlers are through, or have had their time."""

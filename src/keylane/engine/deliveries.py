@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keylane.records import Output
+from keylane.records import Output, Produced, Record, Result, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.engine.events import Answer
     from keylane.engine.work import Failure, Work
 
 MAX_ERROR_TEXT = 4_096
@@ -20,23 +21,39 @@ MAX_ERROR_TEXT = 4_096
 
 
 class Delivery:
-    """The outputs of one attempt, and how many of them the broker has not answered yet."""
+    """The outputs of one attempt, where the broker has put them, and how many of them it has not answered yet."""
 
-    __slots__ = ("error", "outputs", "pending", "work")
+    __slots__ = ("_places", "error", "outputs", "pending", "value", "work")
 
-    def __init__(self, work: Work, outputs: Sequence[Output]) -> None:
+    def __init__(self, work: Work, outputs: Sequence[Output] | Returned) -> None:
         self.work = work
+        self.value: Any = outputs
+        """What the handler returned; only `Returned` brings it."""
+        if isinstance(outputs, Returned):
+            self.value, outputs = outputs.value, outputs.outputs
         self.outputs = outputs
         self.pending = len(outputs)
         self.error: BaseException | None = None
+        self._places: list[tuple[int, int]] = [(-1, -1)] * self.pending
 
-    def answered(self, error: BaseException | None) -> bool:
+    def answered(self, answer: Answer) -> bool:
         """One output was delivered, or failed; returns whether it was the last."""
         assert self.pending > 0, "more answers than outputs"
         self.pending -= 1
-        if error is not None and self.error is None:
-            self.error = error
+        self._places[answer.number] = (answer.partition, answer.offset)
+        if answer.error is not None and self.error is None:
+            self.error = answer.error
         return self.pending == 0
+
+    def produced(self) -> tuple[Produced, ...]:
+        """The outputs and where they are, once all are acknowledged."""
+        record = Record(self.work.message)
+        placed = zip(self.outputs, self._places, strict=True)
+        return tuple(Produced(record, output, output.topic, *place) for output, place in placed)
+
+    def result(self) -> Result:
+        """What a stream yields of it."""
+        return Result(Record(self.work.message), self.value, self.produced())
 
 
 class DeadLetterState:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitEntry, CommitProblem
     from keylane.engine.deliveries import Delivery
     from keylane.engine.ports import Polled, TopicPartition
     from keylane.engine.snapshot import Snapshot
+    from keylane.engine.work import Failure, NotRun
 
 
-Answers: TypeAlias = "list[tuple[Delivery, BaseException | None]]"
-"""What became of outputs: each delivery as often as it has outputs, with an error or without."""
+class Answer(NamedTuple):
+    """What became of one output."""
+
+    delivery: Delivery
+    number: int
+    """Which of the delivery's outputs."""
+    error: BaseException | None = None
+    partition: int = -1
+    offset: int = -1
+
+
+Answers = list[Answer]
 
 
 class Inbox:
@@ -88,6 +99,16 @@ class GroupCommitted:
 @dataclass(frozen=True, slots=True)
 class Delivered:
     answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsMoved:
+    """Callbacks or the reader of a stream got on."""
+
+    settled: Sequence[tuple[Delivery, Failure | NotRun | None]] = ()
+    """None: its record is complete; a failure: its attempt failed after all; not run: nobody will look at it."""
+    passed: int = 0
+    """How many fewer wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
-    from keylane.engine.ports import ProducerPort, Workers
+    from keylane.engine.ports import ProducerPort, ResultsPort, Workers
 
 logger = logging.getLogger("keylane.engine")
 
@@ -50,6 +50,7 @@ class Loop:
         make_producer: Callable[[], ProducerPort],
         *,
         name: str,
+        results: ResultsPort | None = None,
     ) -> None:
         self._core = core
         self._inbox = inbox
@@ -57,6 +58,7 @@ class Loop:
         self._workers = workers
         self._make_producer = make_producer
         self._producer: ProducerPort | None = None
+        self._results = results
         self._polled = 0
         self._intake_closing = False
         self._intake_closed = False
@@ -72,6 +74,7 @@ class Loop:
             events.CommitAnswered: lambda event, now: core.commit_answered(event.entries, event.problems, now),
             events.GroupCommitted: lambda event, now: core.group_committed(event.offsets, now),
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
+            events.ResultsMoved: core.results_moved,
             events.Stop: lambda _, now: core.stop(now),
             events.SnapshotRequest: lambda event, now: event.answer.put(core.snapshot(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
@@ -113,6 +116,8 @@ class Loop:
     def _run(self) -> None:
         try:
             self._workers.start()
+            if self._results is not None:
+                self._results.start()
             self._intake.start()
             self._act(self._core.plan(monotonic()))  # the first credit: without it nothing ever happens
             while not self._intake_closed:
@@ -145,6 +150,9 @@ class Loop:
             if self._producer is None:
                 self._producer = self._make_producer()
             self._producer.send(plan.produce)
+        if plan.results:
+            assert self._results is not None, "results that nobody wants"
+            self._results.put(plan.results)
         if plan.withdraw and (withdrawn := self._workers.withdraw()):
             self._core.withdrawn(withdrawn, monotonic())
             self._act(self._core.plan(monotonic()))
@@ -202,6 +210,8 @@ class Loop:
             self._core.failure = _resource_error("could not be closed", closed.error)
         if self._producer is not None:
             self._producer.close(PRODUCER_CLOSE_S)
+        if self._results is not None:
+            self._results.close(WORKERS_CLOSE_S)
         self._intake.join()
         self._last_snapshot = self._core.snapshot(monotonic())
         self.ended.set()

@@ -97,6 +97,17 @@ class ProducerPort(Protocol):
     def close(self, timeout_s: float) -> None: ...
 
 
+class ResultsPort(Protocol):
+    """Shows deliveries to user code before their records are complete. Calls come from the loop's thread; what became
+    of them is reported (`keylane.engine.events.ResultsMoved`) from others."""
+
+    def start(self) -> None: ...
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Never blocks."""
+
+    def close(self, timeout_s: float) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class WorkersFailed:
     """The workers cannot work: the pipeline's resource could not be made."""

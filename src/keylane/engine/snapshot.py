@@ -80,7 +80,9 @@ class Snapshot:
     lost_to_retention: int = 0
     """Offsets that the log had dropped before they were complete."""
     in_flight: int = 0
-    """Records handed to workers, or waiting for the acknowledgement of their outputs."""
+    """Records handed to workers, waiting for the acknowledgement of their outputs, or for their result to be seen."""
+    unseen: int = 0
+    """Results that wait for `on_produced` or for the reader of a stream."""
     buffered: int = 0
     """Records polled and not complete; those in flight are among them."""
     oldest: OldestRecord | None = None
@@ -88,7 +90,13 @@ class Snapshot:
 
     @classmethod
     def of(
-        cls, counters: Counters, in_flight: int, buffered: int, assignments: Iterable[Assignment], now: float
+        cls,
+        counters: Counters,
+        in_flight: int,
+        unseen: int,
+        buffered: int,
+        assignments: Iterable[Assignment],
+        now: float,
     ) -> Snapshot:
         """Of one consumer, from one moment."""
         parts = sorted(assignments, key=lambda one: one.name)
@@ -97,6 +105,7 @@ class Snapshot:
         return cls(
             **counted,
             in_flight=in_flight,
+            unseen=unseen,
             buffered=buffered,
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(one.snapshot() for one in parts),
@@ -125,4 +134,4 @@ class Snapshot:
 
 
 _NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("oldest", "partitions")]
-_COUNTERS = [name for name in _NUMBERS if name not in ("in_flight", "buffered")]
+_COUNTERS = [name for name in _NUMBERS if name not in ("in_flight", "unseen", "buffered")]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.deliveries import DeadLetterState
-    from keylane.records import Message, Output
+    from keylane.records import Message, Output, Returned
 
 
 class NotRun(Enum):
@@ -41,8 +41,9 @@ class Failure:
         return f"Failure({self.error!r}, final={self.final})"
 
 
-Outcome: TypeAlias = "Sequence[Output] | Failure | NotRun | None"
-"""None: done, without outputs. A sequence: done once these outputs are acknowledged."""
+Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | None"
+"""None: done, without outputs. A sequence: done once these outputs are acknowledged, as those of
+`Returned`."""
 
 
 class Work:

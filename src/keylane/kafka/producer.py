@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
+from keylane.engine.events import Answer
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.faults import Faults, describe, error_of
 from keylane.kafka.settings import producer_settings
@@ -52,7 +53,7 @@ class KafkaProducer:
         self._report = report
         self._lock = threading.Lock()
         """Guards the backlog, and with it the order of outputs."""
-        self._backlog: deque[tuple[Delivery, Output]] = deque()
+        self._backlog: deque[tuple[Delivery, int, Output]] = deque()
         self._reports: Answers = []
         """Written and handed on by the poll thread alone."""
         self._closing = threading.Event()
@@ -62,7 +63,9 @@ class KafkaProducer:
     def send(self, deliveries: Sequence[Delivery]) -> None:
         """Produce every output of every delivery, in order."""
         with self._lock:
-            self._backlog.extend((delivery, output) for delivery in deliveries for output in delivery.outputs)
+            self._backlog.extend(
+                (delivery, index, output) for delivery in deliveries for index, output in enumerate(delivery.outputs)
+            )
             refused = self._produce_backlog()
         if refused:
             self._report(refused)
@@ -82,27 +85,30 @@ class KafkaProducer:
         refused: Answers = []
         backlog = self._backlog
         while backlog:
-            delivery, output = backlog[0]
+            delivery, index, output = backlog[0]
             try:
                 self._producer.produce(
                     output.topic,
                     key=output.key,
                     value=output.value,
                     headers=list(output.headers) or None,
-                    on_delivery=partial(self._delivered, delivery),
+                    on_delivery=partial(self._delivered, delivery, index),
                     **_optional(output),
                 )
             except BufferError:  # full: reports make room, and the poll thread goes on here
                 break
             except KafkaException as raised:
-                refused.append((delivery, _failed(output.topic, error_of(raised))))
+                refused.append(Answer(delivery, index, _failed(output.topic, error_of(raised))))
             except Exception as error:  # an output that is no record (a wrong type): its record's failure
-                refused.append((delivery, error))
+                refused.append(Answer(delivery, index, error))
             backlog.popleft()
         return refused
 
-    def _delivered(self, delivery: Delivery, error: KafkaError | None, message: Any) -> None:
-        self._reports.append((delivery, None if error is None else _failed(message.topic(), error)))
+    def _delivered(self, delivery: Delivery, index: int, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._reports.append(Answer(delivery, index, None, message.partition(), message.offset()))
+        else:
+            self._reports.append(Answer(delivery, index, _failed(message.topic(), error)))
 
     def _serve(self) -> None:
         while not self._closing.is_set():

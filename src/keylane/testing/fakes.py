@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
+from keylane.engine.events import Answer
 from keylane.engine.ports import Polled
 from keylane.engine.start import Committed, resolve
 from keylane.records import PlainMessage
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Answers
     from keylane.engine.loop import Loop
     from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.engine.results import ResultQueue
     from keylane.options import OffsetReset, Pipeline
     from keylane.records import Output
 
@@ -217,11 +219,11 @@ class FakeProducer:
     def send(self, deliveries: Sequence[Delivery]) -> None:
         answers: Answers = []
         for delivery in deliveries:
-            for output in delivery.outputs:
+            for index, output in enumerate(delivery.outputs):
                 error = self.failing.get(output.topic)
                 if error is None:
                     self.sent.append(output)
-                answers.append((delivery, error))
+                answers.append(Answer(delivery, index, error, output.partition or 0, len(self.sent) - 1))
         if self.held is None:
             self._report(answers)
         else:
@@ -244,13 +246,24 @@ class FakeEngine:
     """
 
     def __init__(
-        self, pipeline: Pipeline, broker: FakeBroker, *, ending_offsets: Mapping[TopicPartition, int] | None = None
+        self,
+        pipeline: Pipeline,
+        broker: FakeBroker,
+        *,
+        ending_offsets: Mapping[TopicPartition, int] | None = None,
+        stream: ResultQueue | None = None,
     ) -> None:
         self.consumer = FakeConsumer(broker, offset_reset=pipeline.offset_reset, group=pipeline.group_id)
         self.producer = FakeProducer(self._report)
         self._to_loop: Callable[[Answers], None] | None = None
         self.loop: Loop = assemble(
-            pipeline, self.consumer, self._producer, random=lambda: 0.5, name="fake", ending_offsets=ending_offsets
+            pipeline,
+            self.consumer,
+            self._producer,
+            random=lambda: 0.5,
+            name="fake",
+            ending_offsets=ending_offsets,
+            stream=stream,
         )
 
     def _producer(self, report: Callable[[Answers], None]) -> FakeProducer:

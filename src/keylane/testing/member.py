@@ -2,7 +2,8 @@
 
 It runs one pipeline to the end of its topic and notes each record in a `Ledger`. OPTIONS is a JSON object: kafka
 (librdkafka settings), topic, ordering, ledger (a path), work_s (how long a record takes), slow (offsets that take
-hold_s). It says `ready` when it starts, and `processed N` in the end.
+hold_s). With `stream` ("read" or "handled": when a record is complete) a handler only begins a record; it is done when
+the reader of the results has looked at it for read_s. It says `ready` when it starts, and `processed N` in the end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def main(options: dict[str, Any]) -> None:
     def handler(record: kl.Record) -> None:
         ledger.began(record)
         time.sleep(options["hold_s"] if record.offset in slow else options["work_s"])
-        ledger.done(record)
+        if options["stream"] is None:
+            ledger.done(record)
 
     pipeline = kl.Pipeline(
         kafka=options["kafka"],
@@ -36,7 +38,13 @@ def main(options: dict[str, Any]) -> None:
     with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        consumer.run()
+        if options["stream"] is None:
+            consumer.run()
+        else:
+            with consumer.stream(complete=options["stream"], max_unread=options["max_unread"]) as results:
+                for result in results:
+                    time.sleep(options["read_s"])
+                    ledger.done(result.record)
     sys.stdout.write(f"processed {consumer.snapshot().processed}\n")
 
 

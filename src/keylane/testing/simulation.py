@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitEntry, CommitProblem
 from keylane.engine.core import Core, Phase, Plan
+from keylane.engine.events import Answer, ResultsMoved
+from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, resolve
 from keylane.engine.work import NOT_RUN, Failure, Work
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
 from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
-from keylane.records import Output, PlainMessage
+from keylane.records import Output, PlainMessage, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,6 +63,8 @@ class Settings:
     """Of handler attempts."""
     gap_share: float = 0.05
     """Of offsets."""
+    results: bool = False
+    """Whether somebody is to see each result before its record is complete."""
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -133,9 +137,11 @@ class Simulation:
             concurrency=settings.concurrency,
             may_queue=self.random.random() < 0.5,
             random=self.random.random,
+            results=ResultsRule(every=self.settings.results, max_unseen=4),
         )
         self.works: list[Work] = []
         self.deliveries: list[tuple[Delivery, Output]] = []
+        self.results: list[Delivery] = []
         self.commit: list[CommitEntry] | None = None
         self.answer: dict[TopicPartition, CommitProblem] | None = None
         """The answer to `commit`, when it is known already, and not told."""
@@ -151,6 +157,7 @@ class Simulation:
             (self._poll, 30),
             (self._complete, 60),
             (self._deliver, 20),
+            (self._settle, 20 * self.settings.results),
             (self._answer_commit, 10),
             (self._grow, 12),
             (self._pass_time, 20),
@@ -177,7 +184,8 @@ class Simulation:
     def finish(self, limit: int = 20_000) -> None:
         """No more faults: everything in the logs must complete and be committed."""
         self._faults = False
-        actions = [self._assign, self._poll, self._complete, self._deliver, self._answer_commit, self._pass_time]
+        works = [self._poll, self._complete, self._deliver, self._settle]
+        actions = [self._assign, *works, self._answer_commit, self._pass_time]
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
@@ -279,7 +287,10 @@ class Simulation:
             if ours and isinstance(self.settings.on_exhausted, Skip) and self._exhausted(work):
                 del log.todo[work.offset]
         elif self.random.random() < 0.3:
-            work.outcome = [Output("out", key=work.key)] * self.random.randint(1, 3)
+            outputs = [Output("out", key=work.key)] * self.random.randint(1, 3)
+            work.outcome = Returned(outputs, outputs) if self.settings.results else outputs
+        elif self.settings.results:
+            work.outcome = Returned(None)
         else:
             work.outcome = None
             if ours:
@@ -303,9 +314,29 @@ class Simulation:
         if last and work.assignment.wanted:
             del log.running[work.offset]
             gave_up = work.dead is None and work.attempt >= self.pipeline.retries.max_attempts
-            if succeeded or (gave_up and isinstance(self.settings.on_exhausted, Skip)):
+            seen_first = self.settings.results and work.dead is None
+            skipped = not succeeded and gave_up and isinstance(self.settings.on_exhausted, Skip)
+            if skipped or (succeeded and not seen_first):
                 del log.todo[work.offset]
-        self.core.delivered([(delivery, OSError("simulated") if failed else None)], self.now)
+        answer = Answer(delivery, delivery.pending - 1, OSError("simulated") if failed else None)
+        self.core.delivered([answer], self.now)
+
+    def _settle(self) -> None:
+        """Somebody sees a result, fails on it, or never will."""
+        if not self.results:
+            return
+        delivery = self.results.pop(self.random.randrange(len(self.results)))
+        work, failure = delivery.work, None
+        log = self.logs[work.assignment.partition]
+        if self._faults and self.random.random() < 0.1:
+            failure = Failure(ValueError("simulated"))
+        if work.assignment.wanted:
+            del log.running[work.offset]
+            skips = isinstance(self.settings.on_exhausted, Skip)
+            if failure is None or (skips and work.attempt >= self.pipeline.retries.max_attempts):
+                del log.todo[work.offset]
+        self.seen["settled"] += 1
+        self.core.results_moved(ResultsMoved([(delivery, failure)], passed=1), self.now)
 
     def _answer_commit(self) -> None:
         if self.commit is None:
@@ -377,10 +408,11 @@ class Simulation:
     def _act(self, plan: Plan) -> None:
         for work in plan.dispatch:
             self._dispatched(work)
-        for delivery in plan.produce:
+        for delivery in [*plan.produce, *plan.results]:
             if delivery.work.assignment.wanted:
                 self.logs[delivery.work.assignment.partition].running[delivery.work.offset] = delivery.work
-            self.deliveries += [(delivery, output) for output in delivery.outputs]
+        self.deliveries += [(delivery, output) for delivery in plan.produce for output in delivery.outputs]
+        self.results += plan.results
         if plan.withdraw:
             self._withdraw()
         for name in (one.name for one in plan.pause):
@@ -490,5 +522,6 @@ VARIETY = (
     Settings(ordering="unordered", metadata_cap=16, concurrency=30, max_buffered_records=400, failure_share=0.3),
     Settings(metadata_cap=400, broker_metadata_cap=16, keys=50, concurrency=30, max_buffered_records=300),
     Settings(partitions=1, keys=3, gap_share=0.4),
+    Settings(results=True, rebalances=2),
 )
 """Settings that together reach every branch that a schedule can reach."""

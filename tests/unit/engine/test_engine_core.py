@@ -13,9 +13,11 @@ from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitProblem
 from keylane.engine.core import FINAL_COMMIT_S, Core, Phase, Plan
 from keylane.engine.ending import SETTLE_S
+from keylane.engine.events import Answer, ResultsMoved
+from keylane.engine.results import NO_RESULTS, ResultsRule
 from keylane.engine.work import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
-from keylane.records import PlainMessage
+from keylane.records import PlainMessage, Returned
 
 if TYPE_CHECKING:
     from keylane.engine.work import Outcome, Work
@@ -35,12 +37,21 @@ class World:
     """A core, its time, and what was dispatched and not completed."""
 
     def __init__(
-        self, concurrency: int = 100, ending: dict[tuple[str, int], int] | None = None, **options: Any
+        self,
+        concurrency: int = 100,
+        ending: dict[tuple[str, int], int] | None = None,
+        results: ResultsRule = NO_RESULTS,
+        **options: Any,
     ) -> None:
         options.setdefault("commit_interval_ms", 1_000)
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options)
         self.core = Core(
-            self.pipeline, concurrency=concurrency, may_queue=False, random=lambda: 0.0, ending_offsets=ending
+            self.pipeline,
+            concurrency=concurrency,
+            may_queue=False,
+            random=lambda: 0.0,
+            ending_offsets=ending,
+            results=results,
         )
         self.now = 100.0
         self.works: dict[tuple[int, int], Work] = {}
@@ -276,7 +287,7 @@ def test_a_dead_letter_is_the_record_with_headers_and_is_acknowledged_before_the
     ]
     assert world.running == [], "its key waits for the acknowledgement"
     assert world.core.snapshot(world.now).partitions[0].base == 0
-    world.core.delivered([(delivery, None)], world.now)
+    world.core.delivered([Answer(delivery, 0)], world.now)
     world.plan()
     assert world.running == [1]
     assert world.counters("dead_lettered", "produced", "processed") == [1, 1, 0]
@@ -286,11 +297,11 @@ def test_a_dead_letter_that_fails_is_tried_again_and_halts_in_the_end() -> None:
     world = started(retries=TWICE, on_exhausted=DeadLetter("dead"))
     world.poll(message(0))
     [delivery] = exhaust(world).produce
-    world.core.delivered([(delivery, PeerError("no such topic"))], world.now)
+    world.core.delivered([Answer(delivery, 0, PeerError("no such topic"))], world.now)
     [again] = world.plan(wait=0.01).produce
     assert again is not delivery
     assert world.phase() is Phase.RUNNING
-    world.core.delivered([(again, PeerError("no such topic"))], world.now)
+    world.core.delivered([Answer(again, 0, PeerError("no such topic"))], world.now)
     assert isinstance(world.failure(), HandlerError)
     text = str(world.failure())
     assert text.startswith("t-0@0: ValueError: bad value; failed 2 attempts, and its dead letter could not be produced")
@@ -306,10 +317,10 @@ def test_a_record_completes_when_all_its_outputs_are_acknowledged() -> None:
     [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
     assert list(delivery.outputs) == [OUT, OUT]
     assert world.counters("in_flight", "buffered", "processed") == [1, 2, 0]
-    world.core.delivered([(delivery, None)], world.now)
+    world.core.delivered([Answer(delivery, 0)], world.now)
     world.plan()
     assert world.running == []
-    world.core.delivered([(delivery, None)], world.now)
+    world.core.delivered([Answer(delivery, 0)], world.now)
     world.plan()
     assert world.running == [1]
     assert world.counters("processed", "produced") == [1, 2]
@@ -319,12 +330,114 @@ def test_a_failed_delivery_is_a_failed_attempt() -> None:
     world = started(retries=Retries(max_attempts=2, delay_ms=10, max_delay_ms=10), on_exhausted=Skip())
     world.poll(message(0))
     [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
-    world.core.delivered([(delivery, PeerError("lost")), (delivery, None)], world.now)
+    world.core.delivered([Answer(delivery, 0, PeerError("lost")), Answer(delivery, 1)], world.now)
     world.plan(wait=0.01)
     assert world.works[0, 0].attempt == 2
     [delivery] = world.finish(0, outcome=[OUT]).produce
-    world.core.delivered([(delivery, PeerError("lost"))], world.now)
+    world.core.delivered([Answer(delivery, 0, PeerError("lost"))], world.now)
     assert world.counters("failed", "retried", "skipped", "processed") == [2, 1, 1, 0]
+
+
+# --- results ---
+
+EVERY = ResultsRule(every=True, max_unseen=2)
+
+
+def test_a_result_is_seen_before_its_record_is_complete() -> None:
+    world = started(results=EVERY)
+    world.poll(message(0, b"a"), message(1, b"a"))
+    [delivery] = world.finish(0, outcome=Returned(5)).results
+    assert delivery.result().value == 5
+    assert world.running == [], "its key waits"
+    assert world.counters("in_flight", "unseen", "processed") == [1, 1, 0]
+    world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
+    world.plan()
+    assert world.running == [1]
+    assert world.counters("in_flight", "unseen", "processed") == [1, 0, 1]
+
+
+def test_outputs_are_acknowledged_before_their_result_is_seen_and_it_knows_where_they_are() -> None:
+    world = started(results=EVERY)
+    world.poll(message(0))
+    plan = world.finish(0, outcome=Returned([OUT, OUT], [OUT, OUT]))
+    [delivery] = plan.produce
+    assert plan.results == []
+    world.core.delivered([Answer(delivery, 1, None, 3, 11)], world.now)
+    assert world.plan().results == []
+    world.core.delivered([Answer(delivery, 0, None, 2, 7)], world.now)
+    assert world.plan().results == [delivery]
+    result = delivery.result()
+    assert [(one.topic, one.partition, one.offset) for one in result.produced] == [("out", 2, 7), ("out", 3, 11)]
+    assert (result.record.offset, result.value) == (0, [OUT, OUT])
+
+
+def test_nothing_new_starts_while_too_many_results_wait() -> None:
+    world = started(results=EVERY, concurrency=3)
+    world.poll(*(message(i) for i in range(10)))
+    first, second, third = world.finish(0, 1, 2, outcome=Returned(None)).results
+    assert world.running == []
+    world.core.results_moved(ResultsMoved([(first, None)], passed=1), world.now)
+    world.plan()
+    assert world.running == [], "as many as the bound still wait"
+    world.core.results_moved(ResultsMoved([(second, None), (third, None)], passed=2), world.now)
+    world.plan()
+    assert world.running == [3, 4, 5]
+
+
+def test_a_result_that_was_complete_at_once_still_waits_for_its_reader() -> None:
+    world = started(results=ResultsRule(every=True, max_unseen=1))
+    world.poll(message(0, b"a"), message(1, b"a"))
+    [delivery] = world.finish(0, outcome=Returned(None)).results
+    world.core.results_moved(ResultsMoved([(delivery, None)]), world.now)
+    world.plan()
+    assert world.counters("processed", "unseen") == [1, 1]
+    assert world.running == []
+    world.core.results_moved(ResultsMoved(passed=1), world.now)
+    world.plan()
+    assert world.running == [1]
+
+
+def test_a_callback_that_fails_is_a_failed_attempt() -> None:
+    world = started(results=ResultsRule(produced=True), retries=Retries(max_attempts=2, delay_ms=10, max_delay_ms=10))
+    world.poll(message(0), message(1))
+    world.finish(1)
+    assert world.counters("processed") == [1], "without outputs there is nothing to call for"
+    [delivery] = world.finish(0, outcome=[OUT]).produce
+    world.core.delivered([Answer(delivery, 0)], world.now)
+    [delivery] = world.plan().results
+    world.core.results_moved(ResultsMoved([(delivery, FAILED)], passed=1), world.now)
+    world.plan(wait=0.01)
+    assert world.works[0, 0].attempt == 2
+    assert world.counters("failed", "retried", "unseen") == [1, 1, 0]
+
+
+def test_dead_letters_are_no_results() -> None:
+    world = started(results=EVERY, on_exhausted=DeadLetter("dead"))
+    world.poll(message(0))
+    [delivery] = world.finish(0, outcome=Failure(Fatal("no"), final=True)).produce
+    world.core.delivered([Answer(delivery, 0)], world.now)
+    assert world.plan().results == []
+    assert world.counters("dead_lettered", "unseen") == [1, 0]
+
+
+def test_results_that_nobody_will_see_stay_to_do_and_do_not_hold_up_the_end() -> None:
+    world = started(results=EVERY)
+    world.poll(message(0), message(1))
+    seen, unseen = world.finish(0, 1, outcome=Returned(None)).results
+    world.core.results_moved(ResultsMoved([(seen, None)], passed=1), world.now)
+    world.core.stop(world.now)
+    assert world.plan().commit is None, "it waits for the reader"
+    world.core.results_moved(ResultsMoved([(unseen, NOT_RUN)], passed=1), world.now)
+    assert committed(world.plan(wait=0.2)) == {0: 1}
+
+
+def test_results_of_an_earlier_epoch_change_nothing() -> None:
+    world = started(results=EVERY)
+    world.poll(message(0))
+    [delivery] = world.finish(0, outcome=Returned(None)).results
+    world.core.lost([("t", 0)])
+    world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
+    assert world.counters("processed", "in_flight", "unseen") == [0, 0, 0]
 
 
 # --- commits ---
@@ -532,7 +645,7 @@ def test_outputs_of_an_earlier_epoch_change_nothing_either() -> None:
     [delivery] = world.finish(0, outcome=[OUT]).produce
     world.core.lost([("t", 0)])
     world.assign(epoch=2)
-    world.core.delivered([(delivery, None)], world.now)
+    world.core.delivered([Answer(delivery, 0)], world.now)
     assert world.core.snapshot(world.now).partitions[0].base == 0
 
 

@@ -46,7 +46,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
     total, seen = simulate(SEEDS, STEPS)
     assert total > 20_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
-    for what in ("maps", "failed", "paused", "assigned", "revoked", *rare):
+    for what in ("maps", "failed", "settled", "paused", "assigned", "revoked", *rare):
         assert seen[what] > 0, f"the schedules never reached: {what}"
 
 

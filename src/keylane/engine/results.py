@@ -1,0 +1,213 @@
+"""Between a record's success and its completion: the callback for what was produced, and the stream of results.
+
+The idea: a delivery whose outputs are acknowledged passes through stages before its record counts as complete. A stage
+takes deliveries from the loop, shows them to user code on another thread, and reports which are settled, and how many
+wait no more; the core starts nothing new while too many wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+from keylane.engine.calls import failure_of, returned
+from keylane.engine.events import ResultsMoved
+from keylane.engine.work import NOT_RUN
+from keylane.options import is_coroutine_function, takes_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.ports import ResultsPort
+    from keylane.options import Pipeline
+    from keylane.records import Context, Produced, Record, Result
+
+logger = logging.getLogger("keylane.engine")
+
+Complete = Literal["read", "handled"]
+
+MAX_UNSEEN = 1_000
+"""Results that may wait for their callback before nothing new is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsRule:
+    """Which results user code is to see before their records are complete."""
+
+    produced: bool = False
+    """Those with outputs."""
+    every: bool = False
+    max_unseen: int = MAX_UNSEEN
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, stream: ResultQueue | None) -> ResultsRule:
+        most = MAX_UNSEEN if stream is None else stream.max_unread
+        return cls(pipeline.on_produced is not None, stream is not None, most)
+
+    def wants(self, delivery: Delivery) -> bool:
+        return self.every or (self.produced and bool(delivery.outputs))
+
+
+NO_RESULTS = ResultsRule()
+
+
+class Callbacks:
+    """Calls `on_produced` for each acknowledged output, in order, on a thread of its own.
+
+    What it raises is a failed attempt of the record. Thread safety: `start`, `put` and `close` are the loop's.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Produced], Any],
+        report: Callable[[ResultsMoved], None],
+        following: ResultsPort | None,
+        name: str,
+    ) -> None:
+        self._callback = callback
+        self._report = report
+        self._following = following
+        self._queue: SimpleQueue[Delivery | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"{name}-produced", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        if self._following is not None:
+            self._following.start()
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._queue.put(delivery)
+
+    def close(self, timeout_s: float) -> None:
+        self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                logger.error("closed while on_produced still ran; its thread is left behind")
+        if self._following is not None:
+            self._following.close(timeout_s)
+
+    def _serve(self) -> None:
+        while (delivery := self._queue.get()) is not None:
+            try:
+                for produced in delivery.produced():
+                    self._callback(produced)
+            except BaseException as error:  # the callback's failure, whatever it is, must not end the thread
+                self._report(ResultsMoved([(delivery, failure_of(error))], passed=1))
+            else:
+                self._pass_on(delivery)
+
+    def _pass_on(self, delivery: Delivery) -> None:
+        if self._following is None:
+            self._report(ResultsMoved([(delivery, None)], passed=1))
+        else:
+            self._following.put((delivery,))
+
+
+class ResultQueue:
+    """From the loop to one reader.
+
+    With `complete="handled"` a record is complete as soon as its result is here, with "read" once its reader has
+    `settle`d it. Thread safety: `start`, `put` and `close` are the loop's, the rest is the reader's.
+    """
+
+    def __init__(self, complete: Complete, max_unread: int) -> None:
+        self._at_once = complete == "handled"
+        self.max_unread = max_unread
+        self._queue: SimpleQueue[Sequence[Delivery] | None] = SimpleQueue()
+        self.report: Callable[[ResultsMoved], None] = lambda _: None
+        """Where to tell what became of results; set before the loop starts."""
+        self._lock = threading.Lock()
+        """Guards that nothing is put after the reader has left."""
+        self._left = False
+        self.wake: Callable[[], None] = lambda: None
+        """Called, on the loop's thread, when there may be something to read."""
+        self._taken: deque[Delivery] = deque()
+        """The reader's: taken from the queue, and not read."""
+        self._reading: Delivery | None = None
+        """The reader's: what it has read last, and is not settled."""
+
+    # --- the loop's ---
+
+    def start(self) -> None:
+        """Nothing to start: the reader has its own thread."""
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        if self._at_once:
+            self.report(ResultsMoved([(delivery, None) for delivery in deliveries]))
+        with self._lock:
+            left = self._left
+            if not left:
+                self._queue.put(deliveries)
+        if left:
+            self._drop(deliveries)
+        else:
+            self.wake()
+
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's
+        self._queue.put(None)
+        self.wake()
+
+    # --- the reader's ---
+
+    def read(self, *, wait: bool) -> Result | None:
+        """The next result, which settles the one before; None when all was read and the run is over.
+
+        Raises `Empty` when there is none yet and `wait` is False.
+        """
+        self.settle()
+        while True:
+            while not self._taken:
+                some = self._queue.get(block=wait)
+                if some is None:
+                    self._queue.put(None)  # for whoever asks again
+                    return None
+                self._taken.extend(some)
+            delivery = self._taken.popleft()
+            if self._at_once or delivery.work.assignment.wanted:
+                self._reading = delivery
+                return delivery.result()
+            self.report(ResultsMoved([(delivery, NOT_RUN)], passed=1))
+
+    def settle(self) -> None:
+        """The reader is through with what it read last."""
+        delivery, self._reading = self._reading, None
+        if delivery is not None:
+            self.report(ResultsMoved([] if self._at_once else [(delivery, None)], passed=1))
+
+    def leave(self) -> None:
+        """The reader reads no more: what it has not settled stays to do."""
+        with self._lock:
+            self._left = True
+        if self._reading is not None:
+            self._taken.append(self._reading)
+            self._reading = None
+        with suppress(Empty):
+            while (some := self._queue.get_nowait()) is not None:
+                self._taken.extend(some)
+        self._drop(self._taken)
+        self._taken.clear()
+
+    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+        settled = [] if self._at_once else [(delivery, NOT_RUN) for delivery in deliveries]
+        self.report(ResultsMoved(list(settled), passed=len(deliveries)))
+
+
+def with_results(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The same handler, whose return value of any type goes on to the stream."""
+    takes = takes_context(handler)
+
+    def call(record: Record, context: Context) -> Any:
+        return returned(handler(record, context) if takes else handler(record))
+
+    async def call_async(record: Record, context: Context) -> Any:
+        return returned(await (handler(record, context) if takes else handler(record)))
+
+    return call_async if is_coroutine_function(handler) else call
