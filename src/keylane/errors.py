@@ -4,6 +4,9 @@ Three kinds are told apart: the user's fault (`UsageError`), the peer's (`PeerEr
 folder), and ours (`InternalError`). The command line exits with 2 for the first and 1 for the others.
 """
 
+ERROR_PREFIX = "keylane: error: "
+"""Of the one line with which every command ends that fails."""
+
 
 class KeylaneError(Exception):
     """The root of everything that keylane raises on purpose."""

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
+from keylane.coordinator.records import partition_for
 from keylane.testing.protocol import ProtocolClient, decode_answer
 from keylane.wire.versions import entity, request_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SESSION_MS = 2_000
 DEADLINE_S = 20.0
@@ -476,3 +479,41 @@ def test_a_retention_time_of_the_commits_own(client: ProtocolClient, group: str,
     assert commit(client, group, version, {0: 1}, retention_time=milliseconds(60_000)) == {0: 0}
     assert commit(client, group, version, {1: 1}, retention_time=milliseconds(1)) == {1: 0}
     eventually(lambda: set(fetch(client, 9, {group: None})[group]) == {(TOPIC, 0)})
+
+
+def test_a_node_that_owns_a_part_of_the_offsets_partitions(tmp_path: Path) -> None:
+    """FindCoordinator, the group APIs and readers of `__consumer_offsets` are told so."""
+    settings = {"offsets.topic.num.partitions": "2", "keylane.owned.offsets.partitions": "1"}
+    owners = {partition_for(group, 2): group for group in ("a", "b")}
+    assert len(owners) == 2
+    with BrokerProcess(tmp_path / "data", settings=settings) as node, ProtocolClient(node.bootstrap) as link:
+        ask(link, "metadata", 1, topics=(part("metadata", 1, "MetadataRequestTopic", name=TOPIC),))  # it is made
+        answer = ask(link, "find_coordinator", 4, key_type=0, coordinator_keys=(owners[0], owners[1]))
+        other, mine = answer.coordinators
+        assert (other.error_code, other.node_id) == (ErrorCode.coordinator_not_available, -1)
+        assert "keylane.owned.offsets.partitions" in other.error_message
+        assert (mine.error_code, mine.port) == (ErrorCode.none, node.port)
+        assert commit(link, owners[0], 9, {0: 1}) == {0: int(ErrorCode.not_coordinator)}
+        assert commit(link, owners[1], 9, {0: 1}) == {0: 0}
+        (topic,) = ask(
+            link, "metadata", 1, topics=(part("metadata", 1, "MetadataRequestTopic", name=OFFSETS_TOPIC),)
+        ).topics
+        assert {row.partition_index: (row.leader_id, row.error_code) for row in topic.partitions} == {
+            0: (-1, ErrorCode.leader_not_available),
+            1: (node_id(link), ErrorCode.none),
+        }
+        rows = tuple(
+            part("list_offsets", 1, "ListOffsetsPartition", partition_index=index, timestamp=-1) for index in range(3)
+        )
+        wanted = part("list_offsets", 1, "ListOffsetsTopic", name=OFFSETS_TOPIC, partitions=rows)
+        (ends,) = ask(link, "list_offsets", 1, replica_id=-1, topics=(wanted,)).topics
+        assert [(row.error_code, row.offset) for row in ends.partitions] == [
+            (ErrorCode.not_leader_or_follower, -1),
+            (ErrorCode.none, 1),
+            (ErrorCode.unknown_topic_or_partition, -1),
+        ]
+
+
+def node_id(link: ProtocolClient) -> int:
+    (broker,) = ask(link, "metadata", 1, topics=()).brokers
+    return int(broker.node_id)

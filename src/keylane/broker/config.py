@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.wire.batches import COMPRESSED_BY_US
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,11 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _option(50, least=1)
     offsets_topic_segment_bytes: int = _option(104_857_600, least=1)
     """Of the coordinator's one journal, which holds all partitions of `__consumer_offsets`."""
+    offsets_topic_compression_codec: int = _option(0, most=4)
+    """Kafka's numbers: 0 none, 1 gzip, 4 zstd. The other two are not offered."""
+    keylane_owned_offsets_partitions: str = ""
+    """The partitions of `__consumer_offsets` that this node coordinates, such as `0-24,30`; empty for all. For others
+    it answers NOT_COORDINATOR. An option of keylane's own: Kafka's nodes elect their leaders."""
     log_cleaner_delete_retention_ms: int = _option(86_400_000)
     """How long a reader of `__consumer_offsets` can still see that a key was removed."""
     offsets_retention_minutes: int = _option(10_080, least=1)
@@ -58,6 +64,30 @@ class BrokerConfig:
                 )
         if self.advertised_listeners:
             self.advertised_address()
+        if self.offsets_topic_compression_codec not in COMPRESSED_BY_US:
+            raise UsageError(
+                f"offsets.topic.compression.codec={self.offsets_topic_compression_codec}: give 0 (none), 1 (gzip) or "
+                "4 (zstd); snappy and lz4 are not written here"
+            )
+        assert self.owned_offsets_partitions is not None  # it can be read
+
+    @property
+    def owned_offsets_partitions(self) -> frozenset[int]:
+        """Partitions of `__consumer_offsets`. Raises `UsageError`."""
+        count = self.offsets_topic_num_partitions
+        text = self.keylane_owned_offsets_partitions
+        if not text:
+            return frozenset(range(count))
+        owned: set[int] = set()
+        for piece in text.split(","):
+            first, _, last = piece.strip().partition("-")
+            if not first.isdigit() or not (last or first).isdigit() or not int(first) <= int(last or first) < count:
+                raise UsageError(
+                    f"keylane.owned.offsets.partitions={text}: {piece!r} is no partition or range of them from 0 to "
+                    f"{count - 1} (offsets.topic.num.partitions={count}); give some like 0-24,30"
+                )
+            owned.update(range(int(first), int(last or first) + 1))
+        return frozenset(owned)
 
     def advertised_address(self) -> tuple[str, int] | None:
         """Host and port of `advertised.listeners`, or None."""

@@ -63,7 +63,9 @@ class Node:
             clock=clock,
             on_load_failure=on_load_failure,
         )
-        self.offsets_topic = OffsetsTopic(self.coordinator, config.offsets_topic_num_partitions, self.cluster_id)
+        self.offsets_topic = OffsetsTopic(
+            self.coordinator, config.offsets_topic_num_partitions, self.cluster_id, config.owned_offsets_partitions
+        )
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None

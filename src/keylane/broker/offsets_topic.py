@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
+from keylane.broker import codes
+
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -28,12 +30,21 @@ class OffsetsTopic:
 
     name = OFFSETS_TOPIC
 
-    def __init__(self, view: OffsetsView, partition_count: int, cluster_id: str) -> None:
+    def __init__(self, view: OffsetsView, partition_count: int, cluster_id: str, owned: frozenset[int]) -> None:
         self.view = view
         self.partition_count = partition_count
+        self.owned = owned
+        """Partitions that this node coordinates; it shows no others, for what it has of them is not what they are."""
         self.topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{OFFSETS_TOPIC}")
 
     @property
     def is_listed(self) -> bool:
         """Whether anything was ever committed."""
-        return any(self.view.end_offset(partition) > 0 for partition in range(self.partition_count))
+        return any(self.view.end_offset(partition) > 0 for partition in self.owned)
+
+    def check(self, partition: int) -> int:
+        """Whether this partition can be read here: an error code."""
+        if partition in self.owned:
+            return codes.NONE
+        is_there = 0 <= partition < self.partition_count
+        return codes.NOT_LEADER_OR_FOLLOWER if is_there else codes.UNKNOWN_TOPIC_OR_PARTITION

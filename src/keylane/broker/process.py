@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import ERROR_PREFIX, BrokerUnavailableError, PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +87,7 @@ class BrokerProcess:
             with self.log.open("rb") as log:
                 log.seek(log_start)
                 said = log.read().decode(errors="replace").strip().splitlines()
-            reason = said[-1] if said else "it said nothing"
+            reason = said[-1].removeprefix(ERROR_PREFIX) if said else "it said nothing"
             raise PeerError(f"the broker on {self.data_dir} did not start: {reason} (log: {self.log})")
         self.port = int(ready["port"])
 

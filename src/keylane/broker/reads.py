@@ -14,7 +14,7 @@ from keylane.storage.log import LEADER_EPOCH, PartitionLog
 from keylane.wire.encoders import FetchedPartition
 
 if TYPE_CHECKING:
-    from keylane.broker.offsets_topic import OffsetsView
+    from keylane.broker.offsets_topic import OffsetsTopic
 
 logger = logging.getLogger("keylane.broker")
 
@@ -103,17 +103,15 @@ class OffsetsRead:
 
     log = None
 
-    def __init__(self, view: OffsetsView, partition_count: int, wanted: Any) -> None:
-        self.code = codes.NONE
-        self._view = view
-        self._partition_count = partition_count
+    def __init__(self, topic: OffsetsTopic, wanted: Any) -> None:
+        self.code = topic.check(wanted.partition)
+        self._view = topic.view
         self._index: int = wanted.partition
         self._offset: int = wanted.fetch_offset
         self._max_bytes: int = wanted.partition_max_bytes
 
     async def locate(self, current_leader_epoch: int) -> None:
-        if not 0 <= self._index < self._partition_count:
-            self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
+        if self.code != codes.NONE:
             return
         self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
         if self.code == codes.NONE and not 0 <= self._offset <= self._view.end_offset(self._index):

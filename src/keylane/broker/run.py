@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.broker.config import BrokerConfig, parse_config, parse_properties
-from keylane.errors import DataFolderError, KeylaneError, PeerError, UsageError
+from keylane.errors import ERROR_PREFIX, DataFolderError, KeylaneError, PeerError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
         asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
     except KeylaneError as error:
-        sys.stderr.write(f"keylane broker: {error}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
     except KeyboardInterrupt:  # before the signal handlers were there
         return 128 + signal.SIGINT

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import keylane
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
-from keylane.errors import InternalError, KeylaneError, UsageError
+from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILURE
     except Exception:
         traceback.print_exc()
-        print("keylane: error: this is a defect of keylane; please report it with the lines above", file=sys.stderr)
+        print(f"{ERROR_PREFIX}this is a defect of keylane; please report it with the lines above", file=sys.stderr)
         return EXIT_FAILURE
     return code
 
@@ -87,7 +87,7 @@ def report(error: KeylaneError) -> int:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InternalError):
         text = f"{text} (a defect of keylane; please report it)"
-    print(f"keylane: error: {text}", file=sys.stderr)
+    print(f"{ERROR_PREFIX}{text}", file=sys.stderr)
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 

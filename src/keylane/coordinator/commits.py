@@ -20,7 +20,7 @@ from keylane.coordinator.records import (
     encode_offset_value,
     offset_key_prefix,
 )
-from keylane.wire.batches import CRC_START, MAGIC, PREFIX_SIZE
+from keylane.wire.batches import CRC_START, MAGIC, NONE, PREFIX_SIZE, compress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -190,14 +190,20 @@ _COVERED = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 
 
-def encode_batch(records: Records, base_offset: int, last_offset_delta: int | None = None) -> tuple[bytes, bytes]:
-    """The record batch that a reader of the offsets partition sees: uncompressed, from no idempotent producer.
+def encode_batch(
+    records: Records, base_offset: int, last_offset_delta: int | None = None, codec: int = NONE
+) -> tuple[bytes, bytes]:
+    """The record batch that a reader of the offsets partition sees: from no idempotent producer, and compressed if that
+    makes it smaller.
 
     In two pieces: what stands before the bytes that its checksum covers, and these. Without `last_offset_delta` its
     records follow each other without a gap.
     """
     body, count, timestamp, _ = records
     last = count - 1 if last_offset_delta is None else last_offset_delta
-    covered = _COVERED.pack(0, last, timestamp, timestamp, -1, -1, -1, count) + body
+    if codec != NONE:
+        packed = compress(codec, body)
+        body, codec = (packed, codec) if len(packed) < len(body) else (body, NONE)
+    covered = _COVERED.pack(codec, last, timestamp, timestamp, -1, -1, -1, count) + body
     length = CRC_START - PREFIX_SIZE + len(covered)
     return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc32c(covered)), covered

@@ -78,6 +78,8 @@ class Coordinator:
         `partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
         `on_load_failure` is told of a damaged journal that `start` did not wait for."""
         self._partitions = options.offsets_topic_num_partitions
+        self._foreign = frozenset(range(self._partitions)) - options.owned_offsets_partitions
+        """Offsets partitions that other nodes coordinate."""
         self._partition_count = partition_count
         self._on_load_failure = on_load_failure
         self._image = Image()
@@ -93,7 +95,7 @@ class Coordinator:
         self._offsets = OffsetService(self._image.store, self._journal, options, partition_count, clock)
         self._groups = GroupService(self._journal, options, clock)
         self._removals = Removals(
-            self._offsets.store, self._offsets.pending, self._groups.groups, self._journal, options, clock
+            self._offsets.store, self._offsets.pending, self._groups.groups, self._journal, options, clock, self.owns
         )
         self._check_interval_s = options.offsets_retention_check_interval_ms / 1000
         self._check_timer: asyncio.TimerHandle | None = None
@@ -138,7 +140,8 @@ class Coordinator:
     async def _load(self) -> None:
         await self._journal.load()
         for group, value in self._image.groups():
-            self._groups.restore(group, value)
+            if self.owns(group):
+                self._groups.restore(group, value)
         # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
         for topic in self._offsets.store.topics():
             if self._partition_count(topic) is None:
@@ -161,12 +164,16 @@ class Coordinator:
 
     def _refusal(self, group: str) -> int:
         """Why this group is not served here, or NONE."""
-        if self._is_closed:
+        if self._is_closed or not self.owns(group):
             return codes.NOT_COORDINATOR
         if self._loading and partition_for(group, self._partitions) in self._loading:
             is_broken = self._load_task is not None and self._load_task.done()
             return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
         return codes.NONE
+
+    def owns(self, group: str) -> bool:
+        """Whether this node coordinates the group's offsets partition."""
+        return not self._foreign or partition_for(group, self._partitions) not in self._foreign
 
     # Offsets
 
@@ -309,7 +316,7 @@ class Coordinator:
             return codes.NONE, ()
         groups = self._groups.groups
         listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups]
-        simple = (group for group in self._offsets.store.groups if group not in groups)
+        simple = (group for group in self._offsets.store.groups if group not in groups and self.owns(group))
         listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)
         wanted = {name.lower() for name in states}
         return codes.NONE, [row for row in listed if not wanted or row.state.lower() in wanted]

@@ -168,6 +168,7 @@ class FileJournal:
         self._partitions = options.offsets_topic_num_partitions
         self._max_batch_bytes = options.message_max_bytes
         self._segment_bytes = options.offsets_topic_segment_bytes
+        self._codec = options.offsets_topic_compression_codec
         self._tombstones_ms = options.log_cleaner_delete_retention_ms
         self._segments = Segments(filesystem, folder, self._partitions)
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
@@ -218,7 +219,7 @@ class FileJournal:
             self._roll()
         view = self._views[partition]
         base_offset = view.appended
-        frame = encode_frame(partition, *encode_batch(records, base_offset))
+        frame = encode_frame(partition, *encode_batch(records, base_offset, codec=self._codec))
         round_ = self._sync.append(frame)
         view.note(base_offset, self._number << _POSITION_BITS | self._position)
         view.appended = base_offset + records.record_count

@@ -70,13 +70,16 @@ class Removals:
         journal: Journal,
         options: CoordinatorOptions,
         clock: Callable[[], int],
+        owns: Callable[[str], bool],
     ) -> None:
+        """`owns(group)`: only groups of this node's expire here."""
         self._store = store
         self._pending = pending
         self._groups = groups
         self._journal = journal
         self._options = options
         self._clock = clock
+        self._owns = owns
         self.expired = Expired(0, 0)
         """All that expired since the start."""
 
@@ -119,7 +122,7 @@ class Removals:
         ended: list[str] = []
         for _ in range(min(SLICE_GROUPS, len(candidates))):
             group = candidates.popleft()
-            if group in busy:
+            if group in busy or not self._owns(group):
                 continue
             stale = self._stale(group, now_ms)
             names += stale

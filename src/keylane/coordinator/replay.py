@@ -1,8 +1,8 @@
 """From the journal's batches back into the image: what a start does with what came after the last snapshot.
 
-Only batches that the coordinator wrote come here, so they are uncompressed and their records have no headers; anything
-else is refused as damage. Groups, topics and partitions repeat a lot: key prefixes are decoded once, and of a commit of
-one partition everything but its last bytes is looked up.
+Only batches that the coordinator wrote come here, so their records have no headers, and no compression but those that
+it writes; anything else is refused as damage. Groups, topics and partitions repeat a lot: key prefixes are decoded
+once, and of a commit of one partition everything but its last bytes is looked up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from keylane.coordinator.records import (
     decode_key,
     decode_offset_value,
 )
-from keylane.wire.batches import HEADER, HEADER_SIZE, read_header
+from keylane.wire.batches import (
+    COMPRESSED_BY_US,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    BatchError,
+    decompress,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
 
+_CODEC_AT = CRC_START + 1
+"""The byte of the attributes that holds the compression."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PLAIN_VALUE = struct.Struct(">hqihq")
@@ -44,7 +54,7 @@ def records_of(batch: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
     fields = HEADER.unpack_from(batch)
     base_offset, attributes, count = fields[0], fields[5], fields[12]
     if attributes:
-        raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
+        batch = batch[:HEADER_SIZE] + _unpacked(attributes, batch[HEADER_SIZE:], base_offset)
     at = HEADER_SIZE
     try:
         for _ in range(count):
@@ -75,6 +85,15 @@ def records_of(batch: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         raise RecordFormatError(f"the records of the batch at offset {base_offset} end too early") from None
 
 
+def _unpacked(attributes: int, body: bytes, base_offset: int) -> bytes:
+    if attributes not in COMPRESSED_BY_US:
+        raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
+    try:
+        return decompress(attributes, body)
+    except BatchError as error:
+        raise RecordFormatError(f"the batch at offset {base_offset}: {error}") from error
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     byte = data[at]
     at += 1
@@ -103,7 +122,7 @@ class Replayer:
 
     def replay(self, partition: int, batch: bytes) -> None:
         """Raises `RecordFormatError` for a batch that the coordinator did not write."""
-        known = self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
+        known = None if batch[_CODEC_AT] else self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
         if known is not None:
             offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
             (log_offset,) = _I64.unpack_from(batch)
@@ -133,7 +152,7 @@ class Replayer:
                 put(*names, index, decode_offset_value(value), log_offset)
         if others:
             self._image.note(partition, read_header(batch).max_timestamp, others, batch)
-        if known is not None and count == 1:
+        if known is not None and count == 1 and not batch[_CODEC_AT]:
             self._learn(batch, known)
 
     def _learn(self, batch: bytes, known: tuple[str, str, int]) -> None:

@@ -192,7 +192,7 @@ def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
     end = position + header.length
     if end > len(batch):
         raise BatchError(f"a record batch of {header.length} bytes, and {len(batch) - position} are left")
-    body = _decompress(header.codec, bytes(memoryview(batch)[position + HEADER_SIZE : end]))
+    body = decompress(header.codec, bytes(memoryview(batch)[position + HEADER_SIZE : end]))
     records = []
     at = 0
     try:
@@ -208,7 +208,28 @@ def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
     return records
 
 
-def _decompress(codec: int, body: bytes) -> bytes:
+NONE, GZIP, ZSTD = 0, 1, 4
+COMPRESSED_BY_US = (NONE, GZIP, ZSTD)
+"""Codecs that `compress` has."""
+
+
+def compress(codec: int, body: bytes) -> bytes:
+    """The records of a batch in one of `COMPRESSED_BY_US`."""
+    if codec == GZIP:
+        import zlib
+
+        packer = zlib.compressobj(wbits=31)
+        return packer.compress(body) + packer.flush()
+    if codec == ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor().compress(body)
+    assert codec == NONE, codec
+    return body
+
+
+def decompress(codec: int, body: bytes) -> bytes:
+    """The records of a batch. Raises `BatchError` for damage, and `UnsupportedCodecError` for snappy and lz4."""
     if codec == 0:
         return body
     try:

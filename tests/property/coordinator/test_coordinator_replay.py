@@ -30,18 +30,18 @@ PAIRS = st.lists(
 )
 
 
-@given(PAIRS)
-def test_records_of_a_batch(pairs: list[tuple[bytes, bytes | None]]) -> None:
-    batch = b"".join(encode_batch(encode_records(pairs, 5), 7))
+@given(PAIRS, st.sampled_from([0, 1, 4]))
+def test_records_of_a_batch(pairs: list[tuple[bytes, bytes | None]], codec: int) -> None:
+    batch = b"".join(encode_batch(encode_records(pairs, 5), 7, codec=codec))
     assert list(records_of(batch)) == [(7 + at, *pair) for at, pair in enumerate(pairs)]
 
 
-@given(PAIRS, st.data())
+@given(PAIRS, st.data(), st.sampled_from([0, 1, 4]))
 def test_a_batch_cut_short_or_changed_is_refused_or_read_whole(
-    pairs: list[tuple[bytes, bytes | None]], data: st.DataObject
+    pairs: list[tuple[bytes, bytes | None]], data: st.DataObject, codec: int
 ) -> None:
     """Whatever its records' bytes are, reading them ends, with records or with an error that says what is wrong."""
-    batch = bytearray(b"".join(encode_batch(encode_records(pairs, 5), 7)))
+    batch = bytearray(b"".join(encode_batch(encode_records(pairs, 5), 7, codec=codec)))
     at = data.draw(st.integers(batches.HEADER_SIZE, len(batch) - 1))
     batch[at] = data.draw(st.integers(0, 255))
     for changed in (bytes(batch), bytes(batch[:at])):

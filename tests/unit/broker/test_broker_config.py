@@ -33,6 +33,11 @@ def test_every_option_takes_its_default_as_text() -> None:
         ("num.partitions", "many", r"num\.partitions=many: give a whole number"),
         ("auto.create.topics.enable", "yes", "give true or false"),
         ("socket.request.max.bytes", str(2**31), "give a number from"),
+        ("offsets.topic.compression.codec", "3", r"give 0 \(none\), 1 \(gzip\) or 4 \(zstd\)"),
+        ("offsets.retention.minutes", "0", r"offsets\.retention\.minutes=0: give a number from 1"),
+        ("keylane.owned.offsets.partitions", "0-50", r"'0-50' is no partition or range of them from 0 to 49"),
+        ("keylane.owned.offsets.partitions", "3-1", "'3-1' is no partition"),
+        ("keylane.owned.offsets.partitions", "1,,2", "'' is no partition"),
         ("advertised.listeners", "SSL://kafka:9092", "give one listener PLAINTEXT://host:port"),
         ("advertised.listeners", "kafka:9092", "give one listener"),
         ("advertised.listeners", "PLAINTEXT://kafka:0", "give one listener"),
@@ -48,3 +53,29 @@ def test_properties_files() -> None:
     assert parse_properties(text, "x") == {"num.partitions": "3", "advertised.listeners": "PLAINTEXT://a:1"}
     with pytest.raises(UsageError, match=r"server\.properties line 2: 'nonsense' is not name=value"):
         parse_properties("a=1\nnonsense\n", "server.properties")
+
+
+KAFKAS_GROUP_OPTIONS = {
+    "offsets.topic.num.partitions": "50",
+    "offsets.topic.segment.bytes": "104857600",
+    "offsets.topic.compression.codec": "0",
+    "offsets.retention.minutes": "10080",
+    "offsets.retention.check.interval.ms": "600000",
+    "offset.metadata.max.bytes": "4096",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "1800000",
+    "group.max.size": "2147483647",
+    "log.cleaner.delete.retention.ms": "86400000",
+}
+"""With Apache Kafka 4.3's defaults; `group.initial.rebalance.delay.ms` is the one that differs here (3000)."""
+
+
+def test_the_offset_stores_options_have_kafkas_names_and_defaults() -> None:
+    assert parse_config(KAFKAS_GROUP_OPTIONS) == BrokerConfig()
+    assert parse_config({"group.initial.rebalance.delay.ms": "3000"}).group_initial_rebalance_delay_ms == 3_000
+
+
+def test_owned_offsets_partitions() -> None:
+    assert BrokerConfig(offsets_topic_num_partitions=3).owned_offsets_partitions == {0, 1, 2}
+    config = parse_config({"keylane.owned.offsets.partitions": "0-2, 7", "offsets.topic.num.partitions": "8"})
+    assert config.owned_offsets_partitions == {0, 1, 2, 7}

@@ -340,3 +340,71 @@ def test_reading_on_from_any_offset(max_bytes: int) -> None:
         await coordinator.close()
 
     asyncio.run(check())
+
+
+def test_groups_of_other_nodes_are_refused() -> None:
+    """Ownership of offsets partitions: what this node does not own it neither serves, lists, expires nor changes."""
+
+    async def check() -> None:
+        filesystem = SimulatedFileSystem()
+        mine, other = "g", next(name for name in ("h", "i", "j") if partition_for(name, 2) != partition_for("g", 2))
+        both = make(filesystem)
+        await both.start()
+        for group in (mine, other):
+            await commit(both, request(group=group, retention_ms=0))
+            joined = await both.join(group, JOIN)
+            sync = SyncRequest(joined.member_id, None, 1, None, None, {joined.member_id: b"all"})
+            assert (await both.sync(group, sync)).error == codes.NONE
+        await both.close()
+
+        refused = codes.NOT_COORDINATOR
+        node = make(filesystem, keylane_owned_offsets_partitions=str(partition_for(mine, 2)))
+        await node.start()
+        assert offset_of(node, mine) == (5,)
+        assert node.describe(mine)[1].state == "Stable"
+        assert (node.owns(mine), node.owns(other)) == (True, False)
+        end = node.end_offset(partition_for(other, 2))
+        assert node.fetch(other, None) == refused
+        assert node.commit(request(group=other)) == refused
+        assert (await node.join(other, JOIN)).error == refused
+        assert (await node.sync(other, SyncRequest("m", None, 1, None, None, {}))).error == refused
+        assert node.heartbeat(other, "m", None, 1) == refused
+        assert await node.leave(other, [Leaver("m", None)]) == (refused, ())
+        assert node.describe(other)[0] == refused
+        assert node.delete_group(other) == refused
+        assert node.delete_offsets(other, [("flights", [0])]) == refused
+        assert [row.group for row in node.list_groups()[1]] == [mine]
+        assert await node.expire() == (0, 0)
+        assert node.end_offset(partition_for(other, 2)) == end
+        await node.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("codec", [1, 4])
+def test_compressed_batches_are_read_again(codec: int) -> None:
+    """`offsets.topic.compression.codec`: where it saves anything; a restart and readers see the same."""
+
+    async def check() -> None:
+        filesystem = SimulatedFileSystem()
+        coordinator = make(filesystem, offsets_topic_compression_codec=codec)
+        await coordinator.start()
+        metadata = [f"map {partition}" for partition in range(100)]
+        topics = [TopicCommit("flights", list(range(100)), list(range(100)), [-1] * 100, metadata)]
+        await commit(coordinator, CommitRequest("g", topics))
+        await commit(coordinator, request(77))
+        data = await coordinator.read(partition_for("g", 2), 0, 100_000)
+        (large, many), (_, one) = batches(data)
+        assert (many.codec, one.codec) == (codec, 0)
+        assert len(decode_records(data, large)) == 100
+        assert many.length < 100 * 30
+        await coordinator.close()
+        again = make(filesystem)
+        await again.start()
+        found = again.fetch("g", None)
+        assert not isinstance(found, int)
+        assert list(found[0].columns.offsets) == [77, *range(1, 100)]
+        assert list(found[0].columns.metadata or ()) == ["", *metadata[1:]]
+        await again.close()
+
+    asyncio.run(check())

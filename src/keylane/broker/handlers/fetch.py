@@ -64,7 +64,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
 
 def _read_of(node: Node, topic: str, wanted: Any) -> PartitionRead:
     if topic == OFFSETS_TOPIC:
-        return OffsetsRead(node.offsets_topic.view, node.offsets_topic.partition_count, wanted)
+        return OffsetsRead(node.offsets_topic, wanted)
     return LogRead(node.topics.log(topic, wanted.partition), wanted)
 
 

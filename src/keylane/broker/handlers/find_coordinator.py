@@ -1,4 +1,4 @@
-"""FindCoordinator (10), versions 0-4: who coordinates a group. One node coordinates them all.
+"""FindCoordinator (10), versions 0-4: who coordinates a group: this node, or nobody that it knows of.
 
 v1: key types, error messages; v3: flexible; v4: many keys (KIP-699).
 """
@@ -39,7 +39,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 
 def _find(key: str, key_type: int, node: Node) -> dict[str, Any]:
-    error, message = _check(key, key_type)
+    error, message = _check(key, key_type, node)
     is_found = error == codes.NONE
     return {
         "key": key,
@@ -51,7 +51,7 @@ def _find(key: str, key_type: int, node: Node) -> dict[str, Any]:
     }
 
 
-def _check(key: str, key_type: int) -> tuple[int, str | None]:
+def _check(key: str, key_type: int, node: Node) -> tuple[int, str | None]:
     if key_type == TRANSACTION:
         return (
             codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -59,5 +59,9 @@ def _check(key: str, key_type: int) -> tuple[int, str | None]:
         )
     if key_type != GROUP:
         return codes.INVALID_REQUEST, f"key type {key_type}: only groups (0) have a coordinator here"
+    if not node.coordinator.owns(key):
+        return codes.COORDINATOR_NOT_AVAILABLE, (
+            f"group {key!r}: this node does not own its offsets partition (keylane.owned.offsets.partitions)"
+        )
     # An empty group id has a coordinator too: simple consumers of old clients use it.
     return codes.NONE, None

@@ -91,8 +91,9 @@ async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[i
 
 def _look_up_offsets_topic(topic: OffsetsTopic, wanted: Any) -> tuple[int, OffsetAndTimestamp]:
     partition = wanted.partition_index
-    if not 0 <= partition < topic.partition_count:
-        return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
+    code = topic.check(partition)
+    if code != codes.NONE:
+        return code, NOT_FOUND
     if wanted.timestamp == LATEST:
         return codes.NONE, OffsetAndTimestamp(topic.view.end_offset(partition), -1)
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -31,6 +31,8 @@ MIN_VERSION = 0
 MAX_VERSION = 12
 LACKS = "authorized operations (there are no ACLs)"
 
+NO_LEADER = -1
+
 logger = logging.getLogger("keylane.broker")
 
 
@@ -104,19 +106,29 @@ def _found(module: Any, node: Node, name: str) -> Any:
 
 def _offsets_topic(module: Any, node: Node) -> Any:
     topic = node.offsets_topic
-    return _topic_entity(module, node, topic.name, topic.topic_id, topic.partition_count, is_internal=True)
+    return _topic_entity(
+        module, node, topic.name, topic.topic_id, topic.partition_count, is_internal=True, owned=topic.owned
+    )
 
 
 def _topic_entity(
-    module: Any, node: Node, name: str, topic_id: UUID, partition_count: int, *, is_internal: bool
+    module: Any,
+    node: Node,
+    name: str,
+    topic_id: UUID,
+    partition_count: int,
+    *,
+    is_internal: bool,
+    owned: frozenset[int] | None = None,
 ) -> Any:
+    """`owned`: partitions that are led here; None for all."""
     here = (node.node_id,)
     partitions = [
         entity(
             module.MetadataResponsePartition,
-            error_code=ErrorCode.none,
+            error_code=ErrorCode(codes.NONE if owned is None or index in owned else codes.LEADER_NOT_AVAILABLE),
             partition_index=index,
-            leader_id=node.node_id,
+            leader_id=node.node_id if owned is None or index in owned else NO_LEADER,
             leader_epoch=LEADER_EPOCH,
             replica_nodes=here,
             isr_nodes=here,
