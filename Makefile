@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: three workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make check  ruff, mypy --strict, import contracts"
 	@echo "make test-full  the tests, failing on any skip"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
+	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make soak   the long forms of the crash tests"
 
 setup: $(VENV)/.ready
@@ -43,6 +44,9 @@ soak: setup
 
 bench-engine: setup
 	@PYTHONPATH=bench $(BIN)/python -m engine $(ARGS)
+
+bench-http: setup
+	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check .

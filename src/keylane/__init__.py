@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, UsageError
+from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
 from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
 from keylane.records import Context, Output, Produced, Record, Result
 
 if TYPE_CHECKING:
+    from keylane import http as http
     from keylane import spark as spark
     from keylane.consumer import ParallelConsumer
     from keylane.engine.snapshot import Snapshot
@@ -32,6 +33,7 @@ __all__ = [
     "Record",
     "Result",
     "Retries",
+    "RetryAfter",
     "Skip",
     "Snapshot",
     "UsageError",
@@ -42,8 +44,8 @@ _LAZY = {"ParallelConsumer": "keylane.consumer", "Snapshot": "keylane.engine.sna
 
 def __getattr__(name: str) -> Any:
     """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one."""
-    if name == "spark":
-        return importlib.import_module("keylane.spark")
+    if name in ("http", "spark"):
+        return importlib.import_module(f"keylane.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

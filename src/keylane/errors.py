@@ -40,5 +40,17 @@ class InternalError(KeylaneError):
     """An invariant of keylane's own does not hold: a defect to report."""
 
 
+class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `raise kl.RetryAfter(30_000)`
+    """Raised by a handler: try this record again, and not before `delay_ms` milliseconds have passed.
+
+    It is a failed attempt like any other, and counts against `Retries.max_attempts`; only the wait is not `Retries`'.
+    Any exception with an attribute `retry_after_ms` that is not None is taken so.
+    """
+
+    def __init__(self, delay_ms: int, text: str = "") -> None:
+        super().__init__(text or f"to be tried again after {delay_ms} ms")
+        self.retry_after_ms = delay_ms
+
+
 class Fatal(Exception):  # noqa: N818 - the public name in user code: `raise kl.Fatal("…")`
     """Raised by a handler: do not retry this record; apply the pipeline's `on_exhausted` at once."""

@@ -5,20 +5,24 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli.main import build_parser
-from keylane.kafka.bulk import read_to_end
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.records import Output
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
 ADDRESS = "127.0.0.1:9092"
 """The broker of every example; the tests put their own in its place."""
+SERVICE = "127.0.0.1:8080"
 RECORDS = 2_000
 TIMEOUT_S = 60
 
@@ -89,6 +93,41 @@ def test_the_guides_code_runs(number: int) -> None:
 def test_the_guides_programs_say_what_they_did(copies: tuple[Path, str], example: str, says: str) -> None:
     folder, _ = copies
     assert run(folder, f"examples/{example}.py") == f"{says}\n"
+
+
+class Weather(BaseHTTPRequestHandler):
+    """The service of the example: answers with the hour that it was asked for."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.path.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's
+        """Nothing: this is a test."""
+
+
+def test_the_guides_http_pipeline_asks_for_each_record(copies: tuple[Path, str]) -> None:
+    folder, servers = copies
+    with BulkProducer(servers) as producer:
+        for hour in range(100):
+            producer.produce(Output("flights", b"N%d" % hour, b"%d" % hour))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Weather) as service:
+        thread = threading.Thread(target=service.serve_forever)
+        thread.start()
+        file = folder / "examples" / "ask_weather.py"
+        file.write_text(file.read_text().replace(SERVICE, f"127.0.0.1:{service.server_address[1]}"))
+        run(folder, "-m", "keylane", "run", "examples/ask_weather.py", "--available-now")
+        service.shutdown()
+        thread.join()
+    enriched = [record for batch in read_to_end(servers, "flights.enriched") for record in batch]
+    assert {(one.key, one.value) for one in enriched} == {
+        (b"N%d" % hour, b"/weather?hour=%d" % hour) for hour in range(100)
+    }
 
 
 @pytest.mark.parametrize("command", commands())

@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.work import Failure
-from keylane.errors import Fatal, HandlerError
+from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import Output, Returned
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def returned(result: Any) -> Any:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception from a handler means."""
-    return Failure(error, final=isinstance(error, Fatal))
+    """What an exception from a handler means: a wrong use of keylane is not mended by another attempt."""
+    return Failure(error, final=isinstance(error, Fatal | UsageError))
 
 
 def _wrong(what: str) -> Failure:

@@ -268,8 +268,9 @@ class Core:
         if isinstance(verdict, Again):
             self.counters.retried += 1
             del work.assignment.in_flight[work.offset]
-            due = now + delay_s(self._pipeline.retries, verdict.attempt, self._random)
-            self._dispatcher.retries.add(work, due)
+            asked = verdict.delay_ms
+            wait_s = delay_s(self._pipeline.retries, verdict.attempt, self._random) if asked is None else asked / 1000
+            self._dispatcher.retries.add(work, now + wait_s)
         elif isinstance(verdict, Delivery):
             self._deliver(verdict)
         elif isinstance(verdict, Exception):

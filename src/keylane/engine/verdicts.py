@@ -27,6 +27,8 @@ class Again:
     """Another attempt, after the delay that follows this one (the first is 1)."""
 
     attempt: int
+    delay_ms: int | None = None
+    """The delay that the error asks for (`keylane.RetryAfter`); None leaves it to `Retries`."""
 
 
 class GivenUp(Enum):
@@ -54,7 +56,7 @@ class Verdicts:
         """An attempt of the handler failed, or its outputs were not delivered."""
         if not failure.final and work.attempt < self._most:
             work.attempt += 1
-            return Again(work.attempt - 1)
+            return Again(work.attempt - 1, _asked_delay_ms(failure.error))
         reason = f"{work.name}: {_text(failure.error)}; failed {_attempts(work.attempt)}"
         if isinstance(self._rule, Skip):
             logger.warning("skipped %s", reason)
@@ -91,6 +93,11 @@ def _error(text: str, failure: Failure) -> HandlerError:
     error = HandlerError(text)
     error.__cause__ = failure.error
     return error
+
+
+def _asked_delay_ms(error: BaseException) -> int | None:
+    asked = getattr(error, "retry_after_ms", None)
+    return max(0, asked) if isinstance(asked, int) else None
 
 
 def _text(error: BaseException) -> str:

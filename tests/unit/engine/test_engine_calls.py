@@ -8,7 +8,7 @@ import pytest
 
 from keylane.engine.calls import failure_of, outcome_of
 from keylane.engine.work import Failure
-from keylane.errors import Fatal, HandlerError
+from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import Output
 
 OUT = Output("t")
@@ -50,5 +50,6 @@ def test_a_coroutine_is_named_with_the_way_out() -> None:
 
 def test_fatal_is_final_and_other_errors_are_not() -> None:
     assert failure_of(Fatal("no use")).final
+    assert failure_of(UsageError("mend it")).final
     assert not failure_of(ValueError("once more")).final
     assert not failure_of(SystemExit(3)).final

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, Skip
+from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
 from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitProblem
 from keylane.engine.core import FINAL_COMMIT_S, Core, Phase, Plan
@@ -196,6 +196,20 @@ def test_a_retry_waits_and_holds_its_key_and_nothing_else() -> None:
     world.finish(0)
     assert world.running == [3, 1]
     assert world.counters("failed", "retried", "processed") == [1, 1, 2]
+
+
+def test_an_error_can_say_when_its_record_is_tried_again() -> None:
+    world = started(retries=Retries(max_attempts=3, delay_ms=10, max_delay_ms=10), on_exhausted=Skip())
+    world.poll(message(0))
+    world.finish(0, outcome=Failure(RetryAfter(2_000)))
+    world.plan(wait=1.9)
+    assert world.running == []
+    world.plan(wait=0.2)
+    assert world.running == [0]
+    world.finish(0, outcome=Failure(RetryAfter(0)))
+    assert world.running == [0], "at once"
+    world.finish(0, outcome=Failure(RetryAfter(0)))
+    assert world.counters("failed", "retried", "skipped") == [3, 2, 1]
 
 
 def test_a_retry_holds_its_partition_under_partition() -> None:

@@ -1,0 +1,94 @@
+"""What `keylane.http` says of options, requests and headers; the rest needs a server."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import keylane as kl
+from keylane import http
+from keylane.http.calls import retry_after_ms
+
+
+def request(record: kl.Record) -> http.Request:
+    return http.Request("GET", f"http://nowhere/{record.offset}")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"request": 5}, "request=5: give a function"),
+        ({"on_response": 5}, "on_response=5: give a function"),
+        ({"timeout_ms": 0}, "timeout_ms=0: give a whole number of at least 1"),
+        ({"max_connections": -1}, "max_connections=-1"),
+        ({"max_retry_after_ms": 1.5}, "max_retry_after_ms=1.5"),
+        (
+            {"retry_statuses": {503, 404}, "fatal_statuses": {404}},
+            "status 404 is among retry_statuses and",
+        ),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(kl.UsageError) as error:
+        http.Calls(**({"request": request} | options))
+    assert text in str(error.value)
+
+
+def test_without_aiohttp_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(kl.UsageError, match=r"pip install 'keylane\[http\]'"):
+        http.Calls(request=request)
+
+
+def test_calls_are_an_async_handler_that_travels() -> None:
+    calls = http.Calls(request=request, timeout_ms=5)
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    pipeline = kl.Pipeline(kafka=kafka, topics=["t"], handler=calls, resource=calls.pool)
+    assert pipeline.is_async
+    copy = cloudpickle.loads(cloudpickle.dumps(pipeline))
+    assert copy.handler.timeout_ms == 5
+
+
+def test_the_name_of_a_request_keeps_what_may_be_secret() -> None:
+    made = http.Request("POST", "https://user:password@host:8080/path?token=secret")
+    assert made.name == "POST https://host:8080/path"
+
+
+NOW = 1_800_000_000.25
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ("7", 7_000),
+        (" 0 ", 0),
+        ("soon", None),
+        ("-3", None),
+        ("1.5", None),
+        (formatdate(NOW + 10, usegmt=True), 9_750),
+        (formatdate(NOW - 10, usegmt=True), 0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(value: str | None, expected: int | None) -> None:
+    assert retry_after_ms(value, NOW) == expected
+    assert time.time() > 0
+
+
+def test_a_response_reads_its_body() -> None:
+    made = http.Response(http.Request("GET", "http://h"), 200, {}, b'{"a": 1}')
+    assert (made.text, made.json()) == ('{"a": 1}', {"a": 1})
+    with pytest.raises(ValueError, match="Expecting value"):
+        http.Response(made.request, 200, {}, b"nothing").json()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fatal"), [(http.RefusedError("no", 404), True), (http.StatusError("busy", 503, 5), False)]
+)
+def test_errors_say_whether_another_attempt_can_help(error: http.StatusError, is_fatal: bool) -> None:
+    assert isinstance(error, kl.PeerError)
+    assert isinstance(error, kl.Fatal) == is_fatal
