@@ -112,9 +112,16 @@ class Pipeline:
     order. What it raises is a failed attempt: the handler runs, and its outputs are produced, again."""
     ordering: Ordering = "key"
     max_concurrency: int = 100
-    """Records in handlers at once."""
+    """Calls of the handler at once: records, or batches."""
     threads: int = 16
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
+    batch_size: int = 1
+    """Above 1 the handler gets a list of up to so many records, of any partitions and keys, those of a key (or, under
+    "partition", of a partition) in order. It returns None, or a list with one result a record, in which an exception
+    fails its record alone."""
+    batch_min_size: int = 1
+    """A batch waits for so many records, for at most `batch_linger_ms`."""
+    batch_linger_ms: int = 0
     max_buffered_records: int = 20_000
     """Records polled and not yet complete, over all partitions."""
     retries: Retries = field(default_factory=Retries)
@@ -149,18 +156,32 @@ class Pipeline:
         for name in (
             "max_concurrency",
             "threads",
+            "batch_size",
+            "batch_min_size",
             "max_buffered_records",
             "commit_interval_ms",
             "offset_metadata_max_bytes",
         ):
             _at_least(name, getattr(self, name), 1)
-        for name in ("drain_timeout_ms", "revoke_timeout_ms"):
+        for name in ("batch_linger_ms", "drain_timeout_ms", "revoke_timeout_ms"):
             _at_least(name, getattr(self, name), 0)
+        self._check_batches()
         if not isinstance(self.retries, Retries):
             raise UsageError(f"retries={self.retries!r}: give keylane.Retries(...)")
         if not isinstance(self.on_exhausted, DeadLetter | Skip | Halt):
             raise UsageError(
                 f"on_exhausted={self.on_exhausted!r}: give keylane.DeadLetter(topic), keylane.Skip() or keylane.Halt()"
+            )
+
+    def _check_batches(self) -> None:
+        if self.batch_min_size > self.batch_size:
+            raise UsageError(
+                f"batch_min_size={self.batch_min_size}: give at most the batch_size, which is {self.batch_size}"
+            )
+        if (self.batch_min_size > 1) != (self.batch_linger_ms > 0):
+            raise UsageError(
+                f"batch_min_size={self.batch_min_size}, batch_linger_ms={self.batch_linger_ms}: a least size needs "
+                "a time to wait for it, and the other way round; give both"
             )
 
     def _check_kafka(self) -> None:

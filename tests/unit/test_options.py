@@ -47,6 +47,9 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"retries": 3}, "retries=3: give keylane.Retries"),
         ({"on_exhausted": "skip"}, "on_exhausted='skip': give keylane.DeadLetter"),
         ({"resource": 1}, "resource=1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_min_size": 2, "batch_linger_ms": 1}, "batch_min_size=2: give at most the batch_size, which is 1"),
+        ({"batch_size": 9, "batch_min_size": 2}, "batch_linger_ms=0: a least size needs a time to wait"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(changes: dict[str, Any], text: str) -> None:

@@ -27,6 +27,10 @@ AHEAD_S = 0.005
 MAX_AHEAD = 2_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
+CHAIN_S = 0.002
+"""How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
+loop that would bring the shard's next record; with slower ones there are no chains."""
+
 PAUSE_AFTER_S = 0.2
 """How long the poll may stand still before partitions are paused. Rebalances wait as long."""
 
@@ -44,28 +48,38 @@ threshold."""
 
 
 class HandOver:
-    """How many records may be with the workers at once."""
+    """How much may be with the workers at once."""
 
-    __slots__ = ("_ahead", "_done", "_since", "concurrency", "may_queue")
+    __slots__ = ("_ahead", "_calls", "_chain_s", "_records", "_records_per_s", "_since", "concurrency", "may_queue")
 
-    def __init__(self, concurrency: int, *, may_queue: bool) -> None:
+    def __init__(self, concurrency: int, *, may_queue: bool, chain_s: float = CHAIN_S) -> None:
         self.concurrency = concurrency
+        self._chain_s = chain_s
         self.may_queue = may_queue
         self._ahead = 0
-        self._done = 0
+        self._records_per_s = 0.0
+        self._calls = 0
+        self._records = 0
         self._since = 0.0
 
-    def completed(self, count: int, now: float) -> None:
-        self._done += count
+    def completed(self, records: int, calls: int, now: float) -> None:
+        self._records += records
+        self._calls += calls
         elapsed = now - self._since
         if elapsed >= OBSERVED_S:
-            self._ahead = min(MAX_AHEAD, int(self._done / elapsed * AHEAD_S))
-            self._done = 0
+            self._ahead = min(MAX_AHEAD, int(self._calls / elapsed * AHEAD_S))
+            self._records_per_s = self._records / elapsed
+            self._records = self._calls = 0
             self._since = now
 
     @property
     def size(self) -> int:
+        """Calls of the handler (a chain is one) that may be with the workers."""
         return self.concurrency + (self._ahead if self.may_queue else 0)
+
+    def longest_chain(self, calls: int) -> int:
+        """Records that one of so many calls gets through in the time of a chain."""
+        return max(1, int(self._records_per_s * self._chain_s) // max(1, min(calls, self.concurrency)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,19 @@
 """Workers on one asyncio loop, for handlers that are coroutine functions.
 
-The idea: a thread of its own runs the loop; a batch of work enters it with one `call_soon_threadsafe`, and each
-record is a task. All that is handed over is in handlers at once, so nothing waits here and nothing has to be
-withdrawn.
+The idea: a thread of its own runs the loop; what is handed over enters it with one `call_soon_threadsafe`, and each
+record (chain of records, batch) is a task. The engine may hand over more than runs at once: a task that ends starts the
+next by itself, without a turn of the engine's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, outcome_of
+from keylane.engine.calls import failure_of, give_outcomes, may_start, outcome_of, outcomes_of, startable
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -22,7 +23,7 @@ from keylane.records import Context, Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.engine.work import Work
+    from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
 
@@ -33,7 +34,7 @@ class AsyncioWorkers:
     loop.
     """
 
-    may_queue = False
+    may_queue = True
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = pipeline.max_concurrency
@@ -45,8 +46,10 @@ class AsyncioWorkers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._end: asyncio.Event | None = None
-        self._waiting: list[Work] | None = []
-        """Work that came before the resource was there; None once it is."""
+        self._waiting: deque[Unit] = deque()
+        """What was handed over and has no task yet. Both loops take from it; each call is atomic."""
+        self._is_ready = False
+        """Whether the resource is there."""
         self._tasks: dict[Work, asyncio.Task[None]] = {}
         self._begun: dict[Work, Context | None] = {}
         """The tasks that have begun. One that has not must not be cancelled: it would end without a report."""
@@ -59,12 +62,24 @@ class AsyncioWorkers:
         self._thread.start()
         self._ready.wait()
 
-    def submit(self, works: Sequence[Work]) -> None:
+    def submit(self, units: Sequence[Unit]) -> None:
         assert self._loop is not None, "submit before start"
-        self._loop.call_soon_threadsafe(self._begin, works)
+        self._waiting.extend(units)
+        self._loop.call_soon_threadsafe(self._begin)
 
-    def withdraw(self) -> list[Work]:
-        return []
+    def withdraw(self) -> list[Unit]:
+        """Take back what has no task and whose assignment may start nothing any more."""
+        kept: list[Unit] = []
+        withdrawn: list[Unit] = []
+        try:
+            while True:
+                unit = self._waiting.popleft()
+                (kept if may_start(unit) else withdrawn).append(unit)
+        except IndexError:  # nothing is left
+            pass
+        if kept:
+            self.submit(kept)
+        return withdrawn
 
     def cancel(self) -> None:
         assert self._loop is not None, "cancel before start"
@@ -95,8 +110,8 @@ class AsyncioWorkers:
             except BaseException as error:  # reported: the consumer stops with it
                 self._report(WorkersFailed(error))
                 return
-            waiting, self._waiting = self._waiting or [], None
-            self._begin(waiting)
+            self._is_ready = True
+            self._begin()
             await self._end.wait()
             await self._end_tasks()
             try:
@@ -104,36 +119,76 @@ class AsyncioWorkers:
             except BaseException as error:  # handed back by close()
                 self._close_error = error
 
-    def _begin(self, works: Sequence[Work]) -> None:
-        if self._waiting is not None:
-            self._waiting += works
+    def _begin(self) -> None:
+        """Start what waits, as far as there is room."""
+        if not self._is_ready:
             return
-        create, tasks, run = asyncio.get_running_loop().create_task, self._tasks, self._run
-        for work in works:
-            tasks[work] = create(run(work))
-
-    async def _run(self, work: Work) -> None:
+        create, waiting, tasks = asyncio.get_running_loop().create_task, self._waiting, self._tasks
         try:
-            if not work.assignment.may_start or self._closing:
-                work.outcome = NOT_RUN
-            elif self._takes_context:
-                context = self._begun[work] = Context(self._resource, work.attempt)
+            while len(tasks) < self.concurrency:
+                unit = waiting.popleft()
+                work = unit[0] if isinstance(unit, list) else unit
+                tasks[work] = create(self._run_batch(unit) if isinstance(unit, list) else self._run(unit))
+        except IndexError:  # nothing is left
+            pass
+
+    async def _run(self, first: Work) -> None:
+        for work in (first,) if first.chain is None else first.chain.works:
+            outcome = work.outcome = await self._outcome(first, work)
+            self._report(work)
+            if outcome is not None:
+                break
+        self._ended(first)
+
+    async def _run_batch(self, batch: list[Work]) -> None:
+        if works := startable(batch):
+            give_outcomes(works, await self._outcomes(batch[0], works))
+        self._report(batch)
+        self._ended(batch[0])
+
+    def _ended(self, first: Work) -> None:
+        del self._tasks[first]
+        self._begun.pop(first, None)
+        if self._waiting:
+            self._begin()
+
+    async def _outcome(self, first: Work, work: Work) -> Outcome:
+        """Run the handler on a record. `first` is what its task is known by."""
+        if not work.assignment.may_start or self._closing:
+            return NOT_RUN
+        try:
+            if self._takes_context:
+                context = self._begun[first] = Context(self._resource, work.attempt)
                 result = await self._handler(Record(work.message), context)
-                work.outcome = None if result is None else outcome_of(result)
             else:
-                self._begun[work] = None
+                self._begun[first] = None
                 result = await self._handler(Record(work.message))
-                work.outcome = None if result is None else outcome_of(result)
+            return None if result is None else outcome_of(result)
         except GeneratorExit:  # the interpreter ends: there is nobody to report to
             raise
         except asyncio.CancelledError as error:
-            ours = self._closing or not work.assignment.wanted
-            work.outcome = NOT_RUN if ours else failure_of(error)
+            return NOT_RUN if self._closing or not work.assignment.wanted else failure_of(error)
         except BaseException as error:  # a handler's failure, whatever it is, must not end the loop
-            work.outcome = failure_of(error)
-        del self._tasks[work]
-        self._begun.pop(work, None)
-        self._report(work)
+            return failure_of(error)
+
+    async def _outcomes(self, first: Work, works: list[Work]) -> Sequence[Outcome]:
+        """Run the handler on a batch, as above."""
+        if self._closing:
+            return [NOT_RUN] * len(works)
+        records = [Record(work.message) for work in works]
+        try:
+            if self._takes_context:
+                context = self._begun[first] = Context(self._resource, works[0].attempt)
+                return outcomes_of(await self._handler(records, context), works)
+            self._begun[first] = None
+            return outcomes_of(await self._handler(records), works)
+        except GeneratorExit:
+            raise
+        except asyncio.CancelledError as error:
+            ours = self._closing
+            return [NOT_RUN if ours or not work.assignment.wanted else failure_of(error) for work in works]
+        except BaseException as error:
+            return [failure_of(error)] * len(works)
 
     def _cancel_unwanted(self) -> None:
         self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])

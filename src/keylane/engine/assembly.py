@@ -39,7 +39,7 @@ def assemble(
     """
     inbox = Inbox()
     if stream is not None:
-        pipeline = replace(pipeline, handler=with_results(pipeline.handler))
+        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
     make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers
     workers: Workers = make_workers(pipeline, inbox.put, name)
     core = Core(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from keylane.engine.ordering import Shards, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
-from keylane.engine.work import Work
+from keylane.engine.work import Chain, Work
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker
 
 if TYPE_CHECKING:
@@ -139,8 +139,11 @@ class Assignment:
 
     # --- what may run ---
 
-    def take(self, room: int, now: float) -> list[Work]:
-        """Up to `room` records that may run at once, and are within the dispatch bound."""
+    def take(self, room: int, now: float, longest: int = 1) -> list[Work]:
+        """Up to `room` records that may run at once, and are within the dispatch bound.
+
+        With `longest` above 1 each may lead a chain of up to so many records of its shard.
+        """
         if not self.may_start:
             return []
         limit = self.tracker.dispatch_limit(self.bound)
@@ -154,10 +157,52 @@ class Assignment:
         else:
             works = self._take_within(limit, room)
         if works:
-            offsets = [work.offset for work in works]
-            self.tracker.mark_dispatched(max(offsets))
-            self.in_flight.update(zip(offsets, repeat(now)))
+            self._out(self._with_followers(works, longest, limit) if longest > 1 else works, now)
         return works
+
+    def take_batch(self, room: int, now: float) -> list[Work]:
+        """Up to `room` records for one batch: of each shard in turn as many as there are, in order.
+
+        A record that is tried again comes alone, so that it cannot fail the others with it once more.
+        """
+        limit = self.tracker.dispatch_limit(self.bound) if self.may_start else -1
+        batch: list[Work] = []
+        while len(batch) < room and (works := self._take_within(limit, 1)):
+            if works[0].attempt > 1:
+                if batch:
+                    self.ready.appendleft(works[0])
+                else:
+                    batch = works
+                break
+            batch += self._with_followers(works, room - len(batch), limit)
+        if batch:
+            self._out(batch, now)
+        return batch
+
+    def startable(self, most: int) -> int:
+        """How many records a batch could hold now, counted up to `most`."""
+        behind, count = self.shards.behind, 0
+        for work in self.ready:
+            if count >= most:
+                break
+            count += 1 + behind(work)
+        return count + len(self.held)
+
+    def _with_followers(self, works: list[Work], longest: int, limit: int) -> list[Work]:
+        """Each work and those of its shard that go with it, as chains."""
+        every: list[Work] = []
+        follow = self.shards.follow
+        for work in works:
+            every.append(work)
+            if followers := follow(work, longest - 1, limit):
+                every += followers
+                Chain([work, *followers])
+        return every
+
+    def _out(self, works: Sequence[Work], now: float) -> None:
+        offsets = [work.offset for work in works]
+        self.tracker.mark_dispatched(max(offsets))
+        self.in_flight.update(zip(offsets, repeat(now)))
 
     def _take_within(self, limit: int, room: int) -> list[Work]:
         works: list[Work] = []
@@ -171,6 +216,13 @@ class Assignment:
             else:
                 heapq.heappush(held, work)
         return works
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        """Records that followed in a chain, and have not run."""
+        for work in works:
+            del self.in_flight[work.offset]
+        if self.may_start:
+            self.shards.put_back(works)
 
     # --- what was given up ---
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.work import Failure
+from keylane.engine.work import NOT_RUN, Failure
 from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import Output, Returned
 
 if TYPE_CHECKING:
-    from keylane.engine.work import Outcome
+    from collections.abc import Sequence
+
+    from keylane.engine.work import Outcome, Unit, Work
 
 _SHOWN_CHARACTERS = 80
 """How much of a wrong return value an error shows."""
@@ -49,6 +51,39 @@ def returned(result: Any) -> Any:
     return Returned(result)
 
 
+def outcomes_of(result: Any, works: Sequence[Work]) -> list[Outcome]:
+    """What a batch handler's return value means for each record. A wrong one is a failure of every record."""
+    if result is None:
+        return [None] * len(works)
+    if inspect.iscoroutine(result):
+        result.close()
+        return [_wrong_batch("a coroutine: declare the handler itself with `async def`")] * len(works)
+    if not isinstance(result, list | tuple):
+        return [_wrong_batch(_shown(result))] * len(works)
+    if len(result) != len(works):
+        return [_wrong_batch(f"{len(result)} results for {len(works)} records")] * len(works)
+    return [failure_of(one) if isinstance(one, Exception) else outcome_of(one) for one in result]
+
+
+def may_start(unit: Unit) -> bool:
+    """Whether all of it may start."""
+    if isinstance(unit, list):
+        return all(work.assignment.may_start for work in unit)
+    return unit.assignment.may_start
+
+
+def startable(batch: Sequence[Work]) -> list[Work]:
+    """The records of a batch that may start; the others are told apart by their outcome."""
+    for work in batch:
+        work.outcome = None if work.assignment.may_start else NOT_RUN
+    return [work for work in batch if work.outcome is None]
+
+
+def give_outcomes(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+    for work, outcome in zip(works, outcomes, strict=True):
+        work.outcome = outcome
+
+
 def failure_of(error: BaseException) -> Failure:
     """What an exception from a handler means: a wrong use of keylane is not mended by another attempt."""
     return Failure(error, final=isinstance(error, Fatal | UsageError))
@@ -56,6 +91,12 @@ def failure_of(error: BaseException) -> Failure:
 
 def _wrong(what: str) -> Failure:
     return Failure(HandlerError(f"the handler returned {what}; return None, an Output, or a list of them"), final=True)
+
+
+def _wrong_batch(what: str) -> Failure:
+    return Failure(
+        HandlerError(f"the batch handler returned {what}; return None, or a list with one result a record"), final=True
+    )
 
 
 def _shown(value: object) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.admission import HandOver
+from keylane.engine.admission import CHAIN_S, HandOver
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
 from keylane.engine.counters import Counters
 from keylane.engine.deliveries import Delivery
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Answer, ResultsMoved
     from keylane.engine.ports import TopicPartition
     from keylane.engine.results import ResultsRule
+    from keylane.engine.work import Chain, Outcome, Unit
     from keylane.options import Pipeline
     from keylane.records import Message
 
@@ -69,7 +70,7 @@ class RevokeAnswer:
 class Plan:
     """What to do now. Nothing in it may be left out, or done twice."""
 
-    dispatch: list[Work] = field(default_factory=list)
+    dispatch: Sequence[Unit] = ()
     produce: list[Delivery] = field(default_factory=list)
     results: list[Delivery] = field(default_factory=list)
     """Succeeded, and to be shown to user code before they are complete."""
@@ -105,13 +106,14 @@ class Core:
         random: Callable[[], float],
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
+        chain_s: float = CHAIN_S,
     ) -> None:
         self._pipeline = pipeline
         self._results = results
         self._random = random
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
-        self._dispatcher = Dispatcher(HandOver(concurrency, may_queue=may_queue))
+        self._dispatcher = Dispatcher(HandOver(concurrency, may_queue=may_queue, chain_s=chain_s), pipeline)
         self._verdicts = Verdicts(pipeline)
         self.commits = Commits(pipeline.commit_interval_ms / 1000, pipeline.offset_metadata_max_bytes, self.counters)
         self._delivering = 0
@@ -154,7 +156,7 @@ class Core:
     def log_start_moved(self, name: TopicPartition, epoch: int, log_start: int) -> None:
         """The log dropped records before they were polled."""
         assignment = self.partitions.get(name, epoch)
-        if assignment is not None:
+        if assignment is not None and assignment.may_start:
             self.partitions.lose(assignment, log_start)
 
     def log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -178,31 +180,101 @@ class Core:
     # --- events: the work ---
 
     def completed(self, works: Sequence[Work], now: float) -> None:
-        """Workers report records back, each with its outcome."""
-        self._dispatcher.reported(len(works), now)
+        """Workers report records back, each with its outcome; those of a chain in order, up to the first whose outcome
+        is not None, which ends the chain."""
+        going_on = not_run = 0
         done: dict[Assignment, list[Work]] = defaultdict(list)
         for work in works:
-            outcome, assignment = work.outcome, work.assignment
-            if not assignment.wanted:
-                self.counters.stale += 1
-            elif outcome is None:
+            outcome, assignment, chain = work.outcome, work.assignment, work.chain
+            if chain is not None:
+                if outcome is None:
+                    chain.at += 1
+                    going_on += chain.at < len(chain.works)
+                else:
+                    not_run += self._undo(chain)
+            if outcome is None and assignment.wanted:
                 done[assignment].append(work)
-            elif isinstance(outcome, Failure):
-                self._judged(work, self._verdicts.failed(work, outcome), now)
-            elif isinstance(outcome, NotRun):
-                self._not_run(work)
             else:
-                self._deliver(Delivery(work, outcome))
+                self._came_to(work, outcome, now)
+        self._dispatcher.reported(len(works) + not_run, len(works) - going_on, now)
         for assignment, finished in done.items():
             self.counters.processed += len(finished)
             self._finish(assignment, finished)
 
-    def withdrawn(self, works: Sequence[Work], now: float) -> None:
-        """Workers gave back records that no handler had begun."""
-        self._dispatcher.reported(len(works), now)
-        for work in works:
-            if work.assignment.wanted:
-                self._not_run(work)
+    def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
+        """Workers report batches back, each record with its outcome.
+
+        A record whose outcome is a failure takes those of its shard behind it along: they run again after it.
+        """
+        for batch in batches:
+            self._dispatcher.reported(len(batch), 1, now)
+            firsts = [work for work in batch if work.chain is None or work.chain.works[0] is work]
+            for work in firsts:
+                if work.chain is None or not work.assignment.wanted:
+                    self._came_to(work, work.outcome, now)
+                else:
+                    self._begin_settling(work.chain, now)
+                    self._settle(work.chain, now)
+
+    def _came_to(self, work: Work, outcome: Outcome, now: float) -> None:
+        """What a record on its own came to."""
+        if not work.assignment.wanted:
+            self.counters.stale += 1
+        elif outcome is None:
+            self.counters.processed += 1
+            self._finish(work.assignment, (work,))
+        elif isinstance(outcome, Failure):
+            self._judged(work, self._verdicts.failed(work, outcome), now)
+        elif isinstance(outcome, NotRun):
+            self._not_run(work)
+        else:
+            self._dispatcher.may_chain = False  # its outputs have to be acknowledged before the next of its shard runs
+            self._deliver(Delivery(work, outcome), now)
+
+    def _begin_settling(self, chain: Chain, now: float) -> None:
+        """Records of one shard came back with their batch: send their outputs, up to the first that failed."""
+        for work in chain.works:
+            outcome = work.outcome
+            if outcome is None or isinstance(outcome, Failure | NotRun):
+                chain.results[work] = outcome
+                if outcome is not None:
+                    break
+            else:
+                delivery = chain.deliveries[work] = Delivery(work, outcome)
+                self._deliver(delivery, now)
+
+    def _settle(self, chain: Chain, now: float) -> None:
+        """Complete the records of a chain in order, as far as is known what they came to."""
+        while chain.at < len(chain.works) and (work := chain.works[chain.at]) in chain.results:
+            outcome = chain.results.pop(work)
+            if isinstance(outcome, Delivery):
+                self._show(outcome)
+                break
+            if outcome is None:
+                chain.at += 1
+            else:
+                self._undo(chain)
+            self._came_to(work, outcome, now)
+            if outcome is not None:
+                break
+
+    def _undo(self, chain: Chain) -> int:
+        """The first incomplete record of a chain goes on alone; how many others wait for it again."""
+        rest = chain.undo()
+        if rest and rest[0].assignment.wanted:
+            rest[0].assignment.put_back(rest)
+        return len(rest)
+
+    def withdrawn(self, units: Sequence[Unit], now: float) -> None:
+        """Workers gave back what no handler had begun."""
+        for unit in units:
+            works = unit if isinstance(unit, list) else [unit] if unit.chain is None else unit.chain.works
+            self._dispatcher.reported(len(works), 1, now)
+            for work in reversed(works):
+                if work.chain is not None:
+                    self._undo(work.chain)
+                if work.assignment.wanted and work.offset in work.assignment.in_flight:
+                    self._not_run(work)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
@@ -213,41 +285,52 @@ class Core:
                 continue
             self._delivering -= 1
             work = delivery.work
-            if not work.assignment.wanted:
+            if work.dead is None:
+                if delivery.error is None:
+                    self._succeeded(delivery, now)
+                else:
+                    self._delivery_came_to(delivery, Failure(delivery.error), now)
+            elif not work.assignment.wanted:
                 self.counters.stale += 1
             elif delivery.error is not None:
                 self._judged(work, self._verdicts.undelivered(work, delivery.error), now)
-            elif work.dead is None:
-                self._succeeded(delivery)
             else:
                 self.counters.dead_lettered += 1
                 self._finish(work.assignment, (work,))
 
-    def _succeeded(self, delivery: Delivery) -> None:
-        """All outputs are acknowledged: complete, unless user code is to see the result first."""
-        if self._results.wants(delivery):
-            self._delivering += 1
-            self._unseen += 1
-            self._next.results.append(delivery)
+    def _succeeded(self, delivery: Delivery, now: float) -> None:
+        """All outputs are acknowledged: complete, unless user code is to see the result first, in the shard's order."""
+        chain = delivery.work.chain
+        if delivery.void or not delivery.work.assignment.wanted or not self._results.wants(delivery):
+            self._delivery_came_to(delivery, None, now)
+        elif chain is None or chain.works[chain.at] is delivery.work:
+            self._show(delivery)
         else:
-            self.counters.processed += 1
-            self._finish(delivery.work.assignment, (delivery.work,))
+            chain.results[delivery.work] = delivery
+
+    def _show(self, delivery: Delivery) -> None:
+        self._delivering += 1
+        self._unseen += 1
+        self._next.results.append(delivery)
 
     def results_moved(self, event: ResultsMoved, now: float) -> None:
         """Callbacks or a reader have seen results, or will not."""
         self._unseen -= event.passed
         self._delivering -= len(event.settled)
-        for delivery, failure in event.settled:
-            work = delivery.work
-            if not work.assignment.wanted:
-                self.counters.stale += 1
-            elif failure is None:
-                self.counters.processed += 1
-                self._finish(work.assignment, (work,))
-            elif isinstance(failure, NotRun):
-                self._not_run(work)
-            else:
-                self._judged(work, self._verdicts.failed(work, failure), now)
+        for delivery, outcome in event.settled:
+            self._delivery_came_to(delivery, outcome, now)
+
+    def _delivery_came_to(self, delivery: Delivery, outcome: Failure | NotRun | None, now: float) -> None:
+        """What an attempt came to whose handler succeeded."""
+        work, chain = delivery.work, delivery.work.chain
+        if delivery.void:
+            self.counters.stale += 1
+        elif chain is None or not work.assignment.wanted:
+            self._came_to(work, outcome, now)
+        else:
+            del chain.deliveries[work]
+            chain.results[work] = outcome
+            self._settle(chain, now)
 
     def _finish(self, assignment: Assignment, works: Sequence[Work]) -> None:
         self.partitions.complete(assignment, works)
@@ -272,7 +355,7 @@ class Core:
             wait_s = delay_s(self._pipeline.retries, verdict.attempt, self._random) if asked is None else asked / 1000
             self._dispatcher.retries.add(work, now + wait_s)
         elif isinstance(verdict, Delivery):
-            self._deliver(verdict)
+            self._deliver(verdict, now)
         elif isinstance(verdict, Exception):
             del work.assignment.in_flight[work.offset]
             self.fail(verdict, now)
@@ -280,9 +363,9 @@ class Core:
             self.counters.skipped += 1
             self._finish(work.assignment, (work,))
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery, now: float) -> None:
         if not delivery.outputs:
-            self._succeeded(delivery)
+            self._succeeded(delivery, now)
             return
         self._delivering += 1
         self._next.produce.append(delivery)
@@ -363,7 +446,7 @@ class Core:
         """When `plan` may have something new even if nothing happens; None when only an event can bring it."""
         times = [self._dispatcher.retries.next_due, *(revoke.deadline for revoke in self._revokes)]
         if self.phase is Phase.RUNNING:
-            times.append(self.partitions.next_check())
+            times += [self.partitions.next_check(), self._dispatcher.next_check()]
             if self.partitions.ending is not None:
                 times.append(self.partitions.ending.next_check())
         elif self.phase is Phase.DRAINING:

@@ -23,7 +23,7 @@ MAX_ERROR_TEXT = 4_096
 class Delivery:
     """The outputs of one attempt, where the broker has put them, and how many of them it has not answered yet."""
 
-    __slots__ = ("_places", "error", "outputs", "pending", "value", "work")
+    __slots__ = ("_places", "error", "outputs", "pending", "value", "void", "work")
 
     def __init__(self, work: Work, outputs: Sequence[Output] | Returned) -> None:
         self.work = work
@@ -35,6 +35,8 @@ class Delivery:
         self.pending = len(outputs)
         self.error: BaseException | None = None
         self._places: list[tuple[int, int]] = [(-1, -1)] * self.pending
+        self.void = False
+        """True once what becomes of it changes nothing: the record runs again after an earlier one of its shard."""
 
     def answered(self, answer: Answer) -> bool:
         """One output was delivered, or failed; returns whether it was the last."""

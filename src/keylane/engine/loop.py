@@ -133,14 +133,20 @@ class Loop:
         check = self._core.next_check()
         taken = self._inbox.take(None if check is None else check - monotonic())
         now = monotonic()
-        works = []
+        works: list[Work] = []
+        batches: list[list[Work]] = []
         for event in taken:
-            if type(event) is Work:
+            kind = type(event)
+            if kind is Work:
                 works.append(event)
+            elif kind is list:
+                batches.append(event)
             else:
-                self._handlers[type(event)](event, now)
+                self._handlers[kind](event, now)
         if works:
             self._core.completed(works, now)
+        if batches:
+            self._core.batches_completed(batches, now)
         self._act(self._core.plan(now))
 
     def _act(self, plan: Plan) -> None:

@@ -1,9 +1,10 @@
 """Which records of a partition may run at the same time: shards of first-in-first-out queues.
 
-The idea: a shard has at most one record out (ready, in a handler, waiting for a retry, or waiting for its outputs). The
-others of the shard wait behind it in offset order, and completing the one out brings out the next. KEY has a shard a
-key of the partition, PARTITION one for the partition, UNORDERED none. A record without a key has nothing to keep its
-place relative to: under KEY it is a shard of its own, so records without a key are unordered among themselves.
+The idea: a shard has at most one record out (ready, in a handler, waiting for a retry, or waiting for its outputs), or
+a few that were handed over together (`Chain`). The others of the shard wait behind in offset order, and completing the
+last one out brings out the next. KEY has a shard a key of the partition, PARTITION one for the partition, UNORDERED
+none. A record without a key has nothing to keep its place relative to: under KEY it is a shard of its own, so records
+without a key are unordered among themselves.
 
 The caller hands in a partition's work in offset order, and releases exactly what it was given.
 """
@@ -31,6 +32,15 @@ class Shards(Protocol):
     def release(self, work: Work) -> Work | None:
         """`work` is complete: return the next of its shard, which may run now."""
 
+    def follow(self, work: Work, most: int, limit: int) -> list[Work]:
+        """Up to `most` records that wait behind `work`, in order, with offsets up to `limit`; they are out, too."""
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        """Records that `follow` gave have not run: they wait again, before the others of their shard."""
+
+    def behind(self, work: Work) -> int:
+        """How many records wait behind `work`."""
+
     @property
     def count(self) -> int:
         """Shards with a record out or waiting."""
@@ -46,6 +56,15 @@ class Unordered:
 
     def release(self, work: Work) -> Work | None:  # noqa: ARG002 - the protocol's
         return None
+
+    def follow(self, work: Work, most: int, limit: int) -> list[Work]:  # noqa: ARG002 - the protocol's
+        return []
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        assert not works, works
+
+    def behind(self, work: Work) -> int:  # noqa: ARG002 - the protocol's
+        return 0
 
     @property
     def count(self) -> int:
@@ -75,6 +94,15 @@ class ByPartition:
             return self._queue.popleft()
         self._busy = False
         return None
+
+    def follow(self, work: Work, most: int, limit: int) -> list[Work]:  # noqa: ARG002 - the protocol's
+        return _take(self._queue, most, limit)
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        self._queue.extendleft(reversed(works))
+
+    def behind(self, work: Work) -> int:  # noqa: ARG002 - the protocol's
+        return len(self._queue)
 
     @property
     def count(self) -> int:
@@ -121,9 +149,35 @@ class ByKey:
         del self._shards[key]
         return None
 
+    def follow(self, work: Work, most: int, limit: int) -> list[Work]:
+        queue = None if work.key is None else self._shards[work.key]
+        return _take(queue, most, limit) if queue else []
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        if not works:
+            return
+        key = works[0].key
+        assert key is not None, works
+        queue = self._shards[key]
+        if queue is None:
+            self._shards[key] = deque(works)
+        else:
+            queue.extendleft(reversed(works))
+
+    def behind(self, work: Work) -> int:
+        queue = None if work.key is None else self._shards[work.key]
+        return len(queue) if queue else 0
+
     @property
     def count(self) -> int:
         return len(self._shards)
+
+
+def _take(queue: deque[Work], most: int, limit: int) -> list[Work]:
+    taken: list[Work] = []
+    while queue and len(taken) < most and queue[0].offset <= limit:
+        taken.append(queue.popleft())
+    return taken
 
 
 def shards_for(ordering: Ordering) -> Shards:

@@ -103,6 +103,8 @@ class Partitions:
             offset = work.offset
             offsets.append(offset)
             del in_flight[offset]
+            if (chain := work.chain) is not None and work is not chain.works[-1]:
+                continue  # the next of its shard is out already
             following = release(work)
             if following is not None:
                 ready.append(following)

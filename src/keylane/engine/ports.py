@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.deliveries import Delivery
-    from keylane.engine.work import Work
+    from keylane.engine.work import Unit
     from keylane.records import Message
 
 TopicPartition = tuple[str, int]
@@ -129,14 +129,16 @@ class Workers(Protocol):
     """Runs the handler. Calls come from the loop's thread; records are reported from others."""
 
     concurrency: int
-    """Records in handlers at once."""
+    """Calls of the handler at once."""
     may_queue: bool
     """Whether it takes more than that, and keeps what does not run yet."""
 
     def start(self) -> None: ...
-    def submit(self, works: Sequence[Work]) -> None: ...
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Run each. A record is reported by itself, those of a chain in order up to the first whose outcome is not
+        None; a batch is reported as the list that it came as."""
 
-    def withdraw(self) -> list[Work]:
+    def withdraw(self) -> list[Unit]:
         """Take back what no handler has begun and whose assignment may start nothing any more."""
 
     def cancel(self) -> None:

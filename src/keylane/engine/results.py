@@ -200,14 +200,27 @@ class ResultQueue:
         self.report(ResultsMoved(list(settled), passed=len(deliveries)))
 
 
-def with_results(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same handler, whose return value of any type goes on to the stream."""
+def with_results(handler: Callable[..., Any], *, of_batches: bool) -> Callable[..., Any]:
+    """The same handler, whose return values of any type go on to the stream."""
     takes = takes_context(handler)
+    convert = _returned_batch if of_batches else _returned
 
-    def call(record: Record, context: Context) -> Any:
-        return returned(handler(record, context) if takes else handler(record))
+    def call(what: Any, context: Context) -> Any:
+        return convert(what, handler(what, context) if takes else handler(what))
 
-    async def call_async(record: Record, context: Context) -> Any:
-        return returned(await (handler(record, context) if takes else handler(record)))
+    async def call_async(what: Any, context: Context) -> Any:
+        return convert(what, await (handler(what, context) if takes else handler(what)))
 
     return call_async if is_coroutine_function(handler) else call
+
+
+def _returned(_: Record, result: Any) -> Any:
+    return returned(result)
+
+
+def _returned_batch(records: list[Record], result: Any) -> Any:
+    if result is None:
+        return [returned(None) for _ in records]
+    if not isinstance(result, list | tuple):
+        return result
+    return [one if isinstance(one, Exception) else returned(one) for one in result]

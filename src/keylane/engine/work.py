@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keylane.engine.assignment import Assignment
-    from keylane.engine.deliveries import DeadLetterState
+    from keylane.engine.deliveries import DeadLetterState, Delivery
     from keylane.records import Message, Output, Returned
 
 
@@ -49,7 +49,7 @@ Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | None"
 class Work:
     """One record in the engine. Slotted and flat: there is one for each record, on the hottest path."""
 
-    __slots__ = ("assignment", "attempt", "dead", "key", "message", "offset", "outcome")
+    __slots__ = ("assignment", "attempt", "chain", "dead", "key", "message", "offset", "outcome")
 
     outcome: Outcome
 
@@ -59,6 +59,8 @@ class Work:
         self.key = key
         self.message = message
         self.attempt = 1
+        self.chain: Chain | None = None
+        """Set while others of its shard are handed over with it."""
         self.dead: DeadLetterState | None = None
         """Set once the record is on its way to the dead-letter topic."""
         self.outcome = None
@@ -74,3 +76,37 @@ class Work:
 
     def __repr__(self) -> str:
         return f"Work({self.name}, attempt {self.attempt})"
+
+
+class Chain:
+    """Records of one shard that were handed over together. They complete in this order.
+
+    Thread safety: `works` never changes, and workers may read it; the rest is the loop's.
+    """
+
+    __slots__ = ("at", "deliveries", "results", "works")
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self.works = works
+        self.at = 0
+        """The index of the first that is not complete."""
+        self.results: dict[Work, Outcome | Delivery] = {}
+        """What records of a batch came to, while an earlier one is not complete; a delivery whose result is to be
+        seen."""
+        self.deliveries: dict[Work, Delivery] = {}
+        """Outputs of records of a batch that are on their way."""
+        for work in works:
+            work.chain = self
+
+    def undo(self) -> Sequence[Work]:
+        """Only the first incomplete record stays out, on its own; returns the others, which have not run."""
+        rest = self.works[self.at + 1 :]
+        for work in self.works[self.at :]:
+            work.chain = None
+            if (delivery := self.deliveries.pop(work, None)) is not None:
+                delivery.void = True
+        return rest
+
+
+Unit: TypeAlias = "Work | list[Work]"
+"""What a worker gets at once: a record, the first of a chain to run one after another, or a batch for one call."""

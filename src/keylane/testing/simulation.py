@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitEntry, CommitProblem
 from keylane.engine.core import Core, Phase, Plan
-from keylane.engine.events import Answer, ResultsMoved
 from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, resolve
-from keylane.engine.work import NOT_RUN, Failure, Work
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
 from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
-from keylane.records import Output, PlainMessage, Returned
+from keylane.records import PlainMessage
+from keylane.testing.simulated_workers import SimulatedWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keylane.engine.deliveries import Delivery
+    from keylane.engine.work import Work
     from keylane.options import OnExhausted, Ordering
 
 TOPIC = "simulated"
@@ -61,10 +60,16 @@ class Settings:
     on_exhausted: OnExhausted = field(default_factory=Skip)
     failure_share: float = 0.1
     """Of handler attempts."""
+    output_share: float = 0.3
+    """Of handlers that succeed."""
     gap_share: float = 0.05
     """Of offsets."""
     results: bool = False
     """Whether somebody is to see each result before its record is complete."""
+    chain_s: float = 0.0
+    """How long a chain may keep a worker: a second makes chains of dozens."""
+    batch_size: int = 1
+    batch_min_size: int = 1
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -113,7 +118,7 @@ class Simulation:
         """What happened how often: a test checks that the schedule had teeth."""
         self.logs = [Log(partition) for partition in range(self.settings.partitions)]
         self._epoch = 0
-        self._faults = True
+        self.faults = True
         self._new_core()
 
     def _new_core(self) -> None:
@@ -131,17 +136,19 @@ class Simulation:
             offset_metadata_max_bytes=settings.metadata_cap,
             revoke_timeout_ms=300,
             drain_timeout_ms=500,
+            batch_size=settings.batch_size,
+            batch_min_size=settings.batch_min_size,
+            batch_linger_ms=30 if settings.batch_min_size > 1 else 0,
         )
         self.core = Core(
             self.pipeline,
             concurrency=settings.concurrency,
             may_queue=self.random.random() < 0.5,
             random=self.random.random,
-            results=ResultsRule(every=self.settings.results, max_unseen=4),
+            results=ResultsRule(every=settings.results, max_unseen=4),
+            chain_s=settings.chain_s,
         )
-        self.works: list[Work] = []
-        self.deliveries: list[tuple[Delivery, Output]] = []
-        self.results: list[Delivery] = []
+        self.workers = SimulatedWorkers(self)
         self.commit: list[CommitEntry] | None = None
         self.answer: dict[TopicPartition, CommitProblem] | None = None
         """The answer to `commit`, when it is known already, and not told."""
@@ -155,9 +162,9 @@ class Simulation:
     def run(self, steps: int) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
             (self._poll, 30),
-            (self._complete, 60),
-            (self._deliver, 20),
-            (self._settle, 20 * self.settings.results),
+            (lambda: self.workers.complete(), 60),
+            (lambda: self.workers.deliver(), 20),
+            (lambda: self.workers.settle(), 20 * self.settings.results),
             (self._answer_commit, 10),
             (self._grow, 12),
             (self._pass_time, 20),
@@ -174,7 +181,7 @@ class Simulation:
 
     def step(self, action: Callable[[], None]) -> None:
         self.steps += 1
-        self.seen["held back"] += any(work.assignment.held for work in self.works)
+        self.seen["held back"] += any(one.held for one in self.core.partitions.open.values())
         self.now += self.random.random() * 0.002
         action()
         self._act(self.core.plan(self.now))
@@ -183,9 +190,9 @@ class Simulation:
 
     def finish(self, limit: int = 20_000) -> None:
         """No more faults: everything in the logs must complete and be committed."""
-        self._faults = False
-        works = [self._poll, self._complete, self._deliver, self._settle]
-        actions = [self._assign, *works, self._answer_commit, self._pass_time]
+        self.faults = False
+        handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
+        actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time]
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
@@ -244,7 +251,7 @@ class Simulation:
             self.credit -= len(due)
             log.position = due[-1] + 1
             self.core.polled(log.name, log.epoch, [log.records[offset] for offset in due])
-        elif self.random.random() < 0.5 or not self._faults:
+        elif self.random.random() < 0.5 or not self.faults:
             log.position = log.end
             self.core.partition_ended(log.name, log.epoch, log.end)
 
@@ -263,81 +270,6 @@ class Simulation:
             log.position = log.start
             self.core.log_start_moved(log.name, log.epoch, log.start)
 
-    def _complete(self) -> None:
-        if not self.works:
-            return
-        self.random.shuffle(self.works)
-        count = self.random.randint(1, min(4, len(self.works)))
-        finished, self.works = self.works[:count], self.works[count:]
-        for work in finished:
-            self._outcome(work)
-        self.core.completed(finished, self.now)
-
-    def _outcome(self, work: Work) -> None:
-        """Give a work what its handler came to, and note what is true now."""
-        log = self.logs[work.assignment.partition]
-        ours = work.assignment.wanted
-        if ours:
-            del log.running[work.offset]
-        if not work.assignment.may_start and self.random.random() < 0.2:
-            work.outcome = NOT_RUN
-        elif self._faults and self.random.random() < self.settings.failure_share:
-            self.seen["failed"] += 1
-            work.outcome = Failure(ValueError("simulated"), final=self.random.random() < 0.2)
-            if ours and isinstance(self.settings.on_exhausted, Skip) and self._exhausted(work):
-                del log.todo[work.offset]
-        elif self.random.random() < 0.3:
-            outputs = [Output("out", key=work.key)] * self.random.randint(1, 3)
-            work.outcome = Returned(outputs, outputs) if self.settings.results else outputs
-        elif self.settings.results:
-            work.outcome = Returned(None)
-        else:
-            work.outcome = None
-            if ours:
-                del log.todo[work.offset]
-            else:
-                self.seen["stale"] += 1
-
-    def _exhausted(self, work: Work) -> bool:
-        assert isinstance(work.outcome, Failure)
-        return work.outcome.final or work.attempt >= self.pipeline.retries.max_attempts
-
-    def _deliver(self) -> None:
-        if not self.deliveries:
-            return
-        self.random.shuffle(self.deliveries)
-        delivery, _ = self.deliveries.pop()
-        failed = self._faults and self.random.random() < 0.1
-        work, last = delivery.work, delivery.pending == 1
-        log = self.logs[work.assignment.partition]
-        succeeded = last and not failed and delivery.error is None
-        if last and work.assignment.wanted:
-            del log.running[work.offset]
-            gave_up = work.dead is None and work.attempt >= self.pipeline.retries.max_attempts
-            seen_first = self.settings.results and work.dead is None
-            skipped = not succeeded and gave_up and isinstance(self.settings.on_exhausted, Skip)
-            if skipped or (succeeded and not seen_first):
-                del log.todo[work.offset]
-        answer = Answer(delivery, delivery.pending - 1, OSError("simulated") if failed else None)
-        self.core.delivered([answer], self.now)
-
-    def _settle(self) -> None:
-        """Somebody sees a result, fails on it, or never will."""
-        if not self.results:
-            return
-        delivery = self.results.pop(self.random.randrange(len(self.results)))
-        work, failure = delivery.work, None
-        log = self.logs[work.assignment.partition]
-        if self._faults and self.random.random() < 0.1:
-            failure = Failure(ValueError("simulated"))
-        if work.assignment.wanted:
-            del log.running[work.offset]
-            skips = isinstance(self.settings.on_exhausted, Skip)
-            if failure is None or (skips and work.attempt >= self.pipeline.retries.max_attempts):
-                del log.todo[work.offset]
-        self.seen["settled"] += 1
-        self.core.results_moved(ResultsMoved([(delivery, failure)], passed=1), self.now)
-
     def _answer_commit(self) -> None:
         if self.commit is None:
             return
@@ -349,7 +281,7 @@ class Simulation:
     def _committed(self, entries: list[CommitEntry]) -> dict[TopicPartition, CommitProblem]:
         """The broker applies a commit, or does not, and says so, or does not."""
         problems = {}
-        fails = self._faults and self.random.random() < 0.15
+        fails = self.faults and self.random.random() < 0.15
         applied = not fails or self.random.random() < 0.5
         for entry in entries:
             log = self.logs[entry.assignment.partition]
@@ -406,22 +338,17 @@ class Simulation:
     # --- what the core asks for ---
 
     def _act(self, plan: Plan) -> None:
-        for work in plan.dispatch:
-            self._dispatched(work)
-        for delivery in [*plan.produce, *plan.results]:
-            if delivery.work.assignment.wanted:
-                self.logs[delivery.work.assignment.partition].running[delivery.work.offset] = delivery.work
-        self.deliveries += [(delivery, output) for delivery in plan.produce for output in delivery.outputs]
-        self.results += plan.results
+        self.workers.hand_over(plan.dispatch)
+        self.workers.send(plan.produce, plan.results)
         if plan.withdraw:
-            self._withdraw()
+            self.workers.withdraw()
         for name in (one.name for one in plan.pause):
             self.logs[name[1]].paused = True
             self.seen["paused"] += 1
         for name in (one.name for one in plan.resume):
             self.logs[name[1]].paused = False
         if plan.commit is not None:
-            self._check(self.commit is None, "a commit was planned while one was on its way")
+            self.check(self.commit is None, "a commit was planned while one was on its way")
             self.commit = plan.commit
             self._check_entries(plan.commit)
         for answer in plan.revoked:
@@ -434,57 +361,27 @@ class Simulation:
             self.revoking = [name for name in self.revoking if name not in answer.token]
         self.credit = plan.credit
 
-    def _dispatched(self, work: Work) -> None:
-        """Guarantees 3 and 4, at the start of a handler."""
-        log, message = self.logs[work.assignment.partition], log_message(work)
-        self._check(work.assignment.wanted and work.assignment.epoch == log.epoch, f"{work.name}: of an old assignment")
-        self._check(work.offset not in log.running, f"{work.name}: dispatched twice at once")
-        self._check(work.offset in log.todo, f"{work.name}: dispatched although it is complete")
-        committed = log.map()
-        self._check(
-            committed is None or not committed.is_complete(work.offset),
-            f"{work.name}: dispatched although the group has committed it",
-        )
-        shard = log.shard(message, self.settings.ordering)
-        if shard is not None:
-            for offset, other in log.todo.items():
-                if offset >= work.offset:
-                    break
-                same = log.shard(other, self.settings.ordering) == shard
-                self._check(not same, f"{work.name}: started before {offset} of its shard was complete")
-        log.running[work.offset] = work
-        self.works.append(work)
-
-    def _withdraw(self) -> None:
-        """Some of what was handed over had not begun."""
-        given_back = [one for one in self.works if not one.assignment.may_start and self.random.random() < 0.5]
-        for work in given_back:
-            self.works.remove(work)
-            if work.assignment.wanted:
-                del self.logs[work.assignment.partition].running[work.offset]
-        self.core.withdrawn(given_back, self.now)
-
     def _check_entries(self, entries: list[CommitEntry]) -> None:
         """Guarantees 1 and 5, for what a commit is about to say."""
         for entry in entries:
             log = self.logs[entry.assignment.partition]
-            self._check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
+            self.check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
             said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
             for offset in log.todo:
-                self._check(
+                self.check(
                     not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
                 )
         if self.core.counters.commits_without_map or self.core.counters.commits_put_off:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
-            self._check(smaller, "a map did not fit although the bound holds")
+            self.check(smaller, "a map did not fit although the bound holds")
 
     def _ended(self) -> None:
         """The core has stopped: by itself because of a halt, or because it was asked to. Another one takes over."""
         failure = self.core.failure
         if failure is not None:
             self.seen["halted"] += 1
-            self._check(isinstance(failure, HandlerError) and "@" in str(failure), f"it failed with {failure!r}")
+            self.check(isinstance(failure, HandlerError) and "@" in str(failure), f"it failed with {failure!r}")
         self._new_core()
 
     def _let_go(self, log: Log) -> None:
@@ -496,17 +393,12 @@ class Simulation:
     def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
         return [self.logs[partition] for _, partition in names]
 
-    def _check(self, holds: bool, text: str) -> None:
+    def check(self, holds: bool, text: str) -> None:
         if not holds:
             self._violated(text)
 
     def _violated(self, text: str) -> None:
         raise Violation(f"{text} (seed {self.seed}, step {self.steps}, {self.settings})")
-
-
-def log_message(work: Work) -> PlainMessage:
-    assert isinstance(work.message, PlainMessage)
-    return work.message
 
 
 def _never_called(_: object) -> None:
@@ -522,6 +414,12 @@ VARIETY = (
     Settings(ordering="unordered", metadata_cap=16, concurrency=30, max_buffered_records=400, failure_share=0.3),
     Settings(metadata_cap=400, broker_metadata_cap=16, keys=50, concurrency=30, max_buffered_records=300),
     Settings(partitions=1, keys=3, gap_share=0.4),
+    Settings(keys=3, chain_s=1.0, output_share=0.0),
+    Settings(ordering="partition", chain_s=1.0, failure_share=0.03, output_share=0.0, rebalances=3),
     Settings(results=True, rebalances=2),
+    Settings(results=True, keys=2, batch_size=8),
+    Settings(keys=3, batch_size=6),
+    Settings(ordering="partition", batch_size=5, batch_min_size=3, on_exhausted=DeadLetter("dead")),
+    Settings(ordering="unordered", batch_size=20, batch_min_size=20, rebalances=3),
 )
 """Settings that together reach every branch that a schedule can reach."""

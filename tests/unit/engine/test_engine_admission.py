@@ -135,16 +135,28 @@ def test_a_forgotten_partition_stops_nothing() -> None:
 def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> None:
     window = HandOver(16, may_queue=True)
     assert window.size == 16
-    window.completed(0, 1.0)
-    window.completed(3, 1.0 + OBSERVED_S)
+    window.completed(0, 0, 1.0)
+    window.completed(3, 3, 1.0 + OBSERVED_S)
     assert window.size == 16 + int(3 / OBSERVED_S * AHEAD_S)
-    window.completed(10_000_000, 2.0)
+    window.completed(10_000_000, 10_000_000, 2.0)
     assert window.size == 16 + MAX_AHEAD
-    window.completed(1, 12.0)
+    window.completed(1, 1, 12.0)
     assert window.size == 16
+
+
+def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:
+    window = HandOver(16, may_queue=True, chain_s=0.01)
+    assert window.longest_chain(1) == 1, "nothing is known yet"
+    window.completed(0, 0, 1.0)
+    window.completed(50_000, 50, 1.125)
+    assert window.longest_chain(0) == window.longest_chain(1) == 4_000
+    assert window.longest_chain(5) == 800
+    assert window.longest_chain(1_000) == 250, "16 run at once"
+    window.completed(10, 10, 2.0)
+    assert window.longest_chain(1) == 1, "slow handlers get one record at a time"
 
 
 def test_workers_that_cannot_queue_get_no_more_than_run() -> None:
     window = HandOver(16, may_queue=False)
-    window.completed(1_000_000, 1.0)
+    window.completed(1_000_000, 1_000_000, 1.0)
     assert window.size == 16

@@ -69,6 +69,7 @@ class World:
         self.now += wait
         plan = self.core.plan(self.now)
         for work in plan.dispatch:
+            assert not isinstance(work, list), "a batch without batch_size"
             assert work.offset not in {o for p, o in self.works if p == work.assignment.partition}, "dispatched twice"
             self.works[work.assignment.partition, work.offset] = work
         return plan
@@ -853,3 +854,13 @@ def test_the_snapshot_names_the_head_of_the_line() -> None:
     first = snapshot.partitions[0]
     assert (first.base, first.committed, first.incomplete, first.position, first.log_end_offset) == (0, 0, 1, 1, 77)
     assert (snapshot.in_flight, snapshot.buffered) == (2, 2)
+
+
+def test_while_it_stops_retention_moves_nothing() -> None:
+    """Records that were polled and set aside since are no loss: the next run tells what the log still has."""
+    world = started()
+    world.poll(message(0))
+    world.core.stop(world.now)
+    world.poll(message(1), message(2))
+    world.core.log_start_moved(("t", 0), 1, 10)
+    assert committed(world.finish(0)) == {0: 1}

@@ -1,0 +1,247 @@
+"""The simulation's workers and producer: what handlers come to, and what is true of a record then.
+
+The idea: what the core was given is kept here as hand-overs (a record, a chain, a batch); a step takes some of them on,
+draws outcomes, and notes in the log what is complete before it tells the core. Records of a shard that came in one
+batch stand in a `Line`: one is complete only after those before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.engine.events import Answer, ResultsMoved
+from keylane.engine.work import NOT_RUN, Failure, NotRun, Work
+from keylane.options import Skip
+from keylane.records import Output, PlainMessage, Returned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.work import Outcome, Unit
+    from keylane.testing.simulation import Log, Simulation
+
+
+class Line:
+    """Records of one shard in one batch, in order, and what is known of them. None: done."""
+
+    def __init__(self, works: list[Work]) -> None:
+        self.works = works
+        self.results: dict[Work, Outcome] = {}
+
+
+class SimulatedWorkers:
+    """Runs what one core hands over, and produces its outputs, in no particular order."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = world.random
+        self._batches = world.settings.batch_size > 1
+        self._left: list[list[Work]] = []
+        """Of each hand-over, the records that are not reported back."""
+        self._deliveries: list[Delivery] = []
+        """As often as there are outputs without an answer."""
+        self._results: list[Delivery] = []
+        self._lines: dict[Work, Line] = {}
+
+    # --- what the core asks for ---
+
+    def hand_over(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            works = unit if isinstance(unit, list) else [unit] if unit.chain is None else list(unit.chain.works)
+            self._world.seen["chains"] += not isinstance(unit, list) and len(works) > 1
+            self._world.seen["same key batches"] += isinstance(unit, list) and any(one.chain for one in works)
+            for index, work in enumerate(works):
+                self._begins(work, works[:index])
+            self._left.append(works)
+
+    def send(self, deliveries: Sequence[Delivery], results: Sequence[Delivery]) -> None:
+        for delivery in [*deliveries, *results]:
+            if delivery.work.assignment.wanted and not delivery.void:
+                self._log(delivery.work).running[delivery.work.offset] = delivery.work
+        self._deliveries += [delivery for delivery in deliveries for _ in delivery.outputs]
+        self._results += results
+
+    def withdraw(self) -> None:
+        """Some of what was handed over had not begun."""
+        given_back = []
+        for works in list(self._left):
+            begun = works[0].chain is not None and works[0].chain.works[0] is not works[0] and not self._batches
+            if not begun and not all(one.assignment.may_start for one in works) and self._random.random() < 0.5:
+                self._left.remove(works)
+                for work in works:
+                    self._no_longer_runs(work)
+                given_back.append(works)
+        self._world.core.withdrawn([works if self._batches else works[0] for works in given_back], self._world.now)
+
+    # --- steps ---
+
+    def complete(self) -> None:
+        """Some handlers end."""
+        if not self._left:
+            return
+        self._random.shuffle(self._left)
+        count = self._random.randint(1, min(4, len(self._left)))
+        finished, self._left = self._left[:count], self._left[count:]
+        if self._batches:
+            for batch in finished:
+                self._run_batch(batch)
+            self._world.core.batches_completed(finished, self._world.now)
+        else:
+            reports = []
+            for works in finished:
+                reports += self._run_some(works)
+            self._world.core.completed(reports, self._world.now)
+
+    def deliver(self) -> None:
+        """The broker answers one output."""
+        if not self._deliveries:
+            return
+        delivery = self._deliveries.pop(self._random.randrange(len(self._deliveries)))
+        error = OSError("simulated") if self._fails() else None
+        answer = Answer(delivery, delivery.pending - 1, error)
+        if delivery.pending == 1:
+            if error is not None or delivery.error is not None:
+                self._delivered(delivery, Failure(OSError("simulated")))
+            elif delivery.work.dead is not None or not self._world.settings.results:
+                self._delivered(delivery, None)
+        self._world.core.delivered([answer], self._world.now)
+
+    def settle(self) -> None:
+        """Somebody sees a result, or fails on it."""
+        if not self._results:
+            return
+        delivery = self._results.pop(self._random.randrange(len(self._results)))
+        failure = Failure(ValueError("simulated")) if self._fails() else None
+        self._delivered(delivery, failure)
+        self._world.seen["settled"] += 1
+        self._world.core.results_moved(ResultsMoved([(delivery, failure)], passed=1), self._world.now)
+
+    def _fails(self) -> bool:
+        return self._world.faults and self._random.random() < 0.1
+
+    def _delivered(self, delivery: Delivery, failure: Failure | None) -> None:
+        """Note what an attempt came to whose handler succeeded."""
+        work = delivery.work
+        if delivery.void or not work.assignment.wanted:
+            return
+        line = self._lines.get(work)
+        if line is not None and work in line.works:
+            line.results[work] = failure
+            self._advance(line)
+        elif failure is None or work.dead is None:
+            self._alone(work, failure)
+        else:
+            self._no_longer_runs(work)
+
+    # --- handlers ---
+
+    def _begins(self, work: Work, before: list[Work]) -> None:
+        """Guarantees 3 and 4, at the start of a handler; `before` come before it in the same hand-over."""
+        world, log, name = self._world, self._log(work), work.name
+        world.check(work.assignment.wanted and work.assignment.epoch == log.epoch, f"{name}: of an old assignment")
+        world.check(work.offset not in log.running, f"{name}: dispatched twice at once")
+        world.check(work.offset in log.todo, f"{name}: dispatched although it is complete")
+        committed = log.map()
+        world.check(
+            committed is None or not committed.is_complete(work.offset),
+            f"{name}: dispatched although the group has committed it",
+        )
+        shard = self._shard(work)
+        if shard is not None:
+            for offset, other in log.todo.items():
+                if offset >= work.offset:
+                    break
+                first = log.shard(other, world.settings.ordering) == shard and log.running.get(offset) not in before
+                world.check(not first, f"{name}: started before {offset} of its shard was complete")
+        log.running[work.offset] = work
+
+    def _run_some(self, works: list[Work]) -> list[Work]:
+        """Run one or more records of a chain; what it leaves runs later."""
+        reports = []
+        while works:
+            work = works.pop(0)
+            reports.append(work)
+            work.outcome = self._drawn(work)
+            if work.assignment.wanted:
+                self._alone(work, work.outcome)
+            if work.outcome is not None:
+                for other in works:
+                    self._no_longer_runs(other)
+                return reports
+            if self._random.random() < 0.3:
+                break
+        if works:
+            self._left.append(works)
+        return reports
+
+    def _run_batch(self, batch: list[Work]) -> None:
+        lines: dict[object, list[Work]] = {}
+        for work in batch:
+            work.outcome = self._drawn(work)
+            if work.assignment.wanted:
+                shard = self._shard(work)
+                lines.setdefault(work if shard is None else (work.assignment, shard), []).append(work)
+        for works in lines.values():
+            if len(works) == 1:
+                self._alone(works[0], works[0].outcome)
+                continue
+            line = Line(works)
+            self._lines |= dict.fromkeys(works, line)
+            for work in works:
+                if not isinstance(work.outcome, list | Returned):
+                    line.results[work] = work.outcome
+            self._advance(line)
+
+    def _drawn(self, work: Work) -> Outcome:
+        world = self._world
+        if not work.assignment.may_start and self._random.random() < 0.2:
+            return NOT_RUN
+        if world.faults and self._random.random() < world.settings.failure_share:
+            world.seen["failed"] += 1
+            return Failure(ValueError("simulated"), final=self._random.random() < 0.2)
+        if self._random.random() < world.settings.output_share:
+            outputs = [Output("out", key=work.key)] * self._random.randint(1, 3)
+            return Returned(outputs, outputs) if world.settings.results else outputs
+        if world.settings.results:
+            return Returned(None)
+        world.seen["stale"] += not work.assignment.wanted
+        return None
+
+    # --- what is true then ---
+
+    def _alone(self, work: Work, outcome: Outcome) -> None:
+        """Note what a record on its own came to."""
+        if isinstance(outcome, Failure):
+            self._failed(work, outcome)
+        else:
+            self._no_longer_runs(work)
+            if outcome is None:
+                del self._log(work).todo[work.offset]
+
+    def _advance(self, line: Line) -> None:
+        while line.works and line.works[0] in line.results:
+            work = line.works.pop(0)
+            outcome = line.results.pop(work)
+            self._alone(work, outcome)
+            if isinstance(outcome, Failure | NotRun):
+                for other in line.works:
+                    self._no_longer_runs(other)
+                line.works.clear()
+
+    def _failed(self, work: Work, failure: Failure) -> None:
+        self._no_longer_runs(work)
+        exhausted = failure.final or work.attempt >= self._world.pipeline.retries.max_attempts
+        if exhausted and isinstance(self._world.settings.on_exhausted, Skip):
+            del self._log(work).todo[work.offset]
+
+    def _no_longer_runs(self, work: Work) -> None:
+        if work.assignment.wanted:
+            del self._log(work).running[work.offset]
+
+    def _log(self, work: Work) -> Log:
+        return self._world.logs[work.assignment.partition]
+
+    def _shard(self, work: Work) -> object:
+        assert isinstance(work.message, PlainMessage)
+        return self._log(work).shard(work.message, self._world.settings.ordering)

@@ -1,0 +1,364 @@
+"""Batches and chains: what is handed over together, what comes of each record, and in which order it completes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane import DeadLetter, HandlerError, Output, Pipeline, Record, Retries, Skip
+from keylane.engine.assignment import Start
+from keylane.engine.core import Core
+from keylane.engine.events import Answer
+from keylane.engine.work import NOT_RUN, Failure
+from keylane.offsets import OffsetMap
+from keylane.records import PlainMessage
+from keylane.testing.fakes import FakeBroker, FakeEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.engine.core import Plan
+    from keylane.engine.work import Outcome, Unit, Work
+
+WAIT_S = 20.0
+FAILED = Failure(ValueError("bad"))
+OUT = [Output("out")]
+
+
+def handler(record: Any) -> None:
+    """Never called where a core is tested alone."""
+
+
+def works_of(unit: Unit) -> list[Work]:
+    if isinstance(unit, list):
+        return unit
+    return [unit] if unit.chain is None else list(unit.chain.works)
+
+
+class Batches:
+    """A core with batches, its time, and the batches that are with the workers."""
+
+    def __init__(self, concurrency: int = 10, partitions: int = 1, chain_s: float = 0.0, **options: Any) -> None:
+        kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+        options.setdefault("retries", Retries(max_attempts=3, delay_ms=100, jitter=0))
+        options.setdefault("on_exhausted", Skip())
+        self.pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
+        self.core = Core(self.pipeline, concurrency=concurrency, may_queue=False, random=lambda: 0.0, chain_s=chain_s)
+        self.now = 100.0
+        self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 1_000) for p in range(partitions)], self.now)
+        self.out: list[list[Work]] = []
+        self.produced: list[Any] = []
+
+    def poll(self, keys: str, first: int = 0, partition: int = 0) -> list[list[int]]:
+        messages = [PlainMessage("t", partition, first + i, key.encode()) for i, key in enumerate(keys)]
+        self.core.polled(("t", partition), 1, messages)
+        return self.plan()
+
+    def plan(self, wait: float = 0.0) -> list[list[int]]:
+        """The offsets of the batches that are handed over."""
+        self.now += wait
+        plan: Plan = self.core.plan(self.now)
+        made = [
+            unit if isinstance(unit, list) else list(unit.chain.works if unit.chain else [unit])
+            for unit in plan.dispatch
+        ]
+        self.out += made
+        self.produced += plan.produce
+        return [[work.offset for work in unit] for unit in made]
+
+    def end(self, *outcomes: Outcome) -> list[list[int]]:
+        """The oldest batch comes back."""
+        batch = self.out.pop(0)
+        assert len(batch) == len(outcomes)
+        for work, outcome in zip(batch, outcomes, strict=True):
+            work.outcome = outcome
+        self.core.batches_completed([batch], self.now)
+        return self.plan()
+
+    def report(self, *outcomes: Outcome) -> list[list[int]]:
+        """The first records of the oldest chain come back."""
+        reports = [self.out[0].pop(0) for _ in outcomes]
+        for work, outcome in zip(reports, outcomes, strict=True):
+            work.outcome = outcome
+        if not self.out[0] or outcomes[-1] is not None:
+            self.out.pop(0)
+        self.core.completed(reports, self.now)
+        return self.plan()
+
+    def answer(self, index: int = 0, error: BaseException | None = None) -> list[list[int]]:
+        self.core.delivered([Answer(self.produced.pop(index), 0, error)], self.now)
+        return self.plan()
+
+    @property
+    def base(self) -> int:
+        return self.core.partitions.open["t", 0].tracker.base
+
+    def counter(self, name: str) -> int:
+        return int(getattr(self.core.snapshot(self.now), name))
+
+
+# --- what a batch holds ---
+
+
+def test_a_batch_holds_many_keys_and_several_records_of_a_key_in_order() -> None:
+    assert Batches(batch_size=5).poll("aabcad") == [[0, 1, 4, 2, 3], [5]]
+
+
+def test_a_key_is_in_one_batch_at_a_time() -> None:
+    batches = Batches(batch_size=2)
+    assert batches.poll("aaaab") == [[0, 1], [4]]
+    assert batches.end(None, None) == [[2, 3]]
+    assert batches.base == 2
+
+
+def test_partition_batches_hold_its_records_in_order_and_unordered_ones_anything() -> None:
+    assert Batches(batch_size=3, ordering="partition").poll("abcd") == [[0, 1, 2]]
+    assert Batches(batch_size=3, ordering="unordered").poll("abcd") == [[0, 1, 2], [3]]
+
+
+def test_a_batch_may_span_partitions() -> None:
+    batches = Batches(batch_size=4, concurrency=1, partitions=2, batch_min_size=4, batch_linger_ms=1_000)
+    assert batches.poll("ab") == []
+    assert batches.poll("ab", partition=1) == [[0, 1, 0, 1]]
+
+
+def test_max_concurrency_counts_batches() -> None:
+    batches = Batches(batch_size=2, concurrency=2)
+    assert batches.poll("abcdef") == [[0, 1], [2, 3]]
+    assert batches.counter("in_flight") == 4
+    assert batches.end(None, None) == [[4, 5]]
+
+
+def test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers() -> None:
+    batches = Batches(batch_size=4, batch_min_size=3, batch_linger_ms=200)
+    assert batches.poll("ab") == []
+    assert batches.core.next_check() == batches.now + 0.2
+    assert batches.plan(0.1) == []
+    assert batches.poll("c", first=2) == [[0, 1, 2]]
+    assert batches.poll("d", first=3) == []
+    assert batches.plan(0.19) == []
+    assert batches.plan(0.01) == [[3]]
+
+
+def test_what_waits_behind_a_key_counts_for_the_least_size() -> None:
+    batches = Batches(batch_size=4, batch_min_size=3, batch_linger_ms=200, ordering="partition")
+    assert batches.poll("ab") == []
+    assert batches.poll("c", first=2) == [[0, 1, 2]]
+
+
+# --- what comes of each record ---
+
+
+def test_a_failed_record_fails_alone_and_what_follows_of_its_key_runs_again_after_it() -> None:
+    batches = Batches(batch_size=10)
+    assert batches.poll("aaabb") == [[0, 1, 2, 3, 4]]
+    assert batches.end(None, FAILED, None, None, None) == []
+    assert batches.base == 1
+    assert batches.counter("processed") == 3, "0, 3 and 4; 2 waits for 1"
+    assert batches.plan(0.1) == [[1]], "tried again alone"
+    assert batches.end(None) == [[2]]
+    batches.end(None)
+    assert batches.base == 5
+    assert batches.counter("failed") == 1
+
+
+def test_a_record_that_is_skipped_lets_its_key_go_on() -> None:
+    batches = Batches(batch_size=10)
+    batches.poll("aaa")
+    assert batches.end(Failure(ValueError(), final=True), None, None) == [[1, 2]]
+    assert batches.counter("skipped") == 1
+
+
+def test_a_batch_that_fails_costs_each_key_one_attempt_of_its_first_record() -> None:
+    batches = Batches(batch_size=10)
+    batches.poll("aab")
+    batches.end(FAILED, FAILED, FAILED)
+    assert batches.counter("failed") == 2
+    assert sorted(batches.plan(0.1)) == [[0], [2]], "alone: a bad record cannot take the others along again"
+
+
+def test_records_of_a_key_complete_in_order_of_their_outputs() -> None:
+    batches = Batches(batch_size=10)
+    batches.poll("aaa")
+    batches.end(OUT, None, OUT)
+    assert batches.base == 0, "1 is done, and waits for 0"
+    batches.answer(1)
+    assert batches.base == 0
+    batches.answer(0)
+    assert batches.base == 3
+    assert batches.counter("in_flight") == 0
+
+
+def test_an_output_that_fails_takes_what_follows_of_its_key_along() -> None:
+    batches = Batches(batch_size=10)
+    batches.poll("aaa")
+    batches.end(OUT, OUT, None)
+    batches.answer(0, OSError("refused"))
+    assert batches.plan(0.1) == [[0]]
+    assert batches.end(None) == [[1, 2]], "both run again"
+    batches.answer(0)  # of the first time: it changes nothing
+    assert batches.base == 1
+    batches.end(None, None)
+    assert batches.base == 3
+
+
+def test_outputs_after_a_failed_record_of_the_key_are_not_sent() -> None:
+    batches = Batches(batch_size=10)
+    batches.poll("aab")
+    batches.end(FAILED, OUT, OUT)
+    assert [one.work.offset for one in batches.produced] == [2]
+
+
+def test_a_dead_letter_holds_its_key() -> None:
+    batches = Batches(batch_size=10, on_exhausted=DeadLetter("dead"), retries=Retries(max_attempts=1))
+    batches.poll("aa")
+    assert batches.end(FAILED, None) == []
+    assert batches.answer() == [[1]]
+
+
+def test_what_was_withdrawn_waits_in_order() -> None:
+    batches = Batches(batch_size=4, partitions=2, concurrency=1, ordering="partition")
+    batches.poll("ab")
+    batches.poll("cd", partition=1)
+    batches.end(None, None)
+    [batch] = batches.out
+    batches.core.revoking([("t", 1)], "token", batches.now)
+    batches.core.withdrawn([batch], batches.now)
+    assert [one.token for one in batches.core.plan(batches.now).revoked] == ["token"]
+
+
+# --- chains ---
+
+
+def fast(**options: Any) -> Batches:
+    """A core that believes its handlers to be quick."""
+    chains = Batches(chain_s=1.0, **options)
+    chains.poll("xyz")
+    chains.report(None)
+    chains.now += 0.02
+    chains.report(None)
+    chains.report(None)
+    return chains
+
+
+def test_quick_records_of_a_key_are_handed_over_together() -> None:
+    chains = fast()
+    assert chains.poll("aabab", first=3) == [[3, 4, 6], [5, 7]]
+    assert chains.report(None) == []
+    assert chains.base == 4
+    chains.report(None, None)
+    assert chains.base == 5
+    assert chains.counter("in_flight") == 2
+
+
+def test_a_chain_ends_at_a_failure_and_the_rest_waits_behind_it() -> None:
+    chains = fast()
+    chains.poll("aaaa", first=3)
+    assert chains.report(None, FAILED) == []
+    assert chains.counter("in_flight") == 0
+    assert chains.poll("a", first=7) == []
+    assert chains.plan(0.1) == [[4, 5, 6, 7]]
+
+
+def test_a_handler_with_outputs_gets_one_record_of_a_key_at_a_time() -> None:
+    chains = fast()
+    assert chains.poll("aaa", first=3) == [[3, 4, 5]]
+    assert chains.report(OUT) == [], "4 waits for the output of 3"
+    assert chains.answer() == [[4]]
+
+
+def test_what_a_chain_did_not_run_goes_back() -> None:
+    chains = fast()
+    chains.poll("aaa", first=3)
+    assert chains.report(NOT_RUN) == [[3, 4, 5]]
+
+
+# --- threads and asyncio ---
+
+
+def run(handler: Callable[..., Any], values: list[bytes], **options: Any) -> FakeEngine:
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    log = FakeBroker([("t", 0)])
+    log.append(("t", 0), [(b"k%d" % (index % 3), value) for index, value in enumerate(values)])
+    options |= {"retries": Retries(max_attempts=2, delay_ms=1), "batch_size": 8, "offset_reset": "earliest"}
+    pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
+    with FakeEngine(pipeline, log, ending_offsets={("t", 0): len(values)}) as engine:
+        assert engine.loop.ended.wait(WAIT_S)
+    return engine
+
+
+def as_async(function: Callable[[list[Record]], Any]) -> Callable[..., Any]:
+    async def handler(records: list[Record]) -> Any:
+        await asyncio.sleep(0)
+        return function(records)
+
+    return handler
+
+
+KINDS = pytest.mark.parametrize("kind", [lambda function: function, as_async], ids=["threads", "asyncio"])
+
+
+@KINDS
+@pytest.mark.parametrize("ordering", ["key", "partition", "unordered"])
+def test_every_record_of_every_batch_runs_once_in_order(kind: Any, ordering: str) -> None:
+    seen: list[int] = []
+    sizes: set[int] = set()
+    lock = threading.Lock()
+
+    def handler(records: list[Record]) -> None:
+        with lock:
+            seen.extend(record.offset for record in records)
+            sizes.add(len(records))
+
+    engine = run(kind(handler), [b"v"] * 500, ordering=ordering)
+    assert engine.loop.failure is None
+    assert sorted(seen) == list(range(500))
+    assert max(sizes) <= 8
+    if ordering != "unordered":
+        shards = [seen] if ordering == "partition" else [[o for o in seen if o % 3 == k] for k in range(3)]
+        assert all(shard == sorted(shard) for shard in shards)
+
+
+@KINDS
+def test_each_record_of_a_batch_has_its_own_outcome(kind: Any) -> None:
+    def handler(records: list[Record]) -> list[Any]:
+        def one(record: Record) -> Any:
+            return ValueError("bad") if record.value == b"bad" else Output("out", value=record.value)
+
+        return [one(record) for record in records]
+
+    values = [b"bad" if index % 10 == 3 else b"%d" % index for index in range(100)]
+    engine = run(kind(handler), values, on_exhausted=DeadLetter("dead"))
+    out = {one.value for one in engine.producer.sent if one.topic == "out"}
+    dead = [one.value for one in engine.producer.sent if one.topic == "dead"]
+    assert out == {b"%d" % index for index in range(100) if index % 10 != 3}
+    assert dead == [b"bad"] * 10
+
+
+@KINDS
+def test_a_bad_record_that_fails_its_batch_does_not_exhaust_the_others(kind: Any) -> None:
+    def handler(records: list[Record]) -> None:
+        if any(record.value == b"bad" for record in records):
+            raise ValueError("bad")
+
+    engine = run(kind(handler), [b"good", b"bad", b"good"] * 20, ordering="unordered", on_exhausted=Skip())
+    snapshot = engine.loop.snapshot()
+    assert (snapshot.skipped, snapshot.processed) == (20, 40)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ([None], "1 results for 2 records"),
+        ("done", "returned str 'done'"),
+        ({}, "returned dict {}"),
+    ],
+)
+def test_a_wrong_result_of_a_batch_says_what_it_was(kind: Any, result: Any, text: str) -> None:
+    engine = run(kind(lambda _: result), [b"v"] * 2, ordering="partition", batch_min_size=2, batch_linger_ms=10_000)
+    assert isinstance(engine.loop.failure, HandlerError)
+    assert text in str(engine.loop.failure)
