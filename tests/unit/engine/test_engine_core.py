@@ -863,4 +863,5 @@ def test_while_it_stops_retention_moves_nothing() -> None:
     world.core.stop(world.now)
     world.poll(message(1), message(2))
     world.core.log_start_moved(("t", 0), 1, 10)
-    assert committed(world.finish(0)) == {0: 1}
+    world.finish(0)
+    assert committed(world.plan(wait=0.2)) == {0: 1}
