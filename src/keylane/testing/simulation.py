@@ -410,7 +410,7 @@ VARIETY = (
     Settings(ordering="partition"),
     Settings(ordering="unordered", keys=2),
     Settings(keys=2, concurrency=20, on_exhausted=DeadLetter("dead")),
-    Settings(keys=5, on_exhausted=Halt(), failure_share=0.02),
+    Settings(keys=5, on_exhausted=Halt(), failure_share=0.04),
     Settings(ordering="unordered", metadata_cap=16, concurrency=30, max_buffered_records=400, failure_share=0.3),
     Settings(metadata_cap=400, broker_metadata_cap=16, keys=50, concurrency=30, max_buffered_records=300),
     Settings(partitions=1, keys=3, gap_share=0.4),
