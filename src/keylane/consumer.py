@@ -20,6 +20,7 @@ from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
 from keylane.errors import InternalError, KeylaneError, UsageError
 from keylane.kafka.consumer import KafkaConsumer
+from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
         return
     try:
         for (topic, partition), offset in ending.items():
-            if topic not in pipeline.topics:
+            if topic not in matching(pipeline.topics, [topic]):
                 raise UsageError(
                     f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.topics!r}"
                 )

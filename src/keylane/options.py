@@ -92,6 +92,25 @@ class Halt:
 OnExhausted = DeadLetter | Skip | Halt
 
 
+class RebalanceListener:
+    """Is told which partitions come and go; override what is of interest.
+
+    Called on the thread of the group's client: while a method runs, no other rebalance is handled, and the client does
+    not poll (`max.poll.interval.ms`). What it raises ends the consumer with a `HandlerError`; the rebalance itself is
+    carried out all the same.
+    """
+
+    def on_assigned(self, partitions: list[tuple[str, int]]) -> None:
+        """These partitions are ours; called before any record of them runs."""
+
+    def on_revoked(self, partitions: list[tuple[str, int]]) -> None:
+        """The group takes these back, or the consumer closes; called after their last commit, before they are given
+        to others."""
+
+    def on_lost(self, partitions: list[tuple[str, int]]) -> None:
+        """The group went on without us: others may have these already. Nothing of them can be committed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """What to consume, what to do with each record, and within which bounds.
@@ -102,6 +121,7 @@ class Pipeline:
     kafka: Mapping[str, Any]
     """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required."""
     topics: Sequence[str]
+    """Names; or a regular expression that begins with ^, alone or among them. What matches later is read as well."""
     handler: Callable[..., Any]
     """One or two positional arguments (record, context). A coroutine function runs on asyncio, another one in threads.
     Returns None, an `Output`, or a list of them."""
@@ -135,11 +155,16 @@ class Pipeline:
     revoke_timeout_ms: int = 10_000
     """How long a revoked partition waits for its records in handlers before it is given up."""
     offset_metadata_max_bytes: int = DEFAULT_METADATA_CAP
+    rebalance_listener: RebalanceListener | None = None
 
     def __post_init__(self) -> None:
         self._check_kafka()
+        if isinstance(self.topics, str) and self.topics.startswith("^"):
+            object.__setattr__(self, "topics", [self.topics])
         if isinstance(self.topics, str) or not self.topics or not all(isinstance(t, str) and t for t in self.topics):
-            raise UsageError(f"topics={self.topics!r}: give a list of topic names")
+            raise UsageError(
+                f"topics={self.topics!r}: give a list of topic names, or a regular expression that begins with ^"
+            )
         if not callable(self.handler):
             raise UsageError(f"handler={self.handler!r}: give a function of (record) or (record, context)")
         _check_arity(self.handler)
@@ -168,6 +193,11 @@ class Pipeline:
         self._check_batches()
         if not isinstance(self.retries, Retries):
             raise UsageError(f"retries={self.retries!r}: give keylane.Retries(...)")
+        if not isinstance(self.rebalance_listener, RebalanceListener | None):
+            raise UsageError(
+                f"rebalance_listener={self.rebalance_listener!r}: give an object of a class derived from "
+                "keylane.RebalanceListener"
+            )
         if not isinstance(self.on_exhausted, DeadLetter | Skip | Halt):
             raise UsageError(
                 f"on_exhausted={self.on_exhausted!r}: give keylane.DeadLetter(topic), keylane.Skip() or keylane.Halt()"

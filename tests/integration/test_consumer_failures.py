@@ -162,7 +162,7 @@ def test_an_output_that_cannot_be_produced_is_a_failed_attempt(stage: Stage) -> 
 
 
 def test_an_unreachable_broker_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keylane.kafka.consumer.FIRST_ANSWER_S", 1.0)
+    monkeypatch.setattr("keylane.kafka.logs.FIRST_ANSWER_S", 1.0)
     kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     before = set(threading.enumerate())
     with (
@@ -176,11 +176,6 @@ def test_an_unreachable_broker_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
 def test_a_topic_that_does_not_exist_is_named(stage: Stage) -> None:
     with pytest.raises(kl.UsageError, match=f"topic '{stage.topic}' does not exist at {stage.servers}.*: create it"):
         stage.run(Runs())
-
-
-def test_a_regular_expression_is_refused_by_name(stage: Stage) -> None:
-    with pytest.raises(kl.UsageError, match=r"'\^in-\.\*': this release takes topic names"):
-        stage.run(Runs(), topics=["^in-.*"])
 
 
 def test_settings_that_librdkafka_refuses_are_told(stage: Stage) -> None:

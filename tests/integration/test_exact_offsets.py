@@ -110,10 +110,15 @@ def test_a_commit_writes_the_metadata_and_nothing_else(
     consumer.poll(0)
     assert not answers, "the answer was returned, and goes nowhere else"
 
-    exact.commit(consumer, one("bgABAAIAAQAC"))
-    while not answers:
-        consumer.poll(ANSWER_S)
-    assert answers == [None]
+    commits = exact.CommitQueue(consumer)
+    assert commits.answer() is None
+    commits.send(one("bgABAAIAAQAC"))
+    answer = commits.answer(ANSWER_S)
+    commits.close()
+    assert answer is not None
+    assert (answer[0], [found.error for found in answer[1]]) == (None, [None])
+    consumer.poll(0)
+    assert not answers, "the answer was given where it was asked for, and goes nowhere else"
     assert raw.metadata(group) == b"bgABAAIAAQAC"
 
 

@@ -50,7 +50,13 @@ def assemble(
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),
     )
-    intake = Intake(consumer, inbox.put, revoke_timeout_s=pipeline.revoke_timeout_ms / 1000, name=name)
+    intake = Intake(
+        consumer,
+        inbox.put,
+        revoke_timeout_s=pipeline.revoke_timeout_ms / 1000,
+        name=name,
+        listener=pipeline.rebalance_listener,
+    )
 
     def report(answers: Answers) -> None:
         inbox.put(Delivered(answers))

@@ -74,10 +74,15 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class Revoking:
-    """The intake thread waits for `answer`: the last commit of these partitions."""
+    """Whoever gives these partitions back waits for `answer`: their last commit."""
 
     names: list[TopicPartition]
     answer: SimpleQueue[list[CommitEntry]] = field(default_factory=SimpleQueue)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether their records are through, or have had their time."""
+        return not self.answer.empty()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""The intake thread: the only one that touches the Kafka client (docs/adr/0003).
+"""The intake thread: polls, and does what the loop has asked for (docs/adr/0003).
 
-The idea: between polls it does what the loop has asked for (commit, pause, …); inside a poll the client calls back for
-rebalances, and a revoke waits there for the loop's last commit. It polls only as many records as the loop has allowed.
+The idea: between polls it carries out the loop's requests (commit, pause, …). It polls only as many records as the loop
+has allowed. Rebalances come from the consumer, on a thread of its own or inside a poll: they are passed on to the loop,
+and what is revoked is committed there and then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from keylane.engine.events import (
     PolledRecords,
     Revoking,
 )
-from keylane.errors import InternalError, PeerError
+from keylane.errors import HandlerError, InternalError, PeerError
+from keylane.options import RebalanceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,6 +43,9 @@ POLL_S = 0.05
 STANDSTILL_S = 0.05
 """How often a standing poll looks whether it may go on, beside being told."""
 
+ANSWER_S = 0.005
+"""The same while a commit is on its way: its answer is looked for between requests."""
+
 MAX_POLL = 10_000
 """Records in one poll: large, because each poll waits for the interpreter's lock; bounded, to keep batches prompt."""
 
@@ -54,14 +59,21 @@ ANSWER_MARGIN_S = 5.0
 class Intake:
     """Owns the consumer from `start` until it reports `IntakeClosed`.
 
-    Thread safety: `allow`, `ask`, `commit`, `pause`, `resume` and `close` are the loop's; the rest is the intake
-    thread's.
+    Thread safety: `allow`, `ask_committed`, `commit`, `pause`, `resume` and `close` are the loop's; rebalances
+    (`on_…`) come on the consumer's thread; the rest is the intake thread's.
     """
 
     def __init__(
-        self, consumer: ConsumerPort, report: Callable[[object], None], *, revoke_timeout_s: float, name: str
+        self,
+        consumer: ConsumerPort,
+        report: Callable[[object], None],
+        *,
+        revoke_timeout_s: float,
+        name: str,
+        listener: RebalanceListener | None = None,
     ) -> None:
         self._consumer = consumer
+        self._listener = listener or RebalanceListener()
         self._report = report
         self._answer_within_s = revoke_timeout_s + ANSWER_MARGIN_S
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
@@ -70,6 +82,8 @@ class Intake:
         self._standing = False
         self._closing = False
         self._on_its_way: list[CommitEntry] | None = None
+        self._sending = threading.Lock()
+        """Held from the look at what is still wanted until a commit of that is sent."""
         self._log_ends_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"{name}-intake", daemon=True)
 
@@ -126,17 +140,18 @@ class Intake:
         self._standing = self._polled >= self._allowed
         try:
             while not self._closing:
-                do, argument = self._requests.get(self._standing, STANDSTILL_S)
+                wait_s = STANDSTILL_S if self._on_its_way is None else ANSWER_S
+                do, argument = self._requests.get(self._standing, wait_s)
                 do(argument)
         except Empty:
             self._standing = False
 
     def _poll(self) -> None:
-        room = self._allowed - self._polled
-        if room <= 0 or self._closing:
+        if self._closing:
             return
+        room = max(0, min(self._allowed - self._polled, MAX_POLL))
         try:
-            polled = self._consumer.poll(min(room, MAX_POLL), POLL_S)
+            polled = self._consumer.poll(room, POLL_S if room else 0)
         except PeerError as error:  # go on polling: the last commit's answer comes there
             self._report(ConsumerFailed(error))
             return
@@ -150,14 +165,15 @@ class Intake:
 
     def _commit(self, entries: list[CommitEntry]) -> None:
         assert self._on_its_way is None, "two commits at once"
-        # A revoke inside the last poll may have overtaken this request. What it committed is newer; sending the older
-        # offsets after it would take the group back, under the new owner's feet.
-        current = [entry for entry in entries if entry.assignment.wanted]
+        # A revoke may have overtaken this request. What it committed is newer; sending the older offsets after it
+        # would take the group back, under the new owner's feet.
+        with self._sending:
+            current = [entry for entry in entries if entry.assignment.wanted]
+            if current:
+                self._on_its_way = entries
+                self._consumer.commit(current)
         if not current:
             self._report(CommitAnswered(entries, {}))
-            return
-        self._on_its_way = entries
-        self._consumer.commit(current)
 
     def _ask_committed(self, names: Iterable[TopicPartition]) -> None:
         self._report(GroupCommitted(self._consumer.group_committed(names)))
@@ -165,22 +181,30 @@ class Intake:
     def _close(self, _: None) -> None:
         self._closing = True
 
-    # --- called by the consumer, inside poll and close ---
+    # --- called by the consumer ---
 
     def on_assigned(self, starts: list[Start]) -> None:
+        self._tell(self._listener.on_assigned, [(one.topic, one.partition) for one in starts])
         self._report(Assigned(starts))
 
-    def on_revoked(self, names: list[TopicPartition]) -> None:
+    def on_revoking(self, names: list[TopicPartition]) -> Revoking:
         request = Revoking(names)
         self._report(request)
+        return request
+
+    def on_revoked(self, revoking: Revoking) -> None:
         try:
-            entries = request.answer.get(timeout=self._answer_within_s)
+            entries = revoking.answer.get(timeout=self._answer_within_s)
         except Empty:
-            text = f"the loop did not say within {self._answer_within_s:.0f} s what to commit of the revoked {names}"
+            text = f"the loop did not say within {self._answer_within_s:.0f} s what to commit of {revoking.names}"
             raise InternalError(text) from None
-        if not entries:
-            return
-        # A commit that is on its way was sent before, on the same connection; the broker applies this one after it.
+        if entries:
+            self._commit_revoked(entries)
+        self._tell(self._listener.on_revoked, revoking.names)
+
+    def _commit_revoked(self, entries: list[CommitEntry]) -> None:
+        with self._sending:  # a commit that was begun before is sent before, and the broker applies this one after it
+            pass
         problems = self._consumer.commit_now(entries)
         again = [entry for entry in entries if (found := problems.get(entry.name)) and found.metadata_too_large]
         self._report(CommitAnswered(entries, problems))
@@ -190,6 +214,17 @@ class Intake:
 
     def on_lost(self, names: list[TopicPartition]) -> None:
         self._report(Lost(names))
+        self._tell(self._listener.on_lost, names)
+
+    def _tell(self, method: Callable[[list[TopicPartition]], None], names: list[TopicPartition]) -> None:
+        """Call the user's listener; what it raises ends the consumer, but not the rebalance."""
+        try:
+            method(list(names))
+        except Exception as error:  # reported: the consumer stops with it
+            text = f"rebalance_listener.{method.__name__}({names}) raised {type(error).__name__}: {error}"
+            made = HandlerError(text)
+            made.__cause__ = error
+            self._report(ConsumerFailed(made))
 
     def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
         entries, self._on_its_way = self._on_its_way, None

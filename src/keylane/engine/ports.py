@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.deliveries import Delivery
+    from keylane.engine.events import Revoking
     from keylane.engine.work import Unit
     from keylane.records import Message
 
@@ -45,26 +46,29 @@ class Polled:
 
 
 class ConsumerListener(Protocol):
-    """Who is told of rebalances and commit answers. Called by the consumer, inside `poll` and `close`."""
+    """Who is told of rebalances and commit answers. For rebalances the consumer may call it on a thread of its own."""
 
     def on_assigned(self, starts: list[Start]) -> None: ...
 
-    def on_revoked(self, names: list[TopicPartition]) -> None:
+    def on_revoking(self, names: list[TopicPartition]) -> Revoking:
+        """Nothing more of these partitions may start; `on_revoked` follows, or `on_lost`."""
+
+    def on_revoked(self, revoking: Revoking) -> None:
         """Returns once the partitions are committed and forgotten."""
 
     def on_lost(self, names: list[TopicPartition]) -> None: ...
 
     def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
-        """The answer to the last `commit`."""
+        """The answer to the last `commit`. Called inside `commit` and `poll`."""
 
 
 class ConsumerPort(Protocol):
-    """A member of a consumer group. All calls come from one thread, the intake's."""
+    """A member of a consumer group. All calls come from one thread, the intake's, but for `commit_now`."""
 
     def subscribe(self, listener: ConsumerListener) -> None: ...
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
-        """At most `max_records` records; None when there was nothing within `timeout_s`. Serves the group."""
+        """At most `max_records` records (0: none); None when there was nothing within `timeout_s`. Serves commits."""
 
     def pause(self, names: Iterable[TopicPartition]) -> None: ...
     def resume(self, names: Iterable[TopicPartition]) -> None: ...
@@ -73,7 +77,7 @@ class ConsumerPort(Protocol):
         """Start a commit; `on_committed` has its answer. One at a time."""
 
     def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
-        """Commit, and wait for the answer."""
+        """Commit, and wait for the answer. Called by the listener, on the consumer's thread."""
 
     def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What the group has committed; empty when no answer came in time."""

@@ -17,7 +17,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 from confluent_kafka import __version__ as client_version
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NAME_BYTES = 64
 """How much of a client's name is compared."""
-_NO_TIMEOUT = -1
+_NO_TIMEOUT_S = -0.001
 
 _OnCommit = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _on_commit = _OnCommit(lambda *_: None)
@@ -74,6 +74,10 @@ class GroupOffset:
     error: KafkaError | None
 
 
+Answer: TypeAlias = "tuple[KafkaError | None, list[GroupOffset]]"
+"""What became of a commit: an error of the whole, and each partition with or without one of its own."""
+
+
 def committed(client: Consumer, names: Iterable[tuple[str, int]], timeout_s: float) -> list[GroupOffset]:
     """What the client's group has committed. Raises `KafkaException` when the whole question failed."""
     with _partitions(names) as partitions:
@@ -81,30 +85,50 @@ def committed(client: Consumer, names: Iterable[tuple[str, int]], timeout_s: flo
         return _read(partitions)
 
 
-def commit(client: Consumer, offsets: Sequence[Offset]) -> None:
-    """Commit as the group's member; the answer comes to the client's `on_commit`. Raises `KafkaException`."""
-    with _offsets(offsets) as partitions:
-        _raise(_library.rd_kafka_commit(_handle(client), partitions, 1))
+class CommitQueue:
+    """Commits as the group's member, one after the other, whose answers wait here until they are asked for.
+
+    Thread safety: one thread. Close it before its client.
+    """
+
+    def __init__(self, client: Consumer) -> None:
+        self._handle = _handle(client)
+        self._queue = _library.rd_kafka_queue_new(self._handle)
+
+    def send(self, offsets: Sequence[Offset]) -> None:
+        """Start a commit. Raises `KafkaException`."""
+        with _offsets(offsets) as partitions:
+            _raise(_library.rd_kafka_commit_queue(self._handle, partitions, self._queue, _on_commit, None))
+
+    def answer(self, timeout_s: float = 0) -> Answer | None:
+        """The answer to a commit, if it is there within `timeout_s` (below 0: however long that takes)."""
+        event = _library.rd_kafka_queue_poll(self._queue, int(timeout_s * 1000))
+        if not event:
+            return None
+        try:
+            answered = _library.rd_kafka_event_topic_partition_list(event)
+            code = _library.rd_kafka_event_error(event)
+            return KafkaError(code) if code else None, _read(answered) if answered else []
+        finally:
+            _library.rd_kafka_event_destroy(event)
+
+    def close(self) -> None:
+        _library.rd_kafka_queue_destroy(self._queue)
 
 
 def commit_now(client: Consumer, offsets: Sequence[Offset]) -> list[GroupOffset]:
     """Commit and wait for the answer, which may name errors of single partitions. Raises `KafkaException`."""
-    handle = _handle(client)
-    queue = _library.rd_kafka_queue_new(handle)
+    queue = CommitQueue(client)
     try:
-        with _offsets(offsets) as partitions:
-            _raise(_library.rd_kafka_commit_queue(handle, partitions, queue, _on_commit, None))
-        event = _library.rd_kafka_queue_poll(queue, _NO_TIMEOUT)
-        try:
-            answered = _library.rd_kafka_event_topic_partition_list(event)
-            found = _read(answered) if answered else []
-            if not any(one.error for one in found):  # else the error of the whole is that of a partition
-                _raise(_library.rd_kafka_event_error(event))
-            return found
-        finally:
-            _library.rd_kafka_event_destroy(event)
+        queue.send(offsets)
+        answer = queue.answer(_NO_TIMEOUT_S)
+        assert answer is not None
+        error, found = answer
+        if error is not None and not any(one.error for one in found):  # else the error of the whole is a partition's
+            raise KafkaException(error)
+        return found
     finally:
-        _library.rd_kafka_queue_destroy(queue)
+        queue.close()
 
 
 def check(client: Consumer, client_id: str) -> None:
@@ -147,7 +171,6 @@ def _declared() -> ctypes.CDLL:
         ),
         "rd_kafka_topic_partition_list_destroy": (None, [list_pointer]),
         "rd_kafka_committed": (ctypes.c_int, [pointer, list_pointer, ctypes.c_int]),
-        "rd_kafka_commit": (ctypes.c_int, [pointer, list_pointer, ctypes.c_int]),
         "rd_kafka_commit_queue": (ctypes.c_int, [pointer, list_pointer, pointer, _OnCommit, pointer]),
         "rd_kafka_queue_new": (pointer, [pointer]),
         "rd_kafka_queue_poll": (pointer, [pointer, ctypes.c_int]),

@@ -130,12 +130,15 @@ class ClientLog:
 class Faults:
     """Decides what an error that the client reports means: it is logged once, or remembered as the consumer's end.
 
-    Thread safety: the intake thread's; callbacks run on it too.
+    Thread safety: `report` and the attributes are for both of a consumer's threads; raising is the intake thread's.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._repeats = Repeats(clock)
         self.failure: BaseException | None = None
+        """What to stop for; the clients can still commit and leave."""
+        self.broken: BaseException | None = None
+        """What ended the group's thread: nothing can be committed any more."""
         self.last: str | None = None
         """The last error's description, for messages about a broker that does not answer."""
 
@@ -150,6 +153,13 @@ class Faults:
 
     def raise_failure(self) -> None:
         """Raise what there is to stop for, once: the client is still served until it is closed."""
+        self.raise_broken()
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
+
+    def raise_broken(self) -> None:
+        """Raise what ended the group's thread, once."""
+        broken, self.broken = self.broken, None
+        if broken is not None:
+            raise broken

@@ -71,6 +71,24 @@ PRODUCER_ONLY = frozenset(
 )
 """librdkafka's CONFIGURATION.md, column P."""
 
+MEMBERS_ONLY = frozenset(
+    {
+        "coordinator.query.interval.ms",
+        "group.instance.id",
+        "group.protocol",
+        "group.protocol.type",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+    }
+)
+"""What only the client that is the group's member needs."""
+
+STATISTICS = frozenset({"statistics.interval.ms", "stats_cb"})
+"""A user's statistics are those of the client that reads."""
+
 CONSUMER_DEFAULTS: dict[str, Any] = {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
     # consumer stand still for most of each second (measured: 280,000 records/s with it, 1,400,000 with 20 ms).
@@ -97,9 +115,19 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
 
 
 def consumer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
-    """Settings for the consumer client."""
+    """Settings for both of a consumer's clients."""
     ours = {key: value for key, value in kafka.items() if key not in PRODUCER_ONLY}
     return CONSUMER_DEFAULTS | ours | _identity(client_id) | CONSUMER_FORCED | {"logger": ClientLog()}
+
+
+def member_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the consumer's settings, those of the client that is the group's member and reads nothing."""
+    return {key: value for key, value in consumer.items() if key not in STATISTICS}
+
+
+def fetcher_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the consumer's settings, those of the client that reads and takes no part in the group."""
+    return {key: value for key, value in consumer.items() if key not in MEMBERS_ONLY}
 
 
 def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:

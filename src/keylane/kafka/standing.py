@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keylane.errors import MetadataError, PeerError
+from keylane.kafka.logs import matching
 from keylane.offsets import decode
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Sta
     """The group in all partitions of the topics. Raises `PeerError` for a topic that does not exist."""
     counts = admin.topics()
     partitions = []
-    for topic in topics:
+    for topic in matching(topics, list(counts)):
         if topic not in counts:
             raise PeerError(f"the topic {topic!r} does not exist: create it first")
         partitions += [(topic, partition) for partition in range(counts[topic])]

@@ -187,7 +187,7 @@ class FakeConsumer:
     def _revoke(self, names: list[TopicPartition]) -> None:
         ours = [name for name in names if name in self.positions]
         if ours:
-            self._told.on_revoked(ours)
+            self._told.on_revoked(self._told.on_revoking(ours))
         self._let_go(ours)
 
     def _lose(self, names: list[TopicPartition]) -> None:

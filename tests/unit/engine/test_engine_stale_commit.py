@@ -44,7 +44,7 @@ class RevokesInItsFirstPoll:
         assert self.listener is not None
         self.polls += 1
         if self.polls == 1:
-            self.listener.on_revoked([T0])
+            self.listener.on_revoked(self.listener.on_revoking([T0]))
         return None
 
     def commit(self, offsets: Sequence[Offset]) -> None:

@@ -1,0 +1,137 @@
+"""`Logs`: what a consumer asks brokers about topics and logs, with patience for a broker that restarts.
+
+The idea: at the start nobody's answer is an error within seconds; later the same question is asked again until the
+answer comes, or cannot come, or took so long that something is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka.faults import PASSING, describe, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from confluent_kafka import KafkaError
+
+    from keylane.kafka.faults import Faults
+
+FIRST_ANSWER_S = 10.0
+"""How long the first question to a broker waits: longer means that there is none."""
+
+ANSWER_S = 5.0
+"""How long one question to a broker waits before it is asked again."""
+
+ASK_AGAIN_S = 0.2
+"""Pause between two questions, while a broker restarts."""
+
+RESOLVE_S = 60.0
+"""How long an assignment may take to learn its start: a broker's restart, and well below max.poll.interval.ms."""
+
+
+class Patience:
+    """Decides whether a question is asked again. Thread safety: any thread; `close` ends what waits."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._closing = threading.Event()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def give_up_at(self) -> float:
+        """The end of a new question's patience."""
+        return monotonic() + RESOLVE_S
+
+    def ask_again(self, error: KafkaError, give_up_at: float, what: str) -> None:
+        """Wait a moment before the same question; raises when it cannot help, or took too long already."""
+        text = f"{what} cannot be read: {describe(error)}"
+        if error.code() not in PASSING and not error.retriable():
+            raise PeerError(text)
+        self.wait(give_up_at, text)
+
+    def wait(self, give_up_at: float, text: str) -> None:
+        """Wait a moment; raises `BrokerUnavailableError` with `text` when the time is up or the consumer closes."""
+        if self._closing.is_set():
+            raise BrokerUnavailableError(f"{text}; closed while waiting for the broker at {self.servers!r}")
+        if monotonic() >= give_up_at:
+            raise BrokerUnavailableError(
+                f"{text}; gave up after {RESOLVE_S:.0f} s; check the broker at {self.servers!r}"
+            )
+        self._closing.wait(ASK_AGAIN_S)
+
+
+class Logs:
+    """Topics, partitions and where their logs start and end.
+
+    Thread safety: the thread that polls the client. A watermark that is asked for while another thread polls the same
+    client may never come (librdkafka 2.16).
+    """
+
+    def __init__(self, client: Consumer, patience: Patience, faults: Faults) -> None:
+        self._client = client
+        self._patience = patience
+        self._faults = faults
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Where the log starts and ends; raises `PeerError` when that cannot be learned."""
+        give_up_at = self._patience.give_up_at()
+        while True:
+            try:
+                low, high = self._client.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+            except KafkaException as raised:
+                self._patience.ask_again(error_of(raised), give_up_at, f"the log of {topic}-{partition}")
+                continue
+            assert low != OFFSET_INVALID, (topic, partition, low, high)
+            return low, high
+
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        """All partitions of these topics; an entry that begins with `^` stands for the topics that it matches."""
+        known = self.metadata()
+        return [(topic, number) for topic in matching(topics, list(known)) for number in known[topic].partitions]
+
+    def metadata(self) -> dict[str, Any]:
+        """All topics. Raises `BrokerUnavailableError` when no broker answers in time."""
+        try:
+            topics: dict[str, Any] = self._client.list_topics(timeout=FIRST_ANSWER_S).topics
+        except KafkaException as raised:
+            self._client.poll(0)  # serves the error callback, which knows more
+            self._faults.raise_failure()
+            reason = self._faults.last or describe(error_of(raised))
+            raise BrokerUnavailableError(
+                f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s ({reason}): "
+                "check bootstrap.servers, and that the broker runs"
+            ) from None
+        return topics
+
+    def check(self, topics: Iterable[str], partitions: Iterable[tuple[str, int]], option: str) -> None:
+        """Raises `UsageError` for what is not there: a topic named, or one of `partitions`, which come of `option`."""
+        known = self.metadata()
+        for topic in topics:
+            if topic.startswith("^"):
+                continue  # topics that match may be made later
+            if topic not in known or known[topic].error is not None:
+                reason = f" ({describe(known[topic].error)})" if topic in known and known[topic].error else ""
+                raise UsageError(
+                    f"topic {topic!r} does not exist at {self._patience.servers}{reason}: "
+                    "create it, or correct its name"
+                )
+        for topic, partition in partitions:
+            found = known[topic].partitions if topic in known else {}
+            if partition not in found:
+                raise UsageError(f"{option}: {topic!r} has no partition {partition}; it has {len(found)}")
+
+
+def matching(topics: Iterable[str], known: Sequence[str]) -> list[str]:
+    """The names in `topics`, with its regular expressions replaced by the known topics that they match."""
+    found = dict.fromkeys(topic for topic in topics if not topic.startswith("^"))
+    for expression in (topic for topic in topics if topic.startswith("^")):
+        found |= dict.fromkeys(sorted(name for name in known if re.search(expression, name)))
+    return list(found)
