@@ -85,6 +85,23 @@ def varint(value: int) -> bytes:
     return _VARINTS[value] if value < CACHED_VARINTS else _varint(value)
 
 
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends. Raises `IndexError`."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    raw = byte & 0x7F
+    shift = 7
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
 def encode_record(delta: int, key: bytes, value: bytes | None) -> bytes:
     """One record of a batch, at `delta` behind the batch's base offset; None is a tombstone."""
     middle = varint(delta) + varint(len(key)) + key
@@ -146,6 +163,64 @@ def _columns_format(head: int, delta: int, key: int, count: int) -> struct.Struc
 _FIELDS = 8
 
 
+def run_limit(delta: int) -> int:
+    """How many records from `delta` on have offset deltas that take the same number of bytes."""
+    return next(end for end in _RUN_ENDS if delta < end) - delta
+
+
+class Run(NamedTuple):
+    """Records of one topic that follow each other in a batch, without metadata."""
+
+    group_and_topic: bytes
+    """The key of each of them without its last four bytes."""
+    delta: int
+    partitions: list[int]
+    offsets: list[int]
+    leader_epochs: list[int]
+    timestamp_ms: int
+    end: int
+    """Where in the batch the next record begins."""
+
+
+def decode_run(batch: bytes, at: int, left: int) -> Run | None:
+    """What `_encode_columns` made, from the record at `at` on, of which `left` are left; None for any other record.
+
+    Raises `IndexError` for a batch that ends too early.
+    """
+    _, position = read_varint(batch, at)
+    delta, key_at = read_varint(batch, position + 2)
+    key_size, position = read_varint(batch, key_at)
+    key_end = position + key_size
+    size = key_end + len(_VALUE_HEAD) + _ONE.size - at
+    count = min(left, run_limit(delta), MAX_RUN, (len(batch) - at) // size)
+    if count < 1 or batch[key_end : key_end + len(_VALUE_HEAD)] != _VALUE_HEAD:
+        return None
+    head = batch[at : key_at - len(varint(delta))]
+    key = batch[key_at : key_end - 4]
+    fields = _columns_format(len(head), len(varint(delta)), len(key), count).unpack_from(batch, at)
+    tail = fields[7]
+    if tail[:2] != b"\0\0" or tail[-1] or head[-2:] != _NO_TIME_DELTA:
+        return None
+    wanted = (head, None, key, None, _VALUE_HEAD, None, None, tail)
+    for column, value in enumerate(wanted):
+        if value is not None and fields[column::_FIELDS].count(value) < count:
+            # The run ends before: up to the first record that differs.
+            count = next(row for row in range(count) if fields[column + row * _FIELDS] != value)
+    steps = [varint(step) for step in range(delta, delta + count)]
+    end = count * _FIELDS
+    if list(fields[1:end:_FIELDS]) != steps:
+        return None
+    return Run(
+        key[len(varint(key_size)) :],
+        delta,
+        list(fields[3:end:_FIELDS]),
+        list(fields[5:end:_FIELDS]),
+        list(fields[6:end:_FIELDS]),
+        _I64.unpack_from(tail, 2)[0],
+        at + count * size,
+    )
+
+
 def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int) -> None:
     """Runs of records whose offset deltas take the same number of bytes, each run in one `pack`."""
     total = len(commit.partitions)
@@ -154,8 +229,7 @@ def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: Topic
     while start < total:
         first = delta + start
         step_size = len(varint(first))
-        limit = _RUN_ENDS[min(step_size, len(_RUN_ENDS)) - 1]
-        end = min(total, start + MAX_RUN, start + limit - first)
+        end = min(total, start + MAX_RUN, start + run_limit(first))
         count = end - start
         head, key = _head_and_key(prefix, step_size)
         fields: list[bytes | int] = [b""] * (_FIELDS * count)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.errors import DataFolderError
-from keylane.wire.batches import CRC_START, HEADER_SIZE, LENGTH_OFFSET, MAGIC, MAGIC_OFFSET, PREFIX_SIZE
+from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +35,10 @@ _FRAME_HEAD = struct.Struct(">IIi")
 FRAME_HEAD_SIZE = _FRAME_HEAD.size
 _COVERED = struct.Struct(">Ii")
 _CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
-_OFFSETS = struct.Struct(">q15xi")
+_HEADS = struct.Struct(">IIiqiiBI2xi")
+"""A frame's head, and of its batch: base offset, length, leader epoch, magic, checksum, last offset delta."""
+_HEADS_SIZE = _HEADS.size
 _U32 = struct.Struct(">I")
-_BATCH_LENGTH = struct.Struct(">i")
-_BATCH_CRC_OFFSET = CRC_START - 4
 
 SECTOR_BYTES = 512
 """A disk writes at least this much at once: a write that was lost in part is zeros from such a boundary on."""
@@ -59,6 +59,8 @@ class JournalDamagedError(DataFolderError):
 class Frame(NamedTuple):
     position: int
     partition: int
+    base_offset: int
+    last_offset_delta: int
     batch: bytes
 
 
@@ -78,12 +80,6 @@ def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
     """Batch length and offsets partition of a frame that was checked before."""
     _, length, partition = _FRAME_HEAD.unpack_from(data, position)
     return length, partition
-
-
-def base_and_last_delta(batch: bytes) -> tuple[int, int]:
-    """The two fields of a batch's header that say which offsets it holds."""
-    base_offset, last_offset_delta = _OFFSETS.unpack_from(batch)
-    return base_offset, last_offset_delta
 
 
 class SegmentReader:
@@ -130,28 +126,39 @@ class SegmentReader:
     def __iter__(self) -> Iterator[Frame]:
         data = self._data
         size = len(data)
+        unpack = _HEADS.unpack_from
         while not self.is_torn and self.end < size:
             position = self.end
             start = position + FRAME_HEAD_SIZE
-            if size - position < _CHECKED_SIZE:
-                self._stop(position, f"{size - position} bytes are no frame", is_cut=True)
+            if size - position < _HEADS_SIZE:
+                self._stop_short(position)
                 return
-            crc, length, partition = _FRAME_HEAD.unpack_from(data, position)
+            crc, length, partition, base_offset, batch_length, _, magic, batch_crc, delta = unpack(data, position)
             if crc != crc32c(data[position + 4 : position + _CHECKED_SIZE]):
                 self._stop(position, "the checksum of a frame does not hold", is_cut=False)
                 return
-            (batch_length,) = _BATCH_LENGTH.unpack_from(data, start + LENGTH_OFFSET)
-            if length < HEADER_SIZE or batch_length + PREFIX_SIZE != length or data[start + MAGIC_OFFSET] != MAGIC:
+            if length < HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
                 raise JournalDamagedError(self._path, position, f"a frame of {length} bytes that holds no such batch")
-            if start + length > size:
+            end = start + length
+            if end > size:
                 self._stop(position, f"a frame of {length} bytes, and {size - start} are left", is_cut=True)
                 return
-            batch = data[start : start + length]
-            if crc32c(batch[CRC_START:]) != _U32.unpack_from(batch, _BATCH_CRC_OFFSET)[0]:
+            batch = data[start:end]
+            if crc32c(batch[CRC_START:]) != batch_crc:
                 self._stop(position, "the checksum of a record batch does not hold", is_cut=False)
                 return
-            self.end = start + length
-            yield Frame(position, partition, batch)
+            self.end = end
+            yield Frame(position, partition, base_offset, delta, batch)
+
+    def _stop_short(self, position: int) -> None:
+        """Less is left than a frame has at least."""
+        left = len(self._data) - position
+        if left >= _CHECKED_SIZE and _U32.unpack_from(self._data, position)[0] != crc32c(
+            self._data[position + 4 : position + _CHECKED_SIZE]
+        ):
+            self._stop(position, "the checksum of a frame does not hold", is_cut=False)
+        else:
+            self._stop(position, f"{left} bytes are no frame", is_cut=True)
 
     def _stop(self, position: int, reason: str, *, is_cut: bool) -> None:
         """What begins at `position` does not hold: a torn tail, or damage."""

@@ -28,7 +28,6 @@ from keylane.coordinator.frames import (
     Frame,
     JournalDamagedError,
     SegmentReader,
-    base_and_last_delta,
     encode_frame,
     read_frame_head,
 )
@@ -291,7 +290,7 @@ class FileJournal:
             await self._in_executor(partial(self._segments.end_load, number, reader.end))
 
     def _note_replayed(self, number: int, path: str, frame: Frame) -> None:
-        base_offset, last_offset_delta = base_and_last_delta(frame.batch)
+        base_offset = frame.base_offset
         if not 0 <= frame.partition < self._partitions:
             raise JournalDamagedError(path, frame.position, f"a frame of offsets partition {frame.partition}")
         view = self._views[frame.partition]
@@ -302,7 +301,7 @@ class FileJournal:
                 f"offset {base_offset} of offsets partition {frame.partition}, where {view.appended} is due",
             )
         view.note(base_offset, number << _POSITION_BITS | frame.position)
-        view.appended = base_offset + last_offset_delta + 1
+        view.appended = base_offset + frame.last_offset_delta + 1
 
     def _roll(self) -> None:
         self._tail_bytes += self._position

@@ -97,6 +97,17 @@ class OffsetColumns:
         elif self.beside is not None:
             self._forget_beside(partition)
 
+    def overwrite(self, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int) -> bool:
+        """The short way for a partition that is there, where no partition of the topic has metadata; or False."""
+        row = self._find(partition)
+        if row < 0 or self.beside is not None:
+            return False
+        self.offsets[row] = offset
+        self.timestamps[row] = timestamp_ms
+        self.leader_epochs[row] = leader_epoch
+        self.log_offsets[row] = log_offset
+        return True
+
     def set_beside(self, partition: int, metadata: str, expires: int) -> None:
         """Metadata and expire timestamp of a partition that has an offset."""
         if self.beside is None:
@@ -243,6 +254,10 @@ class OffsetStore:
         topics = self._groups.setdefault(sys.intern(group), {})
         topics[sys.intern(topic)] = columns
         self._size += len(columns)
+
+    def columns(self, group: str, topic: str) -> OffsetColumns | None:
+        """Those of this group and topic. Once they are emptied they are no longer the store's, and stay empty."""
+        return self._groups.get(group, {}).get(topic)
 
     def columns_of(self, group: str) -> list[tuple[str, OffsetColumns]]:
         """What the group has, by topic; the list is the caller's, the columns are not."""

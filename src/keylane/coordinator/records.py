@@ -185,6 +185,19 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | UnknownKey:
     return found
 
 
+def decode_offset_key_prefix(prefix: bytes) -> tuple[str, str]:
+    """Group and topic of an offset key of type 1 without its partition. Raises `RecordFormatError`."""
+    try:
+        group_end = 4 + _I16.unpack_from(prefix, 2)[0]
+        topic = prefix[group_end + 2 :]
+        if group_end >= 4 and len(topic) == _I16.unpack_from(prefix, group_end)[0]:
+            return prefix[4:group_end].decode(), topic.decode()
+    except (struct.error, UnicodeDecodeError):
+        pass
+    found = decode_key(prefix + bytes(4))  # says what is wrong with it
+    raise RecordFormatError(f"{found} instead of an offset's key")
+
+
 def decode_offset_value(value: bytes) -> OffsetValue:
     """Versions 0 to 4. Raises `RecordFormatError`."""
     reader = _Reader(value, "offset value")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.commits import TopicCommit, decode_run, read_varint, run_limit
 from keylane.coordinator.records import (
     NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
@@ -17,6 +18,7 @@ from keylane.coordinator.records import (
     OffsetKey,
     RecordFormatError,
     decode_key,
+    decode_offset_key_prefix,
     decode_offset_value,
 )
 from keylane.wire.batches import (
@@ -33,12 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from keylane.coordinator.image import Image
+    from keylane.coordinator.offsets import OffsetColumns
 
 MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
 
 _CODEC_AT = CRC_START + 1
 """The byte of the attributes that holds the compression."""
+SHORT_RUN = 4
+"""Records of one topic from which on it pays to read them as columns."""
+
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PLAIN_VALUE = struct.Struct(">hqihq")
@@ -49,33 +55,33 @@ _OFFSET_KEY = OFFSET_KEY_VERSION.to_bytes(2, "big")
 _OFFSET_VALUE = OFFSET_VALUE_VERSION.to_bytes(2, "big")
 
 
-def records_of(batch: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Offset, key and value of each record of a batch of ours. Raises `RecordFormatError` for one that is not."""
-    fields = HEADER.unpack_from(batch)
-    base_offset, attributes, count = fields[0], fields[5], fields[12]
-    if attributes:
-        batch = batch[:HEADER_SIZE] + _unpacked(attributes, batch[HEADER_SIZE:], base_offset)
-    at = HEADER_SIZE
+def records_of(batch: bytes, at: int = HEADER_SIZE, skip: int = 0) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """Offset, key and value of each record of a batch of ours, from the one at `at`, which `skip` come before.
+
+    Raises `RecordFormatError` for a batch that is not ours.
+    """
+    batch = _unpacked(batch)
+    base_offset, count = _base_and_count(batch)
     try:
-        for _ in range(count):
+        for _ in range(count - skip):
             # Lengths and deltas below 64 take one byte, zigzag: twice their value. Others take the long way.
             size = batch[at] >> 1
             at += 1
             if batch[at - 1] >= 0x80:
-                size, at = _varint(batch, at - 1)
+                size, at = read_varint(batch, at - 1)
             end = at + size
             at += 2  # the record's attributes and its timestamp delta, which are 0
             delta = batch[at] >> 1
             at += 1
             if batch[at - 1] >= 0x80:
-                delta, at = _varint(batch, at - 1)
+                delta, at = read_varint(batch, at - 1)
             size = batch[at] >> 1
             at += 1
             if batch[at - 1] >= 0x80:
-                size, at = _varint(batch, at - 1)
+                size, at = read_varint(batch, at - 1)
             key = batch[at : at + size]
             at += size
-            size, at = (batch[at] >> 1, at + 1) if batch[at] < 0x80 and batch[at] != 1 else _varint(batch, at)
+            size, at = (batch[at] >> 1, at + 1) if batch[at] < 0x80 and batch[at] != 1 else read_varint(batch, at)
             yield base_offset + delta, key, None if size < 0 else batch[at : at + size]
             at += max(size, 0)
             if at + 1 != end or batch[at] != 0:
@@ -85,29 +91,23 @@ def records_of(batch: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         raise RecordFormatError(f"the records of the batch at offset {base_offset} end too early") from None
 
 
-def _unpacked(attributes: int, body: bytes, base_offset: int) -> bytes:
+def _unpacked(batch: bytes) -> bytes:
+    """The same batch without compression (its header's checksum and length are not mended)."""
+    if not batch[_CODEC_AT - 1] and not batch[_CODEC_AT]:
+        return batch
+    base_offset, attributes = _I64.unpack_from(batch)[0], int.from_bytes(batch[CRC_START : _CODEC_AT + 1], "big")
     if attributes not in COMPRESSED_BY_US:
         raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
     try:
-        return decompress(attributes, body)
+        body = decompress(attributes, batch[HEADER_SIZE:])
     except BatchError as error:
         raise RecordFormatError(f"the batch at offset {base_offset}: {error}") from error
+    return b"".join((batch[:CRC_START], b"\0\0", batch[_CODEC_AT + 1 : HEADER_SIZE], body))
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    raw = byte & 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
+def _base_and_count(batch: bytes) -> tuple[int, int]:
+    fields = HEADER.unpack_from(batch)
+    return fields[0], fields[12]
 
 
 class Replayer:
@@ -117,31 +117,51 @@ class Replayer:
         self._image = image
         self._store = image.store
         self._prefixes: dict[bytes, tuple[str, str]] = {}
-        self._plain: dict[bytes, tuple[str, str, int]] = {}
-        """By all but the last bytes of the record: group, topic and partition of commits of one partition."""
+        self._plain: dict[bytes, tuple[OffsetColumns, int]] = {}
+        """By all but the last bytes of the record: columns and partition of commits of one partition."""
 
     def replay(self, partition: int, batch: bytes) -> None:
         """Raises `RecordFormatError` for a batch that the coordinator did not write."""
         known = None if batch[_CODEC_AT] else self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
         if known is not None:
+            columns, index = known
             offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
-            (log_offset,) = _I64.unpack_from(batch)
-            self._store.put(*known, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP), log_offset)
-        else:
-            self._replay_each(partition, batch)
+            if columns.overwrite(index, offset, leader_epoch, timestamp, _I64.unpack_from(batch)[0]):
+                return
+        plain = _unpacked(batch)
+        at, done = self._replay_runs(plain)
+        self._replay_each(partition, batch, plain, at, done)
 
-    def _replay_each(self, partition: int, batch: bytes) -> None:
+    def _replay_runs(self, batch: bytes) -> tuple[int, int]:
+        """Commits of many partitions, a column at a time; where the first record is that is left, and its number."""
+        base_offset, count = _base_and_count(batch)
+        at, done = HEADER_SIZE, 0
+        try:
+            while count - done >= SHORT_RUN:
+                run = decode_run(batch, at, count - done)
+                if run is None or len(run.partitions) < SHORT_RUN <= run_limit(run.delta):
+                    break
+                group, topic = self._prefixes.get(run.group_and_topic) or self._names_of(run.group_and_topic)
+                commit = TopicCommit(topic, run.partitions, run.offsets, run.leader_epochs, None)
+                self._store.apply(group, [commit], base_offset + run.delta, run.timestamp_ms)
+                at = run.end
+                done += len(run.partitions)
+        except IndexError:
+            raise RecordFormatError(f"the records of the batch at offset {base_offset} end too early") from None
+        return at, done
+
+    def _replay_each(self, partition: int, batch: bytes, plain: bytes, at: int, done: int) -> None:
         put, unpack_key, unpack_value = self._store.put, _I32.unpack, _PLAIN_VALUE.unpack
         others: list[tuple[int, bytes, bytes | None]] = []
         known = None
-        count = 0
-        for log_offset, key, value in records_of(batch):
+        count = done
+        for log_offset, key, value in records_of(plain, at, done):
             count += 1
             if value is None or not key.startswith(_OFFSET_KEY):
                 self._replay_other(log_offset, key, value)
                 others.append((log_offset, key, value))
                 continue
-            names = self._prefixes.get(key[:-4]) or self._names_of(key)
+            names = self._prefixes.get(key[:-4]) or self._names_of(key[:-4])
             (index,) = unpack_key(key[-4:])
             if len(value) == _PLAIN_VALUE.size and value.startswith(_OFFSET_VALUE):
                 # The usual value, without metadata, by hand; all others by the book.
@@ -152,21 +172,23 @@ class Replayer:
                 put(*names, index, decode_offset_value(value), log_offset)
         if others:
             self._image.note(partition, read_header(batch).max_timestamp, others, batch)
-        if known is not None and count == 1 and not batch[_CODEC_AT]:
-            self._learn(batch, known)
+        if known is not None and count == 1:
+            self._learn(plain, *known)
 
-    def _learn(self, batch: bytes, known: tuple[str, str, int]) -> None:
+    def _learn(self, batch: bytes, group: str, topic: str, index: int) -> None:
+        """Know the next commit of this partition by its first bytes."""
         if len(self._plain) >= MAX_CACHED_PREFIXES:
             self._plain.clear()
-        self._plain[batch[HEADER_SIZE : -_PLAIN_TAIL.size]] = known
+        columns = self._store.columns(group, topic)
+        assert columns is not None
+        self._plain[batch[HEADER_SIZE : -_PLAIN_TAIL.size]] = columns, index
 
-    def _names_of(self, key: bytes) -> tuple[str, str]:
-        """Group and topic of an offset key."""
-        found = decode_key(key)
-        assert isinstance(found, OffsetKey)
+    def _names_of(self, prefix: bytes) -> tuple[str, str]:
+        """Group and topic of an offset key without its partition. Raises `RecordFormatError`."""
+        names = decode_offset_key_prefix(prefix)
         if len(self._prefixes) >= MAX_CACHED_PREFIXES:
             self._prefixes.clear()
-        names = self._prefixes[key[:-4]] = found[:2]
+        self._prefixes[prefix] = names
         return names
 
     def _replay_other(self, log_offset: int, key: bytes, value: bytes | None) -> None:

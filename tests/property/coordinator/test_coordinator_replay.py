@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.coordinator.commits import encode_batch, encode_records
+from keylane.coordinator.commits import TopicCommit, encode_batch, encode_commit, encode_records
 from keylane.coordinator.image import Image
+from keylane.coordinator.offsets import OffsetStore
 from keylane.coordinator.records import (
     GroupValue,
     OffsetValue,
@@ -87,3 +88,39 @@ def test_offsets_groups_and_tombstones() -> None:
     ]
     assert store.get("g", "old", 0) == OffsetValue(11, -1, "", 0)
     assert dict(image.groups()) == {"g": group}
+
+
+TOPIC_COMMIT = st.builds(
+    lambda topic, first, rows, texts: TopicCommit(
+        topic,
+        list(range(first, first + len(rows))),
+        [offset for offset, _ in rows],
+        [epoch for _, epoch in rows],
+        [texts[at % len(texts)] for at in range(len(rows))] if any(texts) else None,
+    ),
+    st.sampled_from(["a", "b", "topic-" * 10]),
+    st.integers(0, 9),
+    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-1, 9)), min_size=1, max_size=12)
+    | st.integers(60, 400).map(lambda count: [(at, at % 3) for at in range(count)]),
+    st.sampled_from([[""], [""], ["", "m"], ["x" * 70]]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(TOPIC_COMMIT, min_size=1, max_size=6), st.integers(0, 2**40), st.sampled_from([-1, -1, 2**50]))
+def test_a_replayed_commit_is_the_commit(commits: list[TopicCommit], base_offset: int, expires: int) -> None:
+    """Single records, runs that are read as columns, and what lies between: as if the commit had just been made."""
+    if expires >= 0:  # only requests without leader epochs can ask for it
+        commits = [commit._replace(leader_epochs=[-1] * len(commit.partitions)) for commit in commits]
+    live, image = OffsetStore(), Image()
+    replayer = Replayer(image)
+    for turn in range(2):  # the second time shapes are known
+        live.apply("g", commits, base_offset + turn, 5, expires)
+        records = encode_commit("g", commits, 5, expires)
+        replayer.replay(0, b"".join(encode_batch(records, base_offset + turn)))
+    for topic, columns in live.columns_of("g"):
+        replayed = dict(image.store.columns_of("g"))[topic]
+        assert [column.tolist() for column in replayed.all()] == [column.tolist() for column in columns.all()]
+        assert replayed.beside == columns.beside
+    assert len(image.store) == len(live)
+    assert not image.kept
