@@ -285,10 +285,10 @@ async def state_of(filesystem: SimulatedFileSystem) -> State:
     return state
 
 
-@pytest.mark.parametrize("size", [0, pytest.param(16_384, marks=pytest.mark.soak)])
-def test_tail_torn_at_every_byte(size: int) -> None:
+@pytest.mark.soak  # its short form is in test_journal_states
+def test_tail_torn_at_every_byte() -> None:
     """Each prefix of the file loads, shows whole commits only, and never fewer than a shorter one."""
-    data = journal_bytes(size)
+    data = journal_bytes(16_384)
     states = prefixes()
 
     async def check() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from keylane.storage.filesystem import TEMPORARY_SUFFIX
 
@@ -126,16 +126,27 @@ class SimulatedFileSystem:
             raise failure
 
     def after_crash(
-        self, *, names: Names = "lost", content: Content = "lost", torn_share: float = 0.5
+        self,
+        *,
+        names: Names = "lost",
+        content: Content = "lost",
+        torn_share: float = 0.5,
+        torn_bytes: int | None = None,
     ) -> SimulatedFileSystem:
         """The file system that a restart finds.
 
         Of the names that were not synced, all are lost or kept. Of the bytes that were not synced, all are lost or
-        kept, or the first `torn_share` of them is kept (torn), or they are as many zeros (zeroed).
+        kept, or the first `torn_share` of them (or `torn_bytes`, in each file) is kept (torn), or they are as many
+        zeros (zeroed).
         """
         found = SimulatedFileSystem()
-        found._root = _crashed_folder(self._root, names, content, torn_share)
+        torn = _Torn(torn_share, torn_bytes)
+        found._root = _crashed_folder(self._root, names, content, torn)
         return found
+
+    def unsynced_bytes(self) -> int:
+        """Bytes that were not synced, of the file that has most of them."""
+        return _unsynced(self._root)
 
     def after_kill(self) -> SimulatedFileSystem:
         """The file system that a restart finds when only the process ended: all that was written is there, and what
@@ -252,25 +263,39 @@ def _parent(root: _Folder, path: str) -> tuple[_Folder, str]:
     return _folder(root, parent), name
 
 
-def _crashed_folder(folder: _Folder, names: Names, content: Content, torn_share: float) -> _Folder:
+class _Torn(NamedTuple):
+    share: float
+    exact: int | None
+
+    def of(self, unsynced: bytes) -> bytes:
+        return unsynced[: int(len(unsynced) * self.share) if self.exact is None else self.exact]
+
+
+def _unsynced(entry: _File | _Folder) -> int:
+    if isinstance(entry, _Folder):
+        return max((_unsynced(child) for child in entry.live.values()), default=0)
+    return max(len(entry.live) - len(entry.durable), 0)
+
+
+def _crashed_folder(folder: _Folder, names: Names, content: Content, torn: _Torn) -> _Folder:
     kept = folder.durable if names == "lost" else folder.live
     found = _Folder()
     for name, entry in kept.items():
         if isinstance(entry, _Folder):
-            found.live[name] = _crashed_folder(entry, names, content, torn_share)
+            found.live[name] = _crashed_folder(entry, names, content, torn)
         else:
-            found.live[name] = _crashed_file(entry, content, torn_share)
+            found.live[name] = _crashed_file(entry, content, torn)
     found.durable = dict(found.live)
     return found
 
 
-def _crashed_file(file: _File, content: Content, torn_share: float) -> _File:
+def _crashed_file(file: _File, content: Content, torn: _Torn) -> _File:
     data = file.durable
     unsynced = bytes(file.live[len(data) :])
     if content == "kept":
         data = bytes(file.live)
     elif content == "torn":
-        data += unsynced[: int(len(unsynced) * torn_share)]
+        data += torn.of(unsynced)
     elif content == "zeroed":
         data += bytes(len(unsynced))
     return _File(bytearray(data), data)
