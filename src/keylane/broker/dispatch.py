@@ -2,7 +2,8 @@
 
 The modules of `keylane.broker.handlers` are the list of APIs: each names its key, its versions and what it lacks. A
 handler gets kio's request entity and returns kio's response entity of the same version, or the body already encoded (as
-bytes, or as parts to be joined), or None when nothing is to be answered (Produce with acks=0).
+bytes, or as parts to be joined), or None when nothing is to be answered (Produce with acks=0). An API that kio does not
+know brings its own `schema(version)`.
 
 A handler is a coroutine function `handle`, or, for the APIs of which thousands wait for one sync, a plain function
 `begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
@@ -82,6 +83,8 @@ class Api(NamedTuple):
     lacks: str
     handle: Handle | None
     begin: Begin | None
+    schema: Callable[[int], RequestSchema]
+    """How to read a request of a version."""
     may_poll: bool
     """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
 
@@ -100,6 +103,7 @@ def load_apis() -> dict[int, Api]:
             loaded.LACKS,
             getattr(loaded, "handle", None),
             getattr(loaded, "begin", None),
+            getattr(loaded, "schema", functools.partial(request_schema, module.name)),
             getattr(loaded, "MAY_POLL", False),
         )
         assert api.min_version <= api.max_version, module.name
@@ -142,9 +146,9 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api]) -> Call
                 f"{api.name} version {version} is not offered by this broker, which takes "
                 f"{api.min_version} to {api.max_version}"
             )
-        schema = request_schema(api.name, 0)
+        schema = api.schema(0)
         return Call(api, header, schema, schema.read(b"", 0)[0])
-    schema = request_schema(api.name, version)
+    schema = api.schema(version)
     try:
         if schema.is_flexible:
             position = _skip_tagged_fields(frame, position)

@@ -19,6 +19,8 @@ UNSUPPORTED_VERSION). Records are of format 2 only (Kafka 0.11 and newer).
 """
 
 TAIL = """
+ConditionalCommit is keylane's own: [offset-store.md](offset-store.md#conditional-commit) has its layout.
+
 Not offered, on purpose: 69, 71 and 72 (clients that see them probe them), and 75 (a partial answer breaks Kafka's
 group tool).
 """

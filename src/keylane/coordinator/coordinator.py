@@ -18,7 +18,13 @@ from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.members import JoinAnswer, SyncAnswer
-from keylane.coordinator.offset_service import CommitRequest, CommitResult, FetchedTopic, OffsetService
+from keylane.coordinator.offset_service import (
+    CommitRequest,
+    CommitResult,
+    ConditionalResult,
+    FetchedTopic,
+    OffsetService,
+)
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
@@ -180,7 +186,18 @@ class Coordinator:
     def commit(self, request: CommitRequest) -> int | CommitResult:
         """Append one commit: one batch, whole or not at all. An error code, when the whole request is refused."""
         group = request.group
-        error = self._refusal(group) or self._groups.groups.check_commit(
+        return self._check_commit(request) or self._offsets.commit(partition_for(group, self._partitions), request)
+
+    def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
+        """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
+        An error code, when the whole request is refused."""
+        partition = partition_for(request.group, self._partitions)
+        return self._check_commit(request) or self._offsets.commit_if(partition, request, expected)
+
+    def _check_commit(self, request: CommitRequest) -> int:
+        """Why nothing may be committed, or NONE."""
+        group = request.group
+        return self._refusal(group) or self._groups.groups.check_commit(
             group,
             request.member_id,
             request.instance_id,
@@ -189,7 +206,6 @@ class Coordinator:
             api_version=request.api_version,
             has_offsets=group in self._offsets.store,
         )
-        return error or self._offsets.commit(partition_for(group, self._partitions), request)
 
     def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> int | Sequence[FetchedTopic]:
         """What is committed and durable: of these partitions, or (None) of all that the group has; or an error code."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit, encode_commit
 from keylane.coordinator.journal import BatchTooLargeError
+from keylane.coordinator.offsets import NO_OFFSET
 from keylane.coordinator.pending import PendingChanges
 from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP
 from keylane.storage.filesystem import StorageError
+from keylane.wire.conditional_commit import CONDITION_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +49,19 @@ class CommitResult(NamedTuple):
     """Await it before answering; raises `StorageError`. None when nothing was accepted."""
 
 
+class ConditionalResult(NamedTuple):
+    """What became of a conditional commit."""
+
+    error: int
+    """NONE: all is committed once `durable` is over well. Else nothing is: CONDITION_FAILED, or a partition's error."""
+    errors: Sequence[Sequence[int]]
+    """For each topic of the request, one code a partition."""
+    current: Sequence[Sequence[int]]
+    """The offsets when the condition was looked at; -1 for none."""
+    durable: Round | None
+    """Wait for it before answering, whatever the answer: it rests on what becomes durable with this round."""
+
+
 class FetchedTopic(NamedTuple):
     topic: str
     columns: FetchedColumns
@@ -74,7 +89,6 @@ class OffsetService:
 
     def commit(self, partition: int, request: CommitRequest) -> int | CommitResult:
         """Append one commit of a member that may commit. An error code, when the whole request is refused."""
-        group = request.group
         topics = request.topics
         if len(topics) == 1 and self._check(topics[0]) is None:
             accepted, errors = topics, ALL_ACCEPTED
@@ -82,11 +96,55 @@ class OffsetService:
             accepted, errors = self._split(topics)
             if not accepted:
                 return CommitResult(errors, None)
+        durable = self._append(partition, request.group, accepted, request.retention_ms)
+        return durable if isinstance(durable, int) else CommitResult(errors, durable)
+
+    def commit_if(
+        self, partition: int, request: CommitRequest, expected: Sequence[Sequence[int]]
+    ) -> int | ConditionalResult:
+        """Commit all, if every partition's offset is the expected one (-1: none), else nothing. An error code, when the
+        whole request is refused.
+
+        The condition is held against what will be there once all that came before is durable; so is the answer.
+        """
+        group, topics = request.group, request.topics
+        names = [(topic.topic, one) for topic in topics for one in topic.partitions]
+        if len(set(names)) < len(names):
+            return codes.INVALID_REQUEST
+        current = [[self._current(group, topic.topic, one) for one in topic.partitions] for topic in topics]
+        _, errors = self._split(topics)
+        refused = next((code for found in errors for code in found or () if code != codes.NONE), codes.NONE)
+        if refused == codes.NONE and all(map(_are_equal, current, expected)):
+            durable = self._append(partition, group, topics, request.retention_ms)
+            if isinstance(durable, int):
+                return durable
+            return ConditionalResult(codes.NONE, [[codes.NONE] * len(row) for row in current], current, durable)
+        rows = [
+            [
+                error or (codes.NONE if now == then else CONDITION_FAILED)
+                for error, now, then in zip(found or [codes.NONE] * len(have), have, want, strict=True)
+            ]
+            for found, have, want in zip(errors, current, expected, strict=True)
+        ]
+        return ConditionalResult(refused or CONDITION_FAILED, rows, current, self.pending.round_of(group))
+
+    def _current(self, group: str, topic: str, partition: int) -> int:
+        """The offset that this partition has once everything so far is durable; -1 for none."""
+        waiting = self.pending.offset_of(group, topic, partition)
+        if waiting is not None:
+            return waiting
+        found = self.store.get(group, topic, partition)
+        return NO_OFFSET if found is None else found.offset
+
+    def _append(
+        self, partition: int, group: str, accepted: Sequence[TopicCommit], retention_ms: int
+    ) -> int | Round | None:
+        """One batch, or an error code; None for topics without a partition."""
         now = self._clock()
-        expires = now + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
+        expires = now + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
         records = encode_commit(group, accepted, now, expires)
-        if records.record_count == 0:  # topics without a partition
-            return CommitResult(errors, None)
+        if records.record_count == 0:
+            return None
 
         def done(failure: StorageError | None, base_offset: int) -> None:
             self.pending.settle()
@@ -99,8 +157,8 @@ class OffsetService:
             return codes.INVALID_COMMIT_OFFSET_SIZE
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
-        self.pending.add(group, accepted)
-        return CommitResult(errors, durable)
+        self.pending.add(group, accepted, durable)
+        return durable
 
     def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> Sequence[FetchedTopic]:
         """What is committed and durable: of these partitions, or (None) of all that the group has."""
@@ -151,6 +209,10 @@ class OffsetService:
         # and "no such partition" are told apart. librdkafka hands it on at once, for that partition alone.
         errors = [codes.NONE if 0 <= p < count else codes.UNKNOWN_TOPIC_OR_PARTITION for p in partitions]
         return FetchedTopic(topic, columns, errors)
+
+
+def _are_equal(current: Sequence[int], expected: Sequence[int]) -> bool:
+    return list(current) == list(expected)
 
 
 def _without(commit: TopicCommit, errors: Sequence[int]) -> TopicCommit:

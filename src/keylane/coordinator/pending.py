@@ -15,16 +15,18 @@ from keylane.coordinator.offsets import NO_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from keylane.storage.group_sync import Round
+
 
 class PendingChanges:
     """One entry an append, first in first out, as the journal reports them. An offset of -1 is a tombstone."""
 
     def __init__(self) -> None:
-        self._changes: deque[tuple[str, Sequence[TopicCommit]]] = deque()
+        self._changes: deque[tuple[str, Sequence[TopicCommit], Round]] = deque()
 
-    def add(self, group: str, topics: Sequence[TopicCommit]) -> None:
-        """This was appended."""
-        self._changes.append((group, topics))
+    def add(self, group: str, topics: Sequence[TopicCommit], durable: Round) -> None:
+        """This was appended, and becomes durable with this round."""
+        self._changes.append((group, topics, durable))
 
     def settle(self) -> None:
         """The oldest one is durable, or never will be."""
@@ -32,17 +34,21 @@ class PendingChanges:
 
     def groups(self) -> set[str]:
         """Groups that something waits for."""
-        return {group for group, _ in self._changes}
+        return {group for group, _, _ in self._changes}
+
+    def round_of(self, group: str) -> Round | None:
+        """With which all that waits for this group becomes durable; None when nothing does."""
+        return next((durable for owner, _, durable in reversed(self._changes) if owner == group), None)
 
     def commits_of(self, group: str) -> Iterator[TopicCommit]:
         """What waits for this group, the oldest first."""
-        for owner, topics in self._changes:
+        for owner, topics, _ in self._changes:
             if owner == group:
                 yield from topics
 
     def offset_of(self, group: str, topic: str, partition: int) -> int | None:
         """The offset that this partition will have; None when nothing of it waits."""
-        for owner, topics in reversed(self._changes):
+        for owner, topics, _ in reversed(self._changes):
             if owner != group:
                 continue
             for commit in reversed(topics):

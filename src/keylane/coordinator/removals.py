@@ -181,7 +181,7 @@ class Removals:
 
         durable = self._journal.append(partition, encode_records([(key, None) for key in keys], self._clock()), done)
         for group, change in changes:
-            self._pending.add(group, [change])
+            self._pending.add(group, [change], durable)
         return durable
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
 from keylane.testing.protocol import encode_request
+from keylane.wire import conditional_commit
 from keylane.wire.versions import request_schema, request_type, response_type
 
 APIS = load_apis()
@@ -25,7 +26,10 @@ def test_every_version_that_is_offered_has_a_schema_and_a_handler() -> None:
         assert api.lacks
         assert callable(api.handle or api.begin)
         for version in range(api.min_version, api.max_version + 1):
-            schema = request_schema(api.name, version)
+            schema = api.schema(version)
+            if api.key == conditional_commit.API_KEY:
+                continue  # keylane's own: kio does not know it
+            assert schema == request_schema(api.name, version)
             assert request_type(api.name, version).__api_key__ == api.key
             if api.key != 18:
                 assert schema.has_flexible_response_header == response_type(api.name, version).__flexible__
