@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
+from keylane.testing.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
 TIMEOUT_S = 60
@@ -94,6 +97,26 @@ def test_json_has_progress_and_a_summary_that_the_broker_confirms(write: Any, br
         place: found.offset for place, found in committed.items()
     }
     assert sum(one["committed"] for one in summary["partitions"]) == RECORDS
+
+
+def test_metrics_are_served_while_it_runs(write: Any, broker: BrokerProcess) -> None:
+    path = write("await asyncio.sleep(0.001)")
+    with subprocess.Popen(
+        [*RUN, path.name, "--metrics-port", "0"], cwd=path.parent, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        [url] = re.findall(r"^metrics at (http://127\.0\.0\.1:\d+/metrics)$", running.stdout.readline(), re.MULTILINE)
+        label = f'{{group="{path.parent.name}"}}'
+        until(lambda: f"keylane_processed_total{label} {RECORDS}.0\n" in scrape(url), "all are through and counted")
+        assert f'keylane_handler_seconds_bucket{{group="{path.parent.name}",le="+Inf"}} {RECORDS}.0' in scrape(url)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(TIMEOUT_S) == 0
+
+
+def scrape(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        text: bytes = answer.read()
+    return text.decode()
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--available-now"], 130)])

@@ -53,7 +53,8 @@ class _PlainStep:
         self._started = self._last = monotonic()
         self._end_note = ""
 
-    def update(self, done: int, note: str = "") -> None:
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        self._total = total if total is not None else self._total
         now = monotonic()
         if now - self._last < PLAIN_INTERVAL_S:
             return
@@ -99,8 +100,8 @@ class _BarStep:
         self._started = monotonic()
         self._end_note = ""
 
-    def update(self, done: int, note: str = "") -> None:
-        self._bars.update(self._task, completed=done, note=note)
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        self._bars.update(self._task, total=total, completed=done, note=note)
 
     def end_note(self, note: str) -> None:
         self._end_note = note

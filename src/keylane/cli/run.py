@@ -7,6 +7,7 @@ when something failed, 2 for wrong usage and for errors in the file.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import threading
@@ -19,7 +20,6 @@ from keylane.cli.arguments import assignment, spark_master
 from keylane.cli.exits import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Iterator
 
     from keylane.demo.progress import Progress
@@ -33,10 +33,22 @@ Runs the keylane.Pipeline that FILE assigns at its top level. Without --availabl
 it then finishes what is in flight, commits, and exits with 0.
 """
 
+EPILOG = """\
+examples:
+  keylane run orders.py                              until Ctrl-C, in this process
+  keylane run orders.py:scoring --available-now      one of several pipelines, until what is there is done
+  keylane run orders.py --json | jq .lag             a JSON object a second
+  keylane run orders.py --metrics-port 9100          with metrics at http://127.0.0.1:9100/metrics
+  keylane run orders.py --spark 'local[4]' --lanes 3 on Spark lanes
+"""
+
 SHOW_INTERVAL_S = 0.25
 JSON_INTERVAL_S = 1.0
 RATE_WINDOW_S = 2.0
 """The shown rate is over this long."""
+
+OLD_MS = 1_000
+"""The record that has been in flight longest is shown from this age on."""
 
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""
@@ -44,7 +56,13 @@ WAIT_S = 0.25
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane run`."""
-    parser = subparsers.add_parser("run", help="run the pipeline in a file", description=DESCRIPTION)
+    parser = subparsers.add_parser(
+        "run",
+        help="run the pipeline in a file",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("file", metavar="FILE[:NAME]", help="a Python file with a keylane.Pipeline; NAME when it has several")
     add(
@@ -57,6 +75,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     add("--available-now", action="store_true", help="end when what is in the topics now is done")
     add("--json", action="store_true", help="a JSON object a second, and a last one, on standard output")
+    add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
     parser.set_defaults(func=run)
 
 
@@ -82,11 +102,12 @@ def run(args: argparse.Namespace) -> int:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
     stop = StopRequest()
-    watch = Watch(progress_on(sys.stderr if args.json else sys.stdout), as_json=args.json)
+    progress = progress_on(sys.stderr if args.json else sys.stdout)
+    watch = Watch(progress, as_json=args.json, has_end=args.available_now)
     with stopping(stop):
         try:
             if args.spark is None:
-                run_here(pipeline, watch, stop, available_now=args.available_now)
+                run_here(pipeline, watch, stop, args)
             else:
                 run_on_spark(pipeline, watch, stop, args)
         except HandlerError as error:
@@ -96,12 +117,13 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
 
 
-def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, *, available_now: bool) -> None:
+def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
     """One `ParallelConsumer` in this process."""
     from keylane.consumer import ParallelConsumer
 
     with (
-        ParallelConsumer(pipeline, ending_offsets="latest" if available_now else None) as consumer,
+        ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,
+        serving_metrics(consumer, pipeline, watch, args),
         watch.watching(consumer, f"{_what(pipeline)} in this process"),
         stop.calling(consumer.stop),
     ):
@@ -122,7 +144,10 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
         trigger = {"availableNow": True} if args.available_now else None
         query = keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger)
         try:
-            with watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"):
+            with (
+                serving_metrics(query, pipeline, watch, args),
+                watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"),
+            ):
                 while not query.awaitTermination(WAIT_S):
                     if stop.requested:
                         query.stop()
@@ -132,6 +157,20 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
         end_session(spark)
 
 
+@contextmanager
+def serving_metrics(running: Running, pipeline: Pipeline, watch: Watch, args: argparse.Namespace) -> Iterator[None]:
+    """`/metrics` until the block ends, when a port was given."""
+    if args.metrics_port is None:
+        yield
+        return
+    from keylane.metrics.prometheus import MetricsServer
+
+    labels = {"group": pipeline.group_id}
+    with MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels) as server:
+        watch.progress.say(f"metrics at http://{args.metrics_host}:{server.port}/metrics")
+        yield
+
+
 def _what(pipeline: Pipeline) -> str:
     return f"{', '.join(pipeline.topics)} for group {pipeline.group_id}"
 
@@ -139,8 +178,9 @@ def _what(pipeline: Pipeline) -> str:
 class Watch:
     """Looks at a running pipeline from a thread of its own and tells people, or machines, what it sees."""
 
-    def __init__(self, progress: Progress, *, as_json: bool) -> None:
+    def __init__(self, progress: Progress, *, as_json: bool, has_end: bool = False) -> None:
         self.progress = progress
+        self._has_end = has_end
         self._as_json = as_json
         self._started = time.monotonic()
         self._last: Snapshot | None = None
@@ -149,7 +189,7 @@ class Watch:
     def watching(self, running: Running, title: str) -> Iterator[None]:
         """Show what runs until the block ends; the last look is taken then."""
         ended = threading.Event()
-        with self.progress.step(title) as step:
+        with self.progress.step(title, 0 if self._has_end else None) as step:
             thread = threading.Thread(target=self._watch, args=(running, step.update, ended), name="keylane-watch")
             thread.start()
             try:
@@ -180,10 +220,12 @@ class Watch:
         printed = time.monotonic()
         while not ended.wait(SHOW_INTERVAL_S):
             now, snapshot = time.monotonic(), running.snapshot()
-            history.append((now, snapshot.processed))
+            done = completed(snapshot)
+            history.append((now, done))
             while now - history[0][0] > RATE_WINDOW_S:
                 del history[0]
-            update(snapshot.processed, note_of(snapshot, _rate(history)))
+            total = done + remaining(snapshot) if self._has_end else None
+            update(done, note_of(snapshot, _rate(history)), total)
             if self._as_json and now - printed >= JSON_INTERVAL_S:
                 printed = now
                 self._print_json("progress", snapshot, now - self._started)
@@ -198,6 +240,17 @@ def _rate(history: list[tuple[float, int]]) -> float:
     return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
 
 
+def completed(snapshot: Snapshot) -> int:
+    """Records that are through, one way or another."""
+    return snapshot.processed + snapshot.dead_lettered + snapshot.skipped
+
+
+def remaining(snapshot: Snapshot) -> int:
+    """Records that are not, in the partitions held now, as far as their logs' ends are known."""
+    ends = ((one, one.log_end_offset or 0) for one in snapshot.partitions)
+    return sum(max(0, end - one.position) + one.incomplete for one, end in ends)
+
+
 def lag_of(snapshot: Snapshot) -> int | None:
     """Over the partitions whose lag is known; None when none is."""
     lags = [partition.lag for partition in snapshot.partitions if partition.lag is not None]
@@ -210,6 +263,9 @@ def note_of(snapshot: Snapshot, rate: float) -> str:
     parts = [f"{rate:,.0f}/s", f"{snapshot.in_flight} in flight"]
     parts += [f"lag {lag:,}"] if lag is not None else []
     parts += [f"{count:,} {what}" for what, count in _troubles(snapshot)]
+    oldest = snapshot.oldest
+    if oldest is not None and oldest.age_ms >= OLD_MS:
+        parts.append(f"{oldest.topic}-{oldest.partition}@{oldest.offset} for {oldest.age_ms / 1000:.0f} s")
     return ", ".join(parts)
 
 
@@ -225,6 +281,7 @@ def summary_lines(snapshot: Snapshot, standing: Iterable[Standing], seconds: flo
 def _troubles(snapshot: Snapshot) -> list[tuple[str, int]]:
     counts = [
         ("failed attempts", snapshot.failed),
+        ("retries", snapshot.retried),
         ("dead-lettered", snapshot.dead_lettered),
         ("skipped", snapshot.skipped),
         ("lost to retention", snapshot.lost_to_retention),

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 class Step(Protocol):
     """One step under way."""
 
-    def update(self, done: int, note: str = "") -> None:
-        """How much of the total is done, and what else is worth knowing now. Any thread."""
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        """How much of the total is done, and what else is worth knowing now. Any thread. `total` when it is not what
+        it was."""
 
     def end_note(self, note: str) -> None:
         """What to say when the step has ended."""

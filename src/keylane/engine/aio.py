@@ -11,9 +11,11 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import AsyncExitStack, suppress
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.latency import Meter
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -23,6 +25,7 @@ from keylane.records import Context, Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
@@ -53,6 +56,9 @@ class AsyncioWorkers:
         self._tasks: dict[Work, asyncio.Task[None]] = {}
         self._begun: dict[Work, Context | None] = {}
         """The tasks that have begun. One that has not must not be cancelled: it would end without a report."""
+        self._meter = Meter()
+        self._unmeasured = self._left_out = 0
+        """Records still to leave out of the meter, and left out since the last that was measured."""
         self._closing = False
         self._close_error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_loop, name=f"{name}-asyncio", daemon=True)
@@ -84,6 +90,9 @@ class AsyncioWorkers:
     def cancel(self) -> None:
         assert self._loop is not None, "cancel before start"
         self._loop.call_soon_threadsafe(self._cancel_unwanted)
+
+    def latency(self) -> Histogram:
+        return self._meter.histogram()
 
     def close(self, timeout_s: float) -> WorkersClosed:
         """Cancel what still runs, leave the resource, end the loop; waits for at most `timeout_s`."""
@@ -134,7 +143,15 @@ class AsyncioWorkers:
 
     async def _run(self, first: Work) -> None:
         for work in (first,) if first.chain is None else first.chain.works:
-            outcome = work.outcome = await self._outcome(first, work)
+            if self._unmeasured:
+                self._unmeasured -= 1
+                self._left_out += 1
+                outcome = work.outcome = await self._outcome(first, work)
+            else:
+                start_ns = perf_counter_ns()
+                outcome = work.outcome = await self._outcome(first, work)
+                left_out, self._left_out = self._left_out, 0
+                self._unmeasured = self._meter.add(perf_counter_ns() - start_ns, left_out)
             self._report(work)
             if outcome is not None:
                 break
@@ -176,6 +193,7 @@ class AsyncioWorkers:
         if self._closing:
             return [NOT_RUN] * len(works)
         records = [Record(work.message) for work in works]
+        start_ns = perf_counter_ns()
         try:
             if self._takes_context:
                 context = self._begun[first] = Context(self._resource, works[0].attempt)
@@ -189,6 +207,8 @@ class AsyncioWorkers:
             return [NOT_RUN if ours or not work.assignment.wanted else failure_of(error) for work in works]
         except BaseException as error:
             return [failure_of(error)] * len(works)
+        finally:
+            self._meter.add(perf_counter_ns() - start_ns)
 
     def _cancel_unwanted(self) -> None:
         self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])

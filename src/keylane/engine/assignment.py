@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from keylane.engine.ordering import Shards, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
 from keylane.engine.work import Chain, Work
-from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker
+from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,7 @@ class Assignment:
         "in_flight",
         "log_end",
         "may_start",
+        "metadata",
         "partition",
         "paused",
         "queued",
@@ -77,6 +78,8 @@ class Assignment:
         self.committed: int | None = start.offsets.base
         self.committed_changes = self.tracker.changes
         """`tracker.changes` as of the last acknowledged commit: while equal, there is nothing to commit."""
+        self.metadata = ""
+        """Of the last commit that was acknowledged in this assignment."""
         self.log_end: int | None = start.log_end
         self.ready: deque[Work] = deque()
         self.held: list[Work] = []
@@ -250,6 +253,10 @@ class Assignment:
             incomplete=tracker.pending,
             position=tracker.position,
             log_end_offset=self.log_end,
+            shards=self.shards.count,
+            paused=self.paused,
+            metadata_characters=len(self.metadata),
+            metadata_encoding=encoding_of(self.metadata),
         )
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.engine.latency import Meter
 from keylane.offsets import DispatchBound, encode
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Commits:
         self._interval_s = interval_s
         self._counters = counters
         self._last = 0.0
+        self._sent_at = 0.0
+        self.latency = Meter()
+        """From a commit to its acknowledgement; those of revokes are not in it."""
         self._not_before = 0.0
         self._failing = False
         self.metadata_cap = metadata_cap
@@ -87,6 +91,7 @@ class Commits:
         if not entries:
             return None
         self.on_its_way = entries
+        self._sent_at = now
         return entries
 
     def entries(self, assignments: Iterable[Assignment]) -> list[CommitEntry]:
@@ -133,6 +138,8 @@ class Commits:
         """The broker answered; returns a problem that the consumer cannot go on with, if there is one."""
         if entries is self.on_its_way:
             self.on_its_way = None
+            if not problems:
+                self.latency.add(round((now - self._sent_at) * 1e9))
         for entry in entries:
             problem = problems.get(entry.assignment.name)
             if problem is None:
@@ -158,6 +165,7 @@ class Commits:
             return
         assert assignment.committed is None or entry.offset >= assignment.committed, (assignment, entry)
         assignment.committed = entry.offset
+        assignment.metadata = entry.metadata
         assignment.committed_changes = max(assignment.committed_changes, entry.changes)
         assignment.without_map = False
 

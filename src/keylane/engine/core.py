@@ -459,7 +459,13 @@ class Core:
         """All counters and gauges, from one moment."""
         in_flight = self._dispatcher.with_workers + self._delivering
         return Snapshot.of(
-            self.counters, in_flight, self._unseen, self.partitions.buffered, self.partitions.open.values(), now
+            self.counters,
+            in_flight,
+            self._unseen,
+            self.partitions.buffered,
+            self.partitions.open.values(),
+            self.commits.latency.histogram(),
+            now,
         )
 
     def _answer_revokes(self, plan: Plan, now: float) -> None:

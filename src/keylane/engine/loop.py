@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ class Loop:
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             events.ResultsMoved: core.results_moved,
             events.Stop: lambda _, now: core.stop(now),
-            events.SnapshotRequest: lambda event, now: event.answer.put(core.snapshot(now)),
+            events.SnapshotRequest: lambda event, now: event.answer.put(self._snapshot(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
@@ -192,6 +193,9 @@ class Loop:
         for name, epoch, log_end in event.polled.ends:
             self._core.partition_ended(name, epoch, log_end)
 
+    def _snapshot(self, now: float) -> Snapshot:
+        return replace(self._core.snapshot(now), handler_latency=self._workers.latency())
+
     def _on_workers_failed(self, event: WorkersFailed, now: float) -> None:
         self._core.fail(_resource_error("could not be made", event.error), now)
 
@@ -219,7 +223,7 @@ class Loop:
         if self._results is not None:
             self._results.close(WORKERS_CLOSE_S)
         self._intake.join()
-        self._last_snapshot = self._core.snapshot(monotonic())
+        self._last_snapshot = self._snapshot(monotonic())
         self.ended.set()
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keylane.engine.commits import CommitProblem
     from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Revoking
+    from keylane.engine.latency import Histogram
     from keylane.engine.work import Unit
     from keylane.records import Message
 
@@ -147,5 +148,8 @@ class Workers(Protocol):
 
     def cancel(self) -> None:
         """Cancel what nobody wants any more."""
+
+    def latency(self) -> Histogram:
+        """How long calls of the handler took; a batch is one call."""
 
     def close(self, timeout_s: float) -> WorkersClosed: ...

@@ -6,8 +6,10 @@ many consumers (the lanes of one Spark query) merge into one.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+
+from keylane.engine.latency import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +36,14 @@ class PartitionSnapshot:
     """The next offset to poll."""
     log_end_offset: int | None
     """The broker's high watermark as last seen; None before it was seen."""
+    shards: int = 0
+    """Under KEY, keys with a record out or waiting; under PARTITION 1 for the partition; under UNORDERED 0."""
+    paused: bool = False
+    """Not polled for now, because it holds its share of the buffer."""
+    metadata_characters: int = 0
+    """The size of the last acknowledged commit's metadata; 0 when it had no offset map."""
+    metadata_encoding: str | None = None
+    """The encoding of its offset map (docs/offset-map.md); None without one."""
 
     @property
     def lag(self) -> int | None:
@@ -85,6 +95,10 @@ class Snapshot:
     """Results that wait for `on_produced` or for the reader of a stream."""
     buffered: int = 0
     """Records polled and not complete; those in flight are among them."""
+    handler_latency: Histogram = field(default_factory=Histogram)
+    """How long handlers took. A batch counts once."""
+    commit_latency: Histogram = field(default_factory=Histogram)
+    """From sending a commit to its acknowledgement."""
     oldest: OldestRecord | None = None
     partitions: tuple[PartitionSnapshot, ...] = ()
 
@@ -96,6 +110,7 @@ class Snapshot:
         unseen: int,
         buffered: int,
         assignments: Iterable[Assignment],
+        commit_latency: Histogram,
         now: float,
     ) -> Snapshot:
         """Of one consumer, from one moment."""
@@ -107,6 +122,7 @@ class Snapshot:
             in_flight=in_flight,
             unseen=unseen,
             buffered=buffered,
+            commit_latency=commit_latency,
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(one.snapshot() for one in parts),
         )
@@ -122,16 +138,20 @@ class Snapshot:
                 partitions[theirs.topic, theirs.partition] = theirs
         return Snapshot(
             **sums,
+            handler_latency=self.handler_latency.merge(other.handler_latency),
+            commit_latency=self.commit_latency.merge(other.commit_latency),
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and strings, for JSON."""
+        """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
         made = asdict(self)
         made["partitions"] = list(made["partitions"])
+        for name in ("handler_latency", "commit_latency"):
+            made[name] = getattr(self, name).to_dict()
         return made
 
 
-_NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("oldest", "partitions")]
+_NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
 _COUNTERS = [name for name in _NUMBERS if name not in ("in_flight", "unseen", "buffered")]

@@ -11,10 +11,11 @@ import logging
 import threading
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.latency import Meter, merged
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -24,6 +25,7 @@ from keylane.records import Context, Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
@@ -48,6 +50,7 @@ class ThreadWorkers:
         self._queue: SimpleQueue[Unit | None] = SimpleQueue()
         self._running: list[tuple[Work, Context | None] | None] = [None] * self.concurrency
         """What each thread is at; written by that thread alone."""
+        self._meters = [Meter() for _ in range(self.concurrency)]
         self._deadline: float | None = None
         self._close_error: BaseException | None = None
         self._threads = [
@@ -82,6 +85,9 @@ class ThreadWorkers:
             if running and running[1] and not running[0].assignment.wanted:
                 running[1].cancelled = True
 
+    def latency(self) -> Histogram:
+        return merged(self._meters)
+
     def close(self, timeout_s: float) -> WorkersClosed:
         """End the threads and leave the resource; wait for handlers that still run for at most `timeout_s`."""
         self._deadline = monotonic() + timeout_s
@@ -113,7 +119,8 @@ class ThreadWorkers:
                 self._close_error = error
 
     def _serve(self, slot: int) -> None:
-        take, report = self._queue.get, self._report
+        take, report, measured = self._queue.get, self._report, self._meters[slot].add
+        unmeasured = left_out = 0  # records still to leave out, and left out since the last that was measured
         while (unit := take()) is not None:
             if isinstance(unit, list):
                 self._run_batch(slot, unit)
@@ -121,7 +128,13 @@ class ThreadWorkers:
                 continue
             chain = unit.chain
             for work in (unit,) if chain is None else chain.works:
-                outcome = work.outcome = self._run(slot, work)
+                if unmeasured:
+                    unmeasured -= 1
+                    outcome = work.outcome = self._run(slot, work)
+                else:
+                    start_ns = perf_counter_ns()
+                    outcome = work.outcome = self._run(slot, work)
+                    unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
                 report(work)
                 if outcome is not None:
                     break
@@ -148,6 +161,7 @@ class ThreadWorkers:
         if not works:
             return
         records = [Record(work.message) for work in works]
+        start_ns = perf_counter_ns()
         try:
             if self._takes_context:
                 context = Context(self._resource, works[0].attempt)
@@ -160,6 +174,7 @@ class ThreadWorkers:
         except BaseException as error:  # as above
             give_outcomes(works, [failure_of(error)] * len(works))
         finally:
+            self._meters[slot].add(perf_counter_ns() - start_ns)
             self._running[slot] = None
 
 

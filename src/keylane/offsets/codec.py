@@ -233,6 +233,15 @@ def decode(metadata: str | None, base: int, max_span: int = MAX_SPAN) -> OffsetM
         raise MetadataError(f"metadata {_shown(metadata)} ({encoding.label}) is damaged: {damage}") from None
 
 
+def encoding_of(metadata: str) -> str | None:
+    """The name of the encoding of metadata that `encode` has written; None for empty or other metadata."""
+    try:
+        encoding = _BY_MAGIC.get(base64.b64decode(metadata[:4], validate=True)[:1])
+    except (binascii.Error, ValueError):
+        return None
+    return None if encoding is None else encoding.label
+
+
 class _Damaged(Exception):  # noqa: N818 - never leaves this module
     """What is wrong with a body, in words that follow 'is damaged: '."""
 

@@ -409,6 +409,52 @@ def test_snapshots_come_from_any_thread_while_it_runs_and_after() -> None:
     assert engine.loop.snapshot().partitions == ()
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_snapshots_know_how_long_handlers_and_commits_took(is_async: bool, batch_size: int) -> None:
+    def work(_: Any) -> None:
+        time.sleep(0.002)
+
+    async def coroutine(_: Any) -> None:
+        time.sleep(0.002)  # noqa: ASYNC251 - so that it takes that long, and no task waits for another
+
+    def outcomes(records: Any) -> Any:
+        work(records)
+        return [None] * len(records)
+
+    async def outcomes_async(records: Any) -> Any:
+        await coroutine(records)
+        return [None] * len(records)
+
+    handlers = {(False, 1): work, (True, 1): coroutine, (False, 10): outcomes, (True, 10): outcomes_async}
+    options = {"batch_size": batch_size, "ordering": "unordered"}
+    engine = FakeEngine(pipeline(handlers[is_async, batch_size], **options), broker(50), ending_offsets={T0: 50})
+    with engine:
+        assert ended(engine) is None
+    latency = engine.loop.snapshot().handler_latency
+    assert latency.count == 50 / batch_size
+    assert latency.sum_s >= latency.count * 0.002
+    assert (latency.quantile_s(0) or 0) > 0.002
+    assert engine.loop.snapshot().commit_latency.count == engine.loop.snapshot().commits > 0
+
+
+def test_snapshots_know_size_and_encoding_of_what_was_committed() -> None:
+    gate = threading.Event()
+    log = broker(100)
+    handler = Seen(lambda record: gate.wait(WAIT_S) and None if record.offset == 0 else None)
+    with FakeEngine(pipeline(handler, commit_interval_ms=1), log) as engine:
+        until(lambda: engine.loop.snapshot().partitions != () and T0 in log.committed, "it is assigned")
+        until(lambda: engine.loop.snapshot().partitions[0].metadata_characters > 0, "a commit with a map")
+        [part] = engine.loop.snapshot().partitions
+        assert part.metadata_encoding is not None
+        assert part.metadata_encoding.startswith(("RunLength", "BitSet"))
+        assert (part.shards, part.paused) == (1, False)
+        gate.set()
+        until(lambda: log.committed[T0] == (100, ""), "all is committed")
+        until(lambda: engine.loop.snapshot().partitions[0].metadata_encoding is None, "and acknowledged")
+        assert engine.loop.snapshot().partitions[0].metadata_characters == 0
+
+
 def test_the_first_poll_waits_for_nothing() -> None:
     """Without a first credit the intake would never join the group, and nothing would ever happen."""
     joined = threading.Event()

@@ -7,6 +7,7 @@ import pickle
 
 from keylane import Snapshot
 from keylane.engine.counters import Counters
+from keylane.engine.latency import Meter
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
 
 
@@ -22,6 +23,15 @@ def test_merging_adds_numbers_and_joins_partitions() -> None:
     assert both.oldest == OldestRecord("t", 2, 1, 700)
     assert both.partitions == (part(0, 8), part(1, 9), part(2, 1)), "of a partition that moved, the further view"
     assert a.merge(b) == b.merge(a)
+
+
+def test_merging_adds_histograms() -> None:
+    quick, slow = Meter(), Meter()
+    quick.add(1_000)
+    slow.add(10**9)
+    both = Snapshot(handler_latency=quick.histogram()).merge(Snapshot(handler_latency=slow.histogram()))
+    assert both.handler_latency == quick.histogram().merge(slow.histogram())
+    assert both.to_dict()["handler_latency"]["count"] == 2
 
 
 def test_an_empty_snapshot_changes_nothing() -> None:

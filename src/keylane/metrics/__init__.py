@@ -1,0 +1,10 @@
+"""Metrics of a consumer, for any system that collects them.
+
+The idea: there is one truth, `consumer.snapshot()`, and nothing is counted twice. `families` turns a snapshot into
+named counters, gauges and histograms when somebody looks, so that records cost nothing more; an adapter
+(`keylane.metrics.prometheus`) turns those into what its system wants.
+"""
+
+from keylane.metrics.families import Family, Sample, families
+
+__all__ = ["Family", "Sample", "families"]

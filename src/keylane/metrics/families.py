@@ -1,0 +1,114 @@
+"""A snapshot as named metrics: the names, units and meanings, in one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from keylane.engine.latency import Histogram
+    from keylane.engine.snapshot import PartitionSnapshot, Snapshot
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value under its labels."""
+
+    value: float | Histogram
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric. Durations are in seconds; the value of a histogram is a `Histogram`."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: tuple[Sample, ...]
+
+
+COUNTERS = {
+    "processed": "Records whose handler succeeded and whose outputs are acknowledged",
+    "failed": "Failed attempts",
+    "retried": "Failed attempts that were followed by another one, or wait for it",
+    "dead_lettered": "Records that went to the dead-letter topic",
+    "skipped": "Records given up under Skip",
+    "produced": "Outputs and dead letters that the broker acknowledged",
+    "commits": "Commits that the broker acknowledged",
+    "commit_failures": "Commits that the broker did not take",
+    "commits_without_map": "Commits of a partition without its offset map",
+    "commits_put_off": "Commits of a partition that waited because its offset map did not fit yet",
+    "already_complete": "Polled records that an earlier run had completed",
+    "lost_to_retention": "Offsets that the log had dropped before they were complete",
+}
+"""Fields of `Snapshot` that only grow."""
+
+GAUGES = {
+    "in_flight": "Records with workers, or waiting for acknowledgements of their outputs or for a look at their result",
+    "unseen": "Results that wait for on_produced or for the reader of a stream",
+    "buffered": "Records polled and not complete",
+}
+"""Fields of `Snapshot` that come and go."""
+
+PARTITION_GAUGES = {
+    "base": ("commit_ready_offset", "The next offset to commit: everything below is complete"),
+    "committed": ("committed_offset", "The offset that the broker has acknowledged"),
+    "highest_completed": ("highest_completed_offset", "The highest offset that is complete"),
+    "position": ("position", "The next offset to poll"),
+    "log_end_offset": ("log_end_offset", "The log's end as last seen"),
+    "lag": ("lag", "Records between the committed offset and the log's end"),
+    "incomplete": ("incomplete", "Records polled and not complete"),
+    "shards": ("shards", "Keys (or 1 for the partition) with a record out or waiting"),
+    "paused": ("paused", "1 while the partition is not polled, because it holds its share of the buffer"),
+    "metadata_characters": ("commit_metadata_characters", "The size of the last acknowledged commit's metadata"),
+}
+"""Fields of `PartitionSnapshot`, by topic and partition."""
+
+
+def families(snapshot: Snapshot) -> list[Family]:
+    """Every metric of a snapshot; those without a value yet are left out."""
+    made = [_plain(name, "counter", text, getattr(snapshot, name)) for name, text in COUNTERS.items()]
+    made += [_plain(name, "gauge", text, getattr(snapshot, name)) for name, text in GAUGES.items()]
+    made += [
+        _plain("partitions", "gauge", "Assigned partitions", len(snapshot.partitions)),
+        _plain("handler_seconds", "histogram", "How long handlers took", snapshot.handler_latency),
+        _plain("commit_seconds", "histogram", "From a commit to its acknowledgement", snapshot.commit_latency),
+    ]
+    made += _by_partition(snapshot.partitions)
+    made += _head_of_line(snapshot)
+    return made
+
+
+def _plain(name: str, kind: Kind, text: str, value: float | Histogram) -> Family:
+    return Family(f"keylane_{name}", kind, text, (Sample(value),))
+
+
+def _by_partition(partitions: tuple[PartitionSnapshot, ...]) -> Iterator[Family]:
+    for field_name, (name, text) in PARTITION_GAUGES.items():
+        values = ((getattr(one, field_name), one) for one in partitions)
+        samples = tuple(Sample(value, _labels(one)) for value, one in values if value is not None)
+        yield Family(f"keylane_partition_{name}", "gauge", text, samples)
+    encodings = tuple(Sample(1, _labels(one) | {"encoding": one.metadata_encoding or "none"}) for one in partitions)
+    text = "1 for the encoding of the last acknowledged commit's offset map"
+    yield Family("keylane_partition_commit_metadata_encoding", "gauge", text, encodings)
+
+
+def _head_of_line(snapshot: Snapshot) -> Iterator[Family]:
+    """The record that has been in flight longest: its offset is a value, because as a label it would never end."""
+    oldest = snapshot.oldest
+    age: tuple[Sample, ...] = ()
+    offset: tuple[Sample, ...] = ()
+    if oldest is not None:
+        labels = {"topic": oldest.topic, "partition": str(oldest.partition)}
+        age, offset = (Sample(oldest.age_ms / 1000, labels),), (Sample(oldest.offset, labels),)
+    yield Family("keylane_oldest_in_flight_seconds", "gauge", "Age of the record that is in flight longest", age)
+    yield Family("keylane_oldest_in_flight_offset", "gauge", "Offset of the record that is in flight longest", offset)
+
+
+def _labels(partition: PartitionSnapshot) -> dict[str, str]:
+    return {"topic": partition.topic, "partition": str(partition.partition)}

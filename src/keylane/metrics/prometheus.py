@@ -1,0 +1,99 @@
+"""Metrics for Prometheus: a collector for a registry of one's own, or a small server. Needs the extra `metrics`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from keylane.engine.latency import BUCKETS, Histogram, upper_bound_s
+from keylane.errors import PeerError, UsageError
+from keylane.metrics.families import families
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise UsageError(
+        "keylane.metrics.prometheus needs prometheus-client: run `pip install 'keylane[metrics]'`"
+    ) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+    from keylane.engine.snapshot import Snapshot
+    from keylane.metrics.families import Family
+
+_KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+class SnapshotCollector(Collector):
+    """Asks for a snapshot at each scrape: `REGISTRY.register(SnapshotCollector(consumer.snapshot))`.
+
+    `labels` are put on every sample, to tell consumers of one process apart. Thread safety: as `source` is.
+    """
+
+    def __init__(self, source: Callable[[], Snapshot], labels: Mapping[str, str] | None = None) -> None:
+        self._source = source
+        self._labels = dict(labels or {})
+
+    def collect(self) -> Iterator[Metric]:
+        for family in families(self._source()):
+            yield self._metric(family)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing, so that a registry does not ask for a snapshot before there is a consumer."""
+        return iter(())
+
+    def _metric(self, family: Family) -> Metric:
+        names = [*self._labels, *(family.samples[0].labels if family.samples else ())]
+        metric: Any = _KINDS[family.kind](family.name, family.help, labels=names)
+        for sample in family.samples:
+            values = [*self._labels.values(), *sample.labels.values()]
+            if isinstance(sample.value, Histogram):
+                metric.add_metric(values, _buckets(sample.value), sum_value=sample.value.sum_s)
+            else:
+                metric.add_metric(values, sample.value)
+        made: Metric = metric
+        return made
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
+    """Cumulative counts, as Prometheus has them."""
+    made, count = [], 0
+    for bucket in range(BUCKETS):
+        count += histogram.counts[bucket]
+        bound = "+Inf" if bucket == BUCKETS - 1 else f"{upper_bound_s(bucket):.9g}"
+        made.append((bound, count))
+    return made
+
+
+class MetricsServer:
+    """Serves `/metrics` on a thread of its own while its `with` block runs.
+
+    Raises `PeerError` when the port cannot be had. Port 0 takes a free one; `port` says which.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], Snapshot],
+        port: int,
+        host: str = "127.0.0.1",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(SnapshotCollector(source, labels))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise PeerError(f"metrics cannot be served at {host}:{port}: {error.strerror}; give another port") from None
+        self.port: int = self._server.server_port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,46 @@
+"""What `keylane run` shows of a snapshot while it works."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from keylane import Snapshot
+from keylane.cli.progress import BarProgress
+from keylane.cli.run import completed, note_of, remaining
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+
+
+def part(partition: int, base: int, incomplete: int, position: int, end: int | None) -> PartitionSnapshot:
+    return PartitionSnapshot("t", partition, base, base, base - 1, incomplete, position, end)
+
+
+def test_a_note_has_rate_flight_lag_and_troubles() -> None:
+    snapshot = Snapshot(
+        processed=1_000,
+        failed=7,
+        retried=5,
+        skipped=2,
+        in_flight=12,
+        oldest=OldestRecord("t", 1, 55, 12_300),
+        partitions=(part(0, 10, 0, 10, 1_010), part(1, 5, 3, 8, 8)),
+    )
+    assert note_of(snapshot, 512.4) == (
+        "512/s, 12 in flight, lag 1,003, 7 failed attempts, 5 retries, 2 skipped, t-1@55 for 12 s"
+    )
+    assert completed(snapshot) == 1_002
+    assert remaining(snapshot) == 1_003
+
+
+def test_a_note_leaves_out_what_is_quick_or_unknown() -> None:
+    snapshot = Snapshot(in_flight=1, oldest=OldestRecord("t", 1, 55, 999), partitions=(part(0, 0, 0, 0, None),))
+    assert note_of(snapshot, 0) == "0/s, 1 in flight"
+    assert remaining(snapshot) == 0
+
+
+def test_a_bar_follows_its_total() -> None:
+    stream = io.StringIO()
+    with BarProgress(Console(file=stream, force_terminal=True, width=100, color_system=None)).step("Run", 0) as step:
+        step.update(10, "5/s", 2_500)
+    assert "10/2,500" in stream.getvalue()

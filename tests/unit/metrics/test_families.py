@@ -1,0 +1,123 @@
+"""Everything in a snapshot is a metric, and Prometheus reads what is served."""
+
+from __future__ import annotations
+
+import urllib.request
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keylane import PeerError, Snapshot
+from keylane.engine.latency import Meter
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+from keylane.metrics import families
+from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES
+from keylane.metrics.prometheus import MetricsServer, SnapshotCollector
+
+
+def snapshot() -> Snapshot:
+    meter = Meter()
+    for took_ns in (500_000, 700_000, 40_000_000):
+        meter.add(took_ns)
+    part = PartitionSnapshot("t", 3, 5, 4, 9, 2, 11, 20, 2, True, 12, "RunLength v1")
+    fresh = PartitionSnapshot("t", 4, 0, None, -1, 0, 0, None)
+    numbers: dict[str, Any] = {name: index + 1 for index, name in enumerate([*COUNTERS, *GAUGES])}
+    return Snapshot(
+        **numbers,
+        handler_latency=meter.histogram(),
+        oldest=OldestRecord("t", 3, 5, 2_500),
+        partitions=(part, fresh),
+    )
+
+
+def test_every_field_of_a_snapshot_is_a_metric() -> None:
+    told_otherwise = {"partitions", "oldest", "handler_latency", "commit_latency"}
+    assert {one.name for one in fields(Snapshot)} - told_otherwise == COUNTERS.keys() | GAUGES.keys()
+    of_partition = {one.name for one in fields(PartitionSnapshot)} - {"topic", "partition", "metadata_encoding"}
+    assert of_partition | {"lag"} == PARTITION_GAUGES.keys()
+
+
+def test_names_are_once_and_speak_for_themselves() -> None:
+    made = families(snapshot())
+    names = [one.name for one in made]
+    assert len(names) == len(set(names))
+    assert all(name.startswith("keylane_") and one.help for name, one in zip(names, made, strict=True))
+
+
+def scraped(made: Snapshot, labels: dict[str, str] | None = None) -> dict[tuple[str, tuple[Any, ...]], float]:
+    """What Prometheus's own parser reads of it: name and labels to value."""
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(lambda: made, labels))
+    text = generate_latest(registry).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples}
+
+
+PART = (("partition", "3"), ("topic", "t"))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("keylane_processed_total", (), 1),
+        ("keylane_dead_lettered_total", (), 4),
+        ("keylane_in_flight", (), len(COUNTERS) + 1),
+        ("keylane_partitions", (), 2),
+        ("keylane_partition_commit_ready_offset", PART, 5),
+        ("keylane_partition_committed_offset", PART, 4),
+        ("keylane_partition_highest_completed_offset", PART, 9),
+        ("keylane_partition_lag", PART, 16),
+        ("keylane_partition_paused", PART, 1),
+        ("keylane_partition_shards", PART, 2),
+        ("keylane_partition_commit_metadata_characters", PART, 12),
+        ("keylane_partition_commit_metadata_encoding", (("encoding", "RunLength v1"), *PART), 1),
+        ("keylane_oldest_in_flight_seconds", PART, 2.5),
+        ("keylane_oldest_in_flight_offset", PART, 5),
+        ("keylane_handler_seconds_count", (), 3),
+        ("keylane_handler_seconds_bucket", (("le", "0.000524288"),), 1),
+        ("keylane_handler_seconds_bucket", (("le", "+Inf"),), 3),
+        ("keylane_commit_seconds_count", (), 0),
+    ],
+)
+def test_prometheus_reads_it(name: str, labels: Any, value: float) -> None:
+    assert scraped(snapshot())[name, labels] == value
+
+
+def test_what_has_no_value_is_left_out() -> None:
+    found = scraped(snapshot())
+    assert ("keylane_partition_committed_offset", (("partition", "4"), ("topic", "t"))) not in found
+    assert not any(name.startswith("keylane_oldest") for name, _ in scraped(Snapshot()))
+
+
+def test_labels_are_on_every_sample() -> None:
+    assert all(("group", "g") in labels for _, labels in scraped(snapshot(), {"group": "g"}))
+
+
+def test_a_server_serves_until_its_block_ends() -> None:
+    seen: list[int] = []
+
+    def source() -> Snapshot:
+        seen.append(1)
+        return Snapshot(processed=len(seen))
+
+    with MetricsServer(source, 0) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        for looks in (1, 2):
+            with urllib.request.urlopen(url) as answer:
+                assert f"keylane_processed_total {looks}.0\n" in answer.read().decode()
+        with pytest.raises(PeerError, match=f"metrics cannot be served at 127.0.0.1:{server.port}: Address already"):
+            MetricsServer(source, server.port)
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+def test_the_metrics_page_has_every_metric_and_no_other() -> None:
+    page = Path(__file__).parents[3] / "docs" / "metrics.md"
+    rows = [row for row in page.read_text().splitlines() if row.startswith("| `")]
+    said = {tuple(cell.strip(" `") for cell in row.strip("|").split(" | ")) for row in rows}
+    suffix = {"counter": "_total", "gauge": "", "histogram": ""}
+    assert said == {(one.name + suffix[one.kind], one.kind, one.help) for one in families(snapshot())}
