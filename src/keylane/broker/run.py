@@ -33,9 +33,7 @@ logger = logging.getLogger("keylane.broker")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a broker, with `run` as `func`."""
-    parser.add_argument(
-        "--data-dir", required=True, metavar="DIR", help="where all data is kept; made when it is missing"
-    )
+    parser.add_argument("--data-dir", metavar="DIR", help="where all data is kept; made when it is missing (required)")
     parser.add_argument("--host", default=DEFAULT_HOST, help=f"address to listen on (default {DEFAULT_HOST})")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on; 0 takes a free one (default {DEFAULT_PORT})"
@@ -62,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     _leave_hypothesis_out()
     try:
+        if arguments.data_dir is None:
+            raise UsageError("--data-dir is missing: give the folder where all data is kept")
         config = _config(arguments)
         if not 0 <= arguments.port < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")

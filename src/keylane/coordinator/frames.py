@@ -54,6 +54,7 @@ class JournalDamagedError(DataFolderError):
         )
         self.path = path
         self.position = position
+        self.reason = reason
 
 
 class Frame(NamedTuple):
@@ -67,6 +68,16 @@ class Frame(NamedTuple):
 def encode_segment_header(number: int, partitions: int) -> bytes:
     head = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, number, partitions)
     return head + _U32.pack(crc32c(head))
+
+
+def partitions_of(head: bytes) -> int | None:
+    """How many offsets partitions the journal has, by the header of a segment; None when it does not hold."""
+    if len(head) < SEGMENT_HEADER_SIZE or not head.startswith(SEGMENT_MAGIC):
+        return None
+    if _U32.unpack_from(head, _SEGMENT_HEADER.size)[0] != crc32c(head[: _SEGMENT_HEADER.size]):
+        return None
+    partitions: int = _SEGMENT_HEADER.unpack_from(head)[3]
+    return partitions
 
 
 def encode_frame(partition: int, head: bytes, rest: bytes) -> bytes:

@@ -27,7 +27,7 @@ from keylane.coordinator.offsets import OffsetColumns
 from keylane.errors import DataFolderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.image import Image
     from keylane.storage.filesystem import AppendFile
@@ -109,8 +109,17 @@ def _little_endian(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def read_chunks(file: AppendFile, *, number: int, partitions: int) -> Iterator[Chunk]:
-    """Every chunk, checked. Raises `JournalDamagedError`, also when the last chunk is missing or more follows."""
+def read_chunks(
+    file: AppendFile,
+    *,
+    number: int,
+    partitions: int,
+    skip: Callable[[JournalDamagedError], None] | None = None,
+) -> Iterator[Chunk]:
+    """Every chunk, checked. Raises `JournalDamagedError`, also when the last chunk is missing or more follows.
+
+    With `skip`, a chunk whose checksum does not hold is left out, and `skip` is told.
+    """
     _check_header(file, number, partitions)
     position = HEADER_SIZE
     count = 0
@@ -125,7 +134,13 @@ def read_chunks(file: AppendFile, *, number: int, partitions: int) -> Iterator[C
             )
         payload = file.read(position + _CHUNK.size, length)
         if crc32c(payload, crc32c(head[4:])) != crc:
-            raise JournalDamagedError(file.path, position, "the checksum of a chunk does not hold")
+            damage = JournalDamagedError(file.path, position, "the checksum of a chunk does not hold")
+            if skip is None:
+                raise damage
+            skip(damage)
+            position += _CHUNK.size + length
+            count += 1
+            continue
         chunk = Chunk(position, kind, partition, payload)
         position += _CHUNK.size + length
         if kind == END:

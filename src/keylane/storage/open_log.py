@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import DataFolderError
+from keylane.storage.findings import Finding
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.producers import Producers
-from keylane.storage.recovery import recover_batches
+from keylane.storage.recovery import check_segments, recover_batches
 from keylane.storage.segment import NAME_DIGITS, SUFFIX, Segment, segment_name
 
 if TYPE_CHECKING:
@@ -97,6 +98,15 @@ def restore_log(
         producers=Producers.restore(snapshot["producers"]),
         next_offset=snapshot["next_offset"],
     )
+
+
+def check_log(filesystem: FileSystem, folder: str) -> list[Finding]:
+    """What the segments of a partition hold; changes nothing. Blocks."""
+    try:
+        names = _segment_names(filesystem, folder)
+    except DataFolderError as error:
+        return [Finding(folder, "missing", reason=str(error))]
+    return check_segments(filesystem, [(f"{folder}/{name}", int(name.removesuffix(SUFFIX))) for name in names])
 
 
 def _segment_names(filesystem: FileSystem, folder: str) -> list[str]:

@@ -8,17 +8,18 @@ records in silence, so the data folder is refused with file and position.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from keylane.errors import DataFolderError
+from keylane.storage.findings import Finding
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, MAGIC_OFFSET, BatchError, BatchHeader, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from keylane.storage.filesystem import AppendFile
+    from keylane.storage.filesystem import AppendFile, FileSystem
 
 logger = logging.getLogger("keylane.storage")
 
@@ -34,6 +35,23 @@ def recover_batches(
     `on_batch(header, position)` gets each sound batch. A torn tail of the last segment is cut off, durably. Raises
     `DataFolderError` for damage that is not a torn tail.
     """
+    scanned = scan_batches(file, base_offset, on_batch)
+    if scanned.problem is not None:
+        _cut(file, scanned.position, scanned.next_offset, scanned.problem, is_last=is_last)
+    return scanned.next_offset
+
+
+class Scanned(NamedTuple):
+    """How far a segment is sound."""
+
+    position: int
+    next_offset: int
+    problem: str | None
+    """What is wrong there; None at the end of the file."""
+
+
+def scan_batches(file: AppendFile, base_offset: int, on_batch: Callable[[BatchHeader, int], None]) -> Scanned:
+    """Check every batch up to the first that does not hold; changes nothing."""
     window = _Window(file)
     position = 0
     expected = base_offset
@@ -41,12 +59,37 @@ def recover_batches(
         try:
             header = _sound_header(window, position, expected)
         except BatchError as error:
-            _cut(file, position, expected, str(error), is_last=is_last)
-            break
+            return Scanned(position, expected, str(error))
         on_batch(header, position)
         expected = header.next_offset
         position += header.length
-    return expected
+    return Scanned(position, expected, None)
+
+
+def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> list[Finding]:
+    """What the segments of a partition hold, by path and base offset, in order; changes nothing."""
+    found: list[Finding] = []
+    expected = paths[0][1] if paths else 0
+    is_broken = False
+    for number, (path, base_offset) in enumerate(paths):
+        file = filesystem.open_append(path)
+        try:
+            scanned = scan_batches(file, base_offset, lambda _header, _position: None)
+            size, position, problem = file.size, scanned.position, scanned.problem
+            if is_broken or base_offset != expected:
+                is_broken = True
+                found.append(Finding(path, "behind", size, 0, f"it starts at offset {base_offset}, {expected} is due"))
+            elif problem is None:
+                found.append(Finding(path, "sound", size, position))
+            else:
+                is_last = number == len(paths) - 1
+                is_torn = is_last and find_sound_batch(file, position + 1, scanned.next_offset) is None
+                found.append(Finding(path, "torn" if is_torn else "damaged", size, position, problem))
+                is_broken = True
+            expected = scanned.next_offset if not is_broken else expected
+        finally:
+            file.close()
+    return found
 
 
 class _Window:

@@ -1,0 +1,165 @@
+"""The coordinator's folder, checked without changing it; and a snapshot made of what holds in a damaged one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from keylane.coordinator import snapshot
+from keylane.coordinator.frames import SEGMENT_HEADER_SIZE, JournalDamagedError, SegmentReader, partitions_of
+from keylane.coordinator.image import Image
+from keylane.coordinator.records import RecordFormatError, partition_for
+from keylane.coordinator.replay import Replayer
+from keylane.coordinator.segments import SEGMENT_SUFFIX, find_files, segment_path, snapshot_path
+from keylane.coordinator.snapshots import Snapshots
+from keylane.errors import DataFolderError
+from keylane.storage.findings import Finding
+
+if TYPE_CHECKING:
+    from keylane.storage.filesystem import FileSystem
+
+
+def check_journal(filesystem: FileSystem, folder: str) -> list[Finding]:
+    """Every file in the folder. Blocks."""
+    partitions = _partitions(filesystem, folder)
+    try:
+        files = find_files(filesystem, folder)
+    except JournalDamagedError as error:
+        return [Finding(error.path, "missing", reason=error.reason), *_after_gap(filesystem, folder, error.path)]
+    checker = _Checker(filesystem, folder, partitions)
+    if files.snapshot is not None:
+        checker.check_snapshot(files.snapshot)
+    for number in files.segments:
+        checker.check_segment(number, is_last=number == files.segments[-1])
+    return checker.found + [Finding(path, "leftover", len(filesystem.read(path))) for path in files.leftovers]
+
+
+def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
+    """Replace a damaged snapshot by one of the chunks in it that hold; returns how many did not. Blocks."""
+    partitions = _partitions(filesystem, folder)
+    image = Image()
+    damaged: list[DataFolderError] = []
+    ends: list[int] = []
+    file = filesystem.open_append(snapshot_path(folder, number))
+    try:
+        for chunk in snapshot.read_chunks(file, number=number, partitions=partitions, skip=damaged.append):
+            if chunk.kind == snapshot.ENDS:
+                ends = snapshot.decode_ends(chunk)
+            elif chunk.kind != snapshot.END:
+                snapshot.load_chunk(chunk, image)
+    except DataFolderError as error:  # behind it nothing can be read
+        damaged.append(error)
+    finally:
+        file.close()
+    ends = _mended_ends(filesystem, folder, number, ends or _least_ends(image, partitions))
+    with ThreadPoolExecutor(1) as executor:
+        snapshots = Snapshots(filesystem, folder, executor, partitions=partitions, image=image)
+        asyncio.run(snapshots.write(number, ends))
+        snapshots.close()
+    return len(damaged)
+
+
+def _least_ends(image: Image, partitions: int) -> list[int]:
+    """Behind the last committed offset of each offsets partition."""
+    ends = [0] * partitions
+    for group in image.store.groups:
+        partition = partition_for(group, partitions)
+        last = max(max(columns.log_offsets) for _, columns in image.store.columns_of(group))
+        ends[partition] = max(ends[partition], last + 1)
+    return ends
+
+
+def _mended_ends(filesystem: FileSystem, folder: str, number: int, ends: list[int]) -> list[int]:
+    """Where the frames of the segment behind the snapshot go on, where there are any: what a start will ask for."""
+    first: dict[int, int] = {}
+    path = segment_path(folder, number)
+    with contextlib.suppress(DataFolderError):
+        reader = SegmentReader(filesystem.read(path), path, number=number, partitions=len(ends), may_be_torn=True)
+        for frame in reader:
+            first.setdefault(frame.partition, frame.base_offset)
+    return [first.get(partition, end) for partition, end in enumerate(ends)]
+
+
+class _Checker:
+    """Loads everything as a start does, into an image that nobody uses."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, partitions: int) -> None:
+        self.found: list[Finding] = []
+        self._filesystem = filesystem
+        self._folder = folder
+        self._partitions = partitions
+        self._image = Image()
+        self._replayer = Replayer(self._image)
+        self._ends = [0] * partitions
+        self._knows_ends = True
+        self._is_broken = False
+
+    def check_snapshot(self, number: int) -> None:
+        file = self._filesystem.open_append(snapshot_path(self._folder, number))
+        position = 0
+        try:
+            for chunk in snapshot.read_chunks(file, number=number, partitions=self._partitions):
+                position = chunk.position
+                if chunk.kind == snapshot.ENDS:
+                    self._ends = snapshot.decode_ends(chunk)
+                elif chunk.kind != snapshot.END:
+                    snapshot.load_chunk(chunk, self._image)
+            self.found.append(Finding(file.path, "sound", file.size, file.size))
+        except JournalDamagedError as error:
+            self.found.append(Finding(file.path, "damaged", file.size, error.position, error.reason))
+            self._knows_ends = False
+        except (DataFolderError, struct.error, ValueError) as error:
+            self.found.append(Finding(file.path, "damaged", file.size, position, str(error)))
+            self._knows_ends = False
+        finally:
+            file.close()
+
+    def check_segment(self, number: int, *, is_last: bool) -> None:
+        path = segment_path(self._folder, number)
+        data = self._filesystem.read(path)
+        if self._is_broken:
+            self.found.append(Finding(path, "behind", len(data), 0, "an earlier segment is damaged"))
+            return
+        try:
+            reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
+            for frame in reader:
+                self._check_frame(path, frame.position, frame.partition, frame.base_offset)
+                self._ends[frame.partition] = frame.base_offset + frame.last_offset_delta + 1
+                self._replay(path, frame.position, frame.partition, frame.batch)
+        except JournalDamagedError as error:
+            self._is_broken = True
+            self.found.append(Finding(path, "damaged", len(data), error.position, error.reason))
+            return
+        reason = "unacknowledged bytes that a crash left" if reader.is_torn else ""
+        self.found.append(Finding(path, "torn" if reader.is_torn else "sound", len(data), reader.end, reason))
+
+    def _check_frame(self, path: str, position: int, partition: int, base_offset: int) -> None:
+        if not 0 <= partition < self._partitions:
+            raise JournalDamagedError(path, position, f"a frame of offsets partition {partition}")
+        if self._knows_ends and base_offset != self._ends[partition]:
+            raise JournalDamagedError(path, position, f"offset {base_offset}, where {self._ends[partition]} is due")
+
+    def _replay(self, path: str, position: int, partition: int, batch: bytes) -> None:
+        try:
+            self._replayer.replay(partition, batch)
+        except RecordFormatError as error:
+            raise JournalDamagedError(path, position, str(error)) from error
+
+
+def _partitions(filesystem: FileSystem, folder: str) -> int:
+    """By the header of the first segment that has a sound one; 1 when none has."""
+    for name in filesystem.listdir(folder):
+        if name.endswith(SEGMENT_SUFFIX):
+            found = partitions_of(filesystem.read(f"{folder}/{name}")[:SEGMENT_HEADER_SIZE])
+            if found is not None:
+                return found
+    return 1
+
+
+def _after_gap(filesystem: FileSystem, folder: str, missing: str) -> list[Finding]:
+    later = [f"{folder}/{name}" for name in filesystem.listdir(folder) if name.endswith(SEGMENT_SUFFIX)]
+    reason = "a segment before it is missing"
+    return [Finding(path, "behind", len(filesystem.read(path)), 0, reason) for path in later if path > missing]
