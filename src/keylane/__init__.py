@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
-from keylane.options import DeadLetter, Halt, Pipeline, RebalanceListener, Retries, Skip
+from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
 from keylane.records import Context, Output, Produced, Record, Result
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "PeerError",
     "Pipeline",
     "Produced",
+    "Rates",
     "RebalanceListener",
     "Record",
     "Result",

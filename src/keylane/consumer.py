@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from keylane.engine import events
 from keylane.engine.assembly import assemble
 from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
@@ -22,9 +23,10 @@ from keylane.errors import InternalError, KeylaneError, UsageError
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer
+from keylane.options import Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from keylane.engine.loop import Loop
@@ -46,8 +48,8 @@ class ParallelConsumer:
     the start. `client_id` is what the broker calls this member. `on_progress` gets a `Snapshot` about once a second,
     and one at the end, on the thread that called `run`; what it raises ends the run.
 
-    Thread safety: `stop` and `snapshot` may be called from any thread, and `stop` from a signal handler. `close` may
-    not be called from a handler.
+    Thread safety: `stop`, `pause`, `resume`, `adjust` and `snapshot` may be called from any thread, and `stop` from a
+    signal handler. `close` may not be called from a handler.
     """
 
     def __init__(
@@ -65,6 +67,9 @@ class ParallelConsumer:
         self._on_progress = on_progress
         self._lock = threading.Lock()
         """Guards that a consumer runs once, and that closing knows of a run."""
+        self._telling = threading.Lock()
+        """Guards that what is told before there is a loop comes before what is told after."""
+        self._told: list[events.Adjust | events.Pause | events.Resume] = []
         self._begun = False
         self._stopped = False
         self._loop: Loop | None = None
@@ -156,6 +161,29 @@ class ParallelConsumer:
         if self._loop is not None:
             self._loop.stop()
 
+    def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Start no more records of these partitions (None: of any), now and after rebalances, until `resume`.
+
+        Those in handlers finish and are committed. The consumer stays in its group and goes on polling, as far as its
+        buffer has room.
+        """
+        self._tell(events.Pause(_named(partitions)))
+
+    def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Go on with these partitions; None goes on with all, whatever was paused."""
+        self._tell(events.Resume(_named(partitions)))
+
+    def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None:
+        """Change how many handlers run at once (threads: within `threads`) or the rates, from now on; None leaves it.
+
+        Safe from any thread, before the run and during it. Raises `UsageError` for what cannot work.
+        """
+        if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
+            raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
+        if rates is not None and not isinstance(rates, Rates):
+            raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
+        self._tell(events.Adjust(max_concurrency, rates))
+
     def close(self) -> None:
         """`stop`, and wait until every thread that was started has ended. May be called again."""
         self.stop()
@@ -169,6 +197,12 @@ class ParallelConsumer:
         """Counters, gauges and partitions of this moment; of the last moment once the run is over."""
         return Snapshot() if self._loop is None else self._loop.snapshot()
 
+    def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+        with self._telling:
+            self._told.append(event)
+            if self._loop is not None:
+                self._loop.tell(event)
+
     # --- the run ---
 
     def _start(self) -> Loop:
@@ -181,7 +215,10 @@ class ParallelConsumer:
         except BaseException:
             consumer.close()
             raise
-        self._loop = loop
+        with self._telling:
+            self._loop = loop
+            for event in self._told:
+                loop.tell(event)
         loop.start()
         if self._stopped:  # before there was a loop to tell
             loop.stop()
@@ -209,6 +246,16 @@ class ParallelConsumer:
     def _report_progress(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.snapshot())
+
+
+def _named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...] | None:
+    if partitions is None:
+        return None
+    names = tuple(partitions)
+    for name in names:
+        if not (isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and isinstance(name[1], int)):
+            raise UsageError(f"partitions={names!r}: give (topic, partition) pairs, or None for all")
+    return names
 
 
 def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:

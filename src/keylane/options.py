@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
-    from keylane.records import Produced
+    from keylane.records import Produced, Record
 
 Ordering = Literal["key", "partition", "unordered"]
+Traversal = Literal["fair", "depth_first"]
 Delivery = Literal["at_least_once"]
 OffsetReset = Literal["earliest", "latest", "error"]
 
@@ -29,6 +30,9 @@ TRACKING_SETTINGS = {
     "error_cb": "keylane owns the error callback; errors are logged under keylane.kafka",
 }
 """librdkafka settings that a pipeline refuses, each with the way out."""
+
+DEFAULT_DELAY_MS = 1_000
+"""The wait after the first failed attempt."""
 
 DEFAULT_METADATA_CAP = 4096
 """Characters of metadata a broker takes with a commit (`offset.metadata.max.bytes`, Apache Kafka's default)."""
@@ -49,23 +53,58 @@ class Retries:
     """How often and when a failed record is tried again (exponential, with jitter).
 
     Attempt n (the first is 1) is followed by a wait of `delay_ms * multiplier ** (n - 1)`, at most `max_delay_ms`,
-    of which a random share up to `jitter` is taken off.
+    of which a random share up to `jitter` is taken off. No attempt begins after `max_attempts`, or later than
+    `max_age_ms` after the first one was handed to a worker; None is no bound. A restart begins both anew.
+
+    `delay_ms` may be a function of (attempt, error, record) that returns the wait in milliseconds; the other figures
+    of the wait then count for dead letters that are not acknowledged only. It runs on the engine's own thread: keep it
+    short. An error that asks for a delay (`keylane.RetryAfter`) comes before either.
     """
 
-    max_attempts: int = 5
-    delay_ms: int = 1_000
+    max_attempts: int | None = 5
+    delay_ms: int | Callable[[int, BaseException, Record], float] = DEFAULT_DELAY_MS
     max_delay_ms: int = 60_000
     multiplier: float = 2.0
     jitter: float = 0.2
+    max_age_ms: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least("Retries.max_attempts", self.max_attempts, 1)
-        _at_least("Retries.delay_ms", self.delay_ms, 0)
-        _at_least("Retries.max_delay_ms", self.max_delay_ms, self.delay_ms)
+        if self.max_attempts is not None:
+            _at_least("Retries.max_attempts", self.max_attempts, 1)
+        if self.max_age_ms is not None:
+            _at_least("Retries.max_age_ms", self.max_age_ms, 0)
+        if not callable(self.delay_ms):
+            _at_least("Retries.delay_ms", self.delay_ms, 0)
+            _at_least("Retries.max_delay_ms", self.max_delay_ms, self.delay_ms)
         if not self.multiplier >= 1:
             raise UsageError(f"Retries.multiplier={self.multiplier!r}: give a number of at least 1")
         if not 0 <= self.jitter <= 1:
             raise UsageError(f"Retries.jitter={self.jitter!r}: give a share between 0 and 1")
+
+    def allow(self, attempt: int) -> bool:
+        """Whether another attempt may follow this one (the first is 1), as far as their number goes."""
+        return self.max_attempts is None or attempt < self.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How many records may start a second, retries included: over all, of each partition, of each key of a partition.
+
+    None is no limit. A bucket holds what comes together in `burst_ms` (at least one record), so that a pause does not
+    lower the rate. With a rate by key, a batch holds one record of a key. Records without a key have no rate by key.
+    """
+
+    records_per_s: float | None = None
+    per_partition: float | None = None
+    per_key: float | None = None
+    burst_ms: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("records_per_s", "per_partition", "per_key"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise UsageError(f"Rates.{name}={value!r}: give a number above 0, or None")
+        _at_least("Rates.burst_ms", self.burst_ms, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +181,23 @@ class Pipeline:
     batch_min_size: int = 1
     """A batch waits for so many records, for at most `batch_linger_ms`."""
     batch_linger_ms: int = 0
+    not_before: Callable[[Record], float | None] | None = None
+    """A function of the record that gives the earliest time for it, in milliseconds since the epoch (None: now). It
+    runs in the workers, and again when the time has come. Until then the record holds back what follows of its key
+    (under "partition", of its partition) and nothing else, and counts as buffered. What it raises is a failed
+    attempt."""
+    rates: Rates = field(default_factory=Rates)
+    traversal: Traversal = "fair"
+    """Whose turn it is when more is ready than may run. "fair": partitions in turn with equal shares, keys in turn;
+    none of them starves. "depth_first": the first partition (by topic and number) that has something ready, and in it
+    the key that ran last; others get what is left."""
+    max_uncommitted: int | None = None
+    """Offsets of one partition, from its committed base on, within which records may start. None leaves it to the
+    offset map, which one stuck record never fills."""
     max_buffered_records: int = 20_000
     """Records polled and not yet complete, over all partitions."""
+    max_buffered_bytes: int = 64 * 1024 * 1024
+    """Bytes of their values, over all partitions; one poll may go beyond it."""
     retries: Retries = field(default_factory=Retries)
     on_exhausted: OnExhausted = field(default_factory=Halt)
     delivery: Delivery = "at_least_once"
@@ -159,38 +213,56 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._check_kafka()
+        self._check_topics()
+        _check_arity(self.handler)
+        if self.resource is not None and not callable(self.resource):
+            raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
+        if self.on_produced is not None and not callable(self.on_produced):
+            raise UsageError(f"on_produced={self.on_produced!r}: give a function of one keylane.Produced")
+        if self.delivery not in get_args(Delivery):
+            raise UsageError(
+                f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
+            )
+        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
+        self._check_numbers()
+        self._check_flow()
+        self._check_batches()
+        self._check_ends()
+
+    def _check_topics(self) -> None:
         if isinstance(self.topics, str) and self.topics.startswith("^"):
             object.__setattr__(self, "topics", [self.topics])
         if isinstance(self.topics, str) or not self.topics or not all(isinstance(t, str) and t for t in self.topics):
             raise UsageError(
                 f"topics={self.topics!r}: give a list of topic names, or a regular expression that begins with ^"
             )
-        if not callable(self.handler):
-            raise UsageError(f"handler={self.handler!r}: give a function of (record) or (record, context)")
-        _check_arity(self.handler)
-        if self.resource is not None and not callable(self.resource):
-            raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
-        if self.on_produced is not None and not callable(self.on_produced):
-            raise UsageError(f"on_produced={self.on_produced!r}: give a function of one keylane.Produced")
-        _one_of("ordering", self.ordering, get_args(Ordering))
-        if self.delivery not in get_args(Delivery):
-            raise UsageError(
-                f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
-            )
-        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
+
+    def _check_numbers(self) -> None:
         for name in (
             "max_concurrency",
             "threads",
             "batch_size",
             "batch_min_size",
             "max_buffered_records",
+            "max_buffered_bytes",
             "commit_interval_ms",
             "offset_metadata_max_bytes",
         ):
             _at_least(name, getattr(self, name), 1)
         for name in ("batch_linger_ms", "drain_timeout_ms", "revoke_timeout_ms"):
             _at_least(name, getattr(self, name), 0)
-        self._check_batches()
+        if self.max_uncommitted is not None:
+            _at_least("max_uncommitted", self.max_uncommitted, 1)
+
+    def _check_flow(self) -> None:
+        _one_of("ordering", self.ordering, get_args(Ordering))
+        _one_of("traversal", self.traversal, get_args(Traversal))
+        if self.not_before is not None and not callable(self.not_before):
+            raise UsageError(f"not_before={self.not_before!r}: give a function of (record), to epoch ms or None")
+        if not isinstance(self.rates, Rates):
+            raise UsageError(f"rates={self.rates!r}: give keylane.Rates(...)")
+
+    def _check_ends(self) -> None:
         if not isinstance(self.retries, Retries):
             raise UsageError(f"retries={self.retries!r}: give keylane.Retries(...)")
         if not isinstance(self.rebalance_listener, RebalanceListener | None):
@@ -249,7 +321,9 @@ def takes_context(handler: Callable[..., Any]) -> bool:
     return len([p for p in parameters if p.kind in kinds]) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
-def _check_arity(handler: Callable[..., Any]) -> None:
+def _check_arity(handler: Any) -> None:
+    if not callable(handler):
+        raise UsageError(f"handler={handler!r}: give a function of (record) or (record, context)")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):

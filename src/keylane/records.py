@@ -25,6 +25,8 @@ class Message(Protocol):
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...
     def timestamp(self) -> tuple[int, int]: ...
     def leader_epoch(self) -> int | None: ...
+    def __len__(self) -> int:
+        """Bytes of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class PlainMessage:
     headers_: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_: tuple[int, int] = (0, -1)
     leader_epoch_: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.value_ or b"")
 
     def topic(self) -> str:
         return self.topic_

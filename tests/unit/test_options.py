@@ -48,6 +48,11 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"on_exhausted": "skip"}, "on_exhausted='skip': give keylane.DeadLetter"),
         ({"resource": 1}, "resource=1"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"traversal": "deep"}, "traversal='deep': give one of 'fair', 'depth_first'"),
+        ({"rates": 5}, "rates=5: give keylane.Rates"),
+        ({"not_before": 5}, "not_before=5: give a function"),
+        ({"max_uncommitted": 0}, "max_uncommitted=0"),
+        ({"max_buffered_bytes": 0}, "max_buffered_bytes=0"),
         ({"batch_min_size": 2, "batch_linger_ms": 1}, "batch_min_size=2: give at most the batch_size, which is 1"),
         ({"batch_size": 9, "batch_min_size": 2}, "batch_linger_ms=0: a least size needs a time to wait"),
     ],
@@ -89,3 +94,17 @@ def test_a_record_crosses_a_process_by_value() -> None:
     assert copy.headers == [("h", None), ("h", b"2")]
     assert copy.timestamp_ms == 99
     assert repr(copy) == "Record(t-3@42)"
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: kl.Rates(records_per_s=0), "Rates.records_per_s=0: give a number above 0"),
+        (lambda: kl.Rates(per_key=True), "Rates.per_key=True"),
+        (lambda: kl.Rates(burst_ms=-1), "Rates.burst_ms=-1"),
+        (lambda: kl.Retries(max_age_ms=-1), "Retries.max_age_ms=-1"),
+    ],
+)
+def test_wrong_rates_and_ages_are_refused_by_name(make: Any, text: str) -> None:
+    with pytest.raises(kl.UsageError, match=text.replace(".", "[.]")):
+        make()

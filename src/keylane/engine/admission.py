@@ -48,19 +48,29 @@ threshold."""
 
 
 class HandOver:
-    """How much may be with the workers at once."""
+    """How much may be with the workers at once.
 
-    __slots__ = ("_ahead", "_calls", "_chain_s", "_records", "_records_per_s", "_since", "concurrency", "may_queue")
+    `capacity` is what they run at once; `limit`, where it is less, is the most that they are given. `elastic` workers
+    run as many at once as they are told.
+    """
 
-    def __init__(self, concurrency: int, *, may_queue: bool, chain_s: float = CHAIN_S) -> None:
-        self.concurrency = concurrency
+    def __init__(self, capacity: int, *, may_queue: bool, elastic: bool = False, chain_s: float = CHAIN_S) -> None:
+        self.capacity = capacity
+        self.limit = capacity
+        self._elastic = elastic
+        self._may_queue = may_queue
         self._chain_s = chain_s
-        self.may_queue = may_queue
         self._ahead = 0
         self._records_per_s = 0.0
         self._calls = 0
         self._records = 0
         self._since = 0.0
+
+    def resize(self, limit: int) -> None:
+        """From now on give at most so much."""
+        self.limit = limit
+        if self._elastic:
+            self.capacity = limit
 
     def completed(self, records: int, calls: int, now: float) -> None:
         self._records += records
@@ -73,13 +83,20 @@ class HandOver:
             self._since = now
 
     @property
+    def at_once(self) -> int:
+        """Calls of the handler (a chain is one) that may run at once."""
+        return min(self.limit, self.capacity)
+
+    @property
     def size(self) -> int:
-        """Calls of the handler (a chain is one) that may be with the workers."""
-        return self.concurrency + (self._ahead if self.may_queue else 0)
+        """Calls that may be with the workers. Below their capacity nothing queues there, because it would run."""
+        if self.limit < self.capacity or not self._may_queue:
+            return self.at_once
+        return self.capacity + self._ahead
 
     def longest_chain(self, calls: int) -> int:
         """Records that one of so many calls gets through in the time of a chain."""
-        return max(1, int(self._records_per_s * self._chain_s) // max(1, min(calls, self.concurrency)))
+        return max(1, int(self._records_per_s * self._chain_s) // max(1, min(calls, self.at_once)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +112,11 @@ class PollPlan:
 class PollBound:
     """Decides the poll's credit, and which partitions are paused, from what is buffered."""
 
-    __slots__ = ("_limit", "_over", "_paused", "_still_since", "partitions")
+    __slots__ = ("_over", "_paused", "_still_since", "limit", "partitions")
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        """Records; it moves with their size."""
         self.partitions = 0
         """How many are assigned."""
         self._over: set[Assignment] = set()
@@ -117,7 +135,7 @@ class PollBound:
         self._paused.discard(assignment)
 
     def plan(self, buffered: int, now: float) -> PollPlan:
-        credit = max(1, (self._limit - buffered) // POLL_SHARE)
+        credit = max(1, (self.limit - buffered) // POLL_SHARE)
         if not self._over and not self._paused:
             return PollPlan(credit)
         relaxed = self._threshold(buffered) * RELAXED
@@ -139,7 +157,7 @@ class PollBound:
 
     def _threshold(self, buffered: int) -> float:
         """How much one partition may hold."""
-        return self._limit if self.partitions == 1 else max(0, self._limit - buffered) * FREE_SHARE
+        return self.limit if self.partitions == 1 else max(0, self.limit - buffered) * FREE_SHARE
 
     def _move(self, pause: tuple[Assignment, ...], resume: tuple[Assignment, ...]) -> None:
         for one in pause:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, give_outcomes, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
 from keylane.engine.latency import Meter
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
@@ -38,11 +38,13 @@ class AsyncioWorkers:
     """
 
     may_queue = True
+    elastic = True
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = pipeline.max_concurrency
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)
+        self._not_before = pipeline.not_before
         self._resource_factory = pipeline.resource
         self._resource: Any = None
         self._report = report
@@ -67,6 +69,11 @@ class AsyncioWorkers:
         """Returns once the loop runs, so that `submit` has somewhere to go; the resource may still be on its way."""
         self._thread.start()
         self._ready.wait()
+
+    def resize(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin)
 
     def submit(self, units: Sequence[Unit]) -> None:
         assert self._loop is not None, "submit before start"
@@ -158,7 +165,7 @@ class AsyncioWorkers:
         self._ended(first)
 
     async def _run_batch(self, batch: list[Work]) -> None:
-        if works := startable(batch):
+        if works := startable(batch, self._not_before):
             give_outcomes(works, await self._outcomes(batch[0], works))
         self._report(batch)
         self._ended(batch[0])
@@ -173,6 +180,8 @@ class AsyncioWorkers:
         """Run the handler on a record. `first` is what its task is known by."""
         if not work.assignment.may_start or self._closing:
             return NOT_RUN
+        if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
+            return outcome
         try:
             if self._takes_context:
                 context = self._begun[first] = Context(self._resource, work.attempt)

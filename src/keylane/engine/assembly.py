@@ -46,6 +46,7 @@ def assemble(
         pipeline,
         concurrency=workers.concurrency,
         may_queue=workers.may_queue,
+        elastic=workers.elastic,
         random=random,
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),

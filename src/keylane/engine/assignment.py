@@ -45,7 +45,9 @@ class Assignment:
     """
 
     __slots__ = (
+        "_max_span",
         "bound",
+        "buffered_bytes",
         "committed",
         "committed_changes",
         "end",
@@ -55,6 +57,7 @@ class Assignment:
         "log_end",
         "may_start",
         "metadata",
+        "on_hold",
         "partition",
         "paused",
         "queued",
@@ -66,11 +69,19 @@ class Assignment:
         "without_map",
     )
 
-    def __init__(self, start: Start, ordering: Ordering, bound: DispatchBound, end: int | None = None) -> None:
+    def __init__(
+        self,
+        start: Start,
+        ordering: Ordering,
+        bound: DispatchBound,
+        end: int | None = None,
+        max_uncommitted: int | None = None,
+    ) -> None:
         self.topic = start.topic
         self.partition = start.partition
         self.epoch = start.epoch
         self.bound = bound
+        self._max_span = max_uncommitted
         self.end = end
         """The ending offset: records from here on are not run. None without one."""
         self.tracker = PartitionTracker(start.offsets)
@@ -88,6 +99,10 @@ class Assignment:
         """Offset and time of dispatch of what is with the workers or waits for its outputs, oldest dispatch first."""
         self.may_start = True
         """False once nothing of it may start: it is being revoked, or the consumer is stopping."""
+        self.on_hold = False
+        """Whether the user has paused it."""
+        self.buffered_bytes = 0
+        """Of the values of what is polled and not complete."""
         self.wanted = True
         """False once no result counts any more: it was given up."""
         self.queued = False
@@ -132,6 +147,7 @@ class Assignment:
             is_complete = self.tracker.is_complete
             messages = [message for message in messages if not is_complete(message.offset())]
             offsets = [message.offset() for message in messages]
+        self.buffered_bytes += sum(map(len, messages))
         keys = [message.key() for message in messages] if with_keys else repeat(None)
         self.ready.extend(self.shards.admit(list(map(Work, repeat(self), offsets, keys, messages))))
         return done
@@ -142,14 +158,26 @@ class Assignment:
 
     # --- what may run ---
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether something of it may run, as far as the partition goes."""
+        return self.may_start and not self.on_hold and bool(self.ready or self.held)
+
+    def _limit(self) -> int:
+        """The highest offset that may run now."""
+        if not self.may_start or self.on_hold:
+            return -1
+        limit = self.tracker.dispatch_limit(self.bound)
+        return limit if self._max_span is None else min(limit, self.tracker.base + self._max_span - 1)
+
     def take(self, room: int, now: float, longest: int = 1) -> list[Work]:
         """Up to `room` records that may run at once, and are within the dispatch bound.
 
         With `longest` above 1 each may lead a chain of up to so many records of its shard.
         """
-        if not self.may_start:
+        limit = self._limit()
+        if limit < 0:
             return []
-        limit = self.tracker.dispatch_limit(self.bound)
         ready = self.ready
         if not self.held and limit >= self.tracker.position - 1:
             if len(ready) <= room:
@@ -163,12 +191,14 @@ class Assignment:
             self._out(self._with_followers(works, longest, limit) if longest > 1 else works, now)
         return works
 
-    def take_batch(self, room: int, now: float) -> list[Work]:
+    def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Work]:
         """Up to `room` records for one batch: of each shard in turn as many as there are, in order.
 
         A record that is tried again comes alone, so that it cannot fail the others with it once more.
         """
-        limit = self.tracker.dispatch_limit(self.bound) if self.may_start else -1
+        limit = self._limit()
+        if limit < 0:
+            return []
         batch: list[Work] = []
         while len(batch) < room and (works := self._take_within(limit, 1)):
             if works[0].attempt > 1:
@@ -177,7 +207,7 @@ class Assignment:
                 else:
                     batch = works
                 break
-            batch += self._with_followers(works, room - len(batch), limit)
+            batch += self._with_followers(works, 1 if one_a_key else room - len(batch), limit)
         if batch:
             self._out(batch, now)
         return batch
@@ -197,7 +227,7 @@ class Assignment:
         follow = self.shards.follow
         for work in works:
             every.append(work)
-            if followers := follow(work, longest - 1, limit):
+            if longest > 1 and (followers := follow(work, longest - 1, limit)):
                 every += followers
                 Chain([work, *followers])
         return every

@@ -6,16 +6,20 @@ Shared by all kinds of workers, so that a handler means the same in a thread and
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.work import NOT_RUN, Failure
+from keylane.engine.work import NOT_RUN, Failure, Later
 from keylane.errors import Fatal, HandlerError, UsageError
-from keylane.records import Output, Returned
+from keylane.records import Output, Record, Returned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from keylane.engine.work import Outcome, Unit, Work
+
+    NotBefore = Callable[[Record], float | None]
 
 _SHOWN_CHARACTERS = 80
 """How much of a wrong return value an error shows."""
@@ -72,11 +76,33 @@ def may_start(unit: Unit) -> bool:
     return unit.assignment.may_start
 
 
-def startable(batch: Sequence[Work]) -> list[Work]:
-    """The records of a batch that may start; the others are told apart by their outcome."""
+def startable(batch: Sequence[Work], not_before: NotBefore | None) -> list[Work]:
+    """The records of a batch that may start now; the others, and what follows of their shards, get their outcome."""
+    kept_back = set()
     for work in batch:
-        work.outcome = None if work.assignment.may_start else NOT_RUN
+        chain = work.chain
+        if not work.assignment.may_start or (chain is not None and chain in kept_back):
+            work.outcome = NOT_RUN
+        else:
+            work.outcome = None if not_before is None else kept(work, not_before)
+        if work.outcome is not None and chain is not None:
+            kept_back.add(chain)
     return [work for work in batch if work.outcome is None]
+
+
+def kept(work: Work, not_before: NotBefore) -> Later | Failure | None:
+    """When the record is scheduled for later, if it is; `not_before` is the user's."""
+    try:
+        at_ms = not_before(Record(work.message))
+    except BaseException as error:  # like a handler's
+        return failure_of(error)
+    if at_ms is None:
+        return None
+    if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or not math.isfinite(at_ms):
+        text = f"not_before returned {_shown(at_ms)}; return milliseconds since the epoch, or None"
+        return Failure(HandlerError(text), final=True)
+    delay_s = at_ms / 1000 - time.time()
+    return Later(delay_s) if delay_s > 0 else None
 
 
 def give_outcomes(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:

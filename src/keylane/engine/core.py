@@ -15,7 +15,6 @@ Thread safety: none; its owner is the loop.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,25 +22,24 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.admission import CHAIN_S, HandOver
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
 from keylane.engine.counters import Counters
-from keylane.engine.deliveries import Delivery
 from keylane.engine.dispatch import Dispatcher
+from keylane.engine.outcomes import Outcomes
 from keylane.engine.partitions import Partitions
 from keylane.engine.results import NO_RESULTS
-from keylane.engine.retries import delay_s
 from keylane.engine.snapshot import Snapshot
-from keylane.engine.verdicts import Again, Verdict, Verdicts
-from keylane.engine.work import Failure, NotRun, Work
+from keylane.engine.verdicts import Verdicts
 from keylane.errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Assignment, Start
+    from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Answer, ResultsMoved
     from keylane.engine.ports import TopicPartition
     from keylane.engine.results import ResultsRule
-    from keylane.engine.work import Chain, Outcome, Unit
-    from keylane.options import Pipeline
+    from keylane.engine.work import Unit, Work
+    from keylane.options import Pipeline, Rates
     from keylane.records import Message
 
 logger = logging.getLogger("keylane.engine")
@@ -103,23 +101,22 @@ class Core:
         *,
         concurrency: int,
         may_queue: bool,
+        elastic: bool = False,
         random: Callable[[], float],
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
         chain_s: float = CHAIN_S,
     ) -> None:
         self._pipeline = pipeline
-        self._results = results
-        self._random = random
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
-        self._dispatcher = Dispatcher(HandOver(concurrency, may_queue=may_queue, chain_s=chain_s), pipeline)
-        self._verdicts = Verdicts(pipeline)
+        self._dispatcher = Dispatcher(
+            HandOver(concurrency, may_queue=may_queue, elastic=elastic, chain_s=chain_s), pipeline
+        )
+        self._outcomes = Outcomes(
+            self.partitions, self._dispatcher, Verdicts(pipeline, random), results, self.counters, self.fail
+        )
         self.commits = Commits(pipeline.commit_interval_ms / 1000, pipeline.offset_metadata_max_bytes, self.counters)
-        self._delivering = 0
-        """Records that wait for the acknowledgement of their outputs, or for results to be seen."""
-        self._unseen = 0
-        """Results that wait for a callback or a reader."""
         self._revokes: list[_Revoke] = []
         self._next = Plan()
         """Actions that events brought about, for the next plan."""
@@ -180,195 +177,24 @@ class Core:
     # --- events: the work ---
 
     def completed(self, works: Sequence[Work], now: float) -> None:
-        """Workers report records back, each with its outcome; those of a chain in order, up to the first whose outcome
-        is not None, which ends the chain."""
-        going_on = not_run = 0
-        done: dict[Assignment, list[Work]] = defaultdict(list)
-        for work in works:
-            outcome, assignment, chain = work.outcome, work.assignment, work.chain
-            if chain is not None:
-                if outcome is None:
-                    chain.at += 1
-                    going_on += chain.at < len(chain.works)
-                else:
-                    not_run += self._undo(chain)
-            if outcome is None and assignment.wanted:
-                done[assignment].append(work)
-            else:
-                self._came_to(work, outcome, now)
-        self._dispatcher.reported(len(works) + not_run, len(works) - going_on, now)
-        for assignment, finished in done.items():
-            self.counters.processed += len(finished)
-            self._finish(assignment, finished)
+        """Workers report records back (`Outcomes.completed`)."""
+        self._outcomes.completed(works, now)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
-        """Workers report batches back, each record with its outcome.
-
-        A record whose outcome is a failure takes those of its shard behind it along: they run again after it.
-        """
-        for batch in batches:
-            self._dispatcher.reported(len(batch), 1, now)
-            firsts = [work for work in batch if work.chain is None or work.chain.works[0] is work]
-            for work in firsts:
-                if work.chain is None or not work.assignment.wanted:
-                    self._came_to(work, work.outcome, now)
-                else:
-                    self._begin_settling(work.chain, now)
-                    self._settle(work.chain, now)
-
-    def _came_to(self, work: Work, outcome: Outcome, now: float) -> None:
-        """What a record on its own came to."""
-        if not work.assignment.wanted:
-            self.counters.stale += 1
-        elif outcome is None:
-            self.counters.processed += 1
-            self._finish(work.assignment, (work,))
-        elif isinstance(outcome, Failure):
-            self._judged(work, self._verdicts.failed(work, outcome), now)
-        elif isinstance(outcome, NotRun):
-            self._not_run(work)
-        else:
-            self._dispatcher.may_chain = False  # its outputs have to be acknowledged before the next of its shard runs
-            self._deliver(Delivery(work, outcome), now)
-
-    def _begin_settling(self, chain: Chain, now: float) -> None:
-        """Records of one shard came back with their batch: send their outputs, up to the first that failed."""
-        for work in chain.works:
-            outcome = work.outcome
-            if outcome is None or isinstance(outcome, Failure | NotRun):
-                chain.results[work] = outcome
-                if outcome is not None:
-                    break
-            else:
-                delivery = chain.deliveries[work] = Delivery(work, outcome)
-                self._deliver(delivery, now)
-
-    def _settle(self, chain: Chain, now: float) -> None:
-        """Complete the records of a chain in order, as far as is known what they came to."""
-        while chain.at < len(chain.works) and (work := chain.works[chain.at]) in chain.results:
-            outcome = chain.results.pop(work)
-            if isinstance(outcome, Delivery):
-                self._show(outcome)
-                break
-            if outcome is None:
-                chain.at += 1
-            else:
-                self._undo(chain)
-            self._came_to(work, outcome, now)
-            if outcome is not None:
-                break
-
-    def _undo(self, chain: Chain) -> int:
-        """The first incomplete record of a chain goes on alone; how many others wait for it again."""
-        rest = chain.undo()
-        if rest and rest[0].assignment.wanted:
-            rest[0].assignment.put_back(rest)
-        return len(rest)
+        """Workers report batches back, each record with its outcome."""
+        self._outcomes.batches_completed(batches, now)
 
     def withdrawn(self, units: Sequence[Unit], now: float) -> None:
         """Workers gave back what no handler had begun."""
-        for unit in units:
-            works = unit if isinstance(unit, list) else [unit] if unit.chain is None else unit.chain.works
-            self._dispatcher.reported(len(works), 1, now)
-            for work in reversed(works):
-                if work.chain is not None:
-                    self._undo(work.chain)
-                if work.assignment.wanted and work.offset in work.assignment.in_flight:
-                    self._not_run(work)
+        self._outcomes.withdrawn(units, now)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
-        for answer in answers:
-            delivery = answer.delivery
-            self.counters.produced += answer.error is None
-            if not delivery.answered(answer):
-                continue
-            self._delivering -= 1
-            work = delivery.work
-            if work.dead is None:
-                if delivery.error is None:
-                    self._succeeded(delivery, now)
-                else:
-                    self._delivery_came_to(delivery, Failure(delivery.error), now)
-            elif not work.assignment.wanted:
-                self.counters.stale += 1
-            elif delivery.error is not None:
-                self._judged(work, self._verdicts.undelivered(work, delivery.error), now)
-            else:
-                self.counters.dead_lettered += 1
-                self._finish(work.assignment, (work,))
-
-    def _succeeded(self, delivery: Delivery, now: float) -> None:
-        """All outputs are acknowledged: complete, unless user code is to see the result first, in the shard's order."""
-        chain = delivery.work.chain
-        if delivery.void or not delivery.work.assignment.wanted or not self._results.wants(delivery):
-            self._delivery_came_to(delivery, None, now)
-        elif chain is None or chain.works[chain.at] is delivery.work:
-            self._show(delivery)
-        else:
-            chain.results[delivery.work] = delivery
-
-    def _show(self, delivery: Delivery) -> None:
-        self._delivering += 1
-        self._unseen += 1
-        self._next.results.append(delivery)
+        self._outcomes.delivered(answers, now)
 
     def results_moved(self, event: ResultsMoved, now: float) -> None:
         """Callbacks or a reader have seen results, or will not."""
-        self._unseen -= event.passed
-        self._delivering -= len(event.settled)
-        for delivery, outcome in event.settled:
-            self._delivery_came_to(delivery, outcome, now)
-
-    def _delivery_came_to(self, delivery: Delivery, outcome: Failure | NotRun | None, now: float) -> None:
-        """What an attempt came to whose handler succeeded."""
-        work, chain = delivery.work, delivery.work.chain
-        if delivery.void:
-            self.counters.stale += 1
-        elif chain is None or not work.assignment.wanted:
-            self._came_to(work, outcome, now)
-        else:
-            del chain.deliveries[work]
-            chain.results[work] = outcome
-            self._settle(chain, now)
-
-    def _finish(self, assignment: Assignment, works: Sequence[Work]) -> None:
-        self.partitions.complete(assignment, works)
-        if not assignment.queued:
-            self._dispatcher.offer(assignment)
-
-    def _not_run(self, work: Work) -> None:
-        """A dispatched record that no handler began: it is still to do, if anything of its partition is."""
-        assignment = work.assignment
-        del assignment.in_flight[work.offset]
-        if assignment.may_start:
-            assignment.ready.appendleft(work)
-            self._dispatcher.offer(assignment)
-
-    def _judged(self, work: Work, verdict: Verdict, now: float) -> None:
-        """Carry out what follows a failed attempt."""
-        self.counters.failed += 1
-        if isinstance(verdict, Again):
-            self.counters.retried += 1
-            del work.assignment.in_flight[work.offset]
-            asked = verdict.delay_ms
-            wait_s = delay_s(self._pipeline.retries, verdict.attempt, self._random) if asked is None else asked / 1000
-            self._dispatcher.retries.add(work, now + wait_s)
-        elif isinstance(verdict, Delivery):
-            self._deliver(verdict, now)
-        elif isinstance(verdict, Exception):
-            del work.assignment.in_flight[work.offset]
-            self.fail(verdict, now)
-        else:
-            self.counters.skipped += 1
-            self._finish(work.assignment, (work,))
-
-    def _deliver(self, delivery: Delivery, now: float) -> None:
-        if not delivery.outputs:
-            self._succeeded(delivery, now)
-            return
-        self._delivering += 1
-        self._next.produce.append(delivery)
+        self._outcomes.results_moved(event, now)
 
     # --- events: commits, and the end ---
 
@@ -417,6 +243,23 @@ class Core:
         self._next.cancel = True
         self.phase = Phase.FINISHED
 
+    # --- events: the user's hand ---
+
+    def adjust(self, max_concurrency: int | None, rates: Rates | None) -> None:
+        """Change what may run at once, and how much may start; None leaves it as it is."""
+        if max_concurrency is not None:
+            self._dispatcher.hand_over.resize(max_concurrency)
+        if rates is not None:
+            self._dispatcher.change_rates(rates)
+
+    def pause(self, names: Iterable[TopicPartition] | None) -> None:
+        """Start nothing of these partitions (None: of any) until `resume`."""
+        self.partitions.pause(names)
+
+    def resume(self, names: Iterable[TopicPartition] | None) -> None:
+        for assignment in self.partitions.resume(names):
+            self._dispatcher.offer(assignment)
+
     # --- what to do ---
 
     def plan(self, now: float) -> Plan:
@@ -424,13 +267,11 @@ class Core:
         if self.phase is Phase.RUNNING and self.partitions.end_is_reached():
             self.stop(now)
         plan, self._next = self._next, Plan()
-        for work in self._dispatcher.release_retries(now):
-            work.assignment.in_flight[work.offset] = now
-            self._delivering += 1
-            plan.produce.append(self._verdicts.dead_letter(work))
+        self._outcomes.release(now)
+        plan.produce, plan.results = self._outcomes.take()
         if self.phase is Phase.RUNNING:
             plan.ask_committed = self.partitions.ask_committed(now)
-            if self._unseen < self._results.max_unseen:
+            if not self._outcomes.too_many_unseen:
                 plan.dispatch = self._dispatcher.take(now)
             polling = self.partitions.poll_plan(now)
             plan.credit, plan.pause, plan.resume = polling.credit, polling.pause, polling.resume
@@ -442,11 +283,13 @@ class Core:
         self._plan_commit(plan, now)
         return plan
 
-    def next_check(self) -> float | None:
+    def next_check(self, now: float) -> float | None:
         """When `plan` may have something new even if nothing happens; None when only an event can bring it."""
-        times = [self._dispatcher.retries.next_due, *(revoke.deadline for revoke in self._revokes)]
+        times = [self._dispatcher.waiting.next_due, *(revoke.deadline for revoke in self._revokes)]
         if self.phase is Phase.RUNNING:
-            times += [self.partitions.next_check(), self._dispatcher.next_check()]
+            times.append(self.partitions.next_check())
+            if not self._outcomes.too_many_unseen:
+                times.append(self._dispatcher.next_check(now))
             if self.partitions.ending is not None:
                 times.append(self.partitions.ending.next_check())
         elif self.phase is Phase.DRAINING:
@@ -457,11 +300,11 @@ class Core:
 
     def snapshot(self, now: float) -> Snapshot:
         """All counters and gauges, from one moment."""
-        in_flight = self._dispatcher.with_workers + self._delivering
+        in_flight = self._dispatcher.with_workers + self._outcomes.delivering
         return Snapshot.of(
             self.counters,
             in_flight,
-            self._unseen,
+            self._outcomes.unseen,
             self.partitions.buffered,
             self.partitions.open.values(),
             self.commits.latency.histogram(),
@@ -490,7 +333,7 @@ class Core:
 
     def _forget(self, assignments: Iterable[Assignment]) -> None:
         self.partitions.close(assignments)
-        self._dispatcher.retries.forget_closed()
+        self._dispatcher.waiting.forget_closed()
 
     def _plan_commit(self, plan: Plan, now: float) -> None:
         if not self.partitions.uncommitted or self.commits.on_its_way is not None or self.phase is Phase.FINISHED:
@@ -503,7 +346,7 @@ class Core:
         """When the next commit may go: soon, when there is nothing left to wait for."""
         if self.phase is Phase.DRAINING:
             return self.commits.due_at(promptly=self._last_commit_deadline is not None)
-        quiet = self.partitions.buffered == 0 and self._dispatcher.with_workers == 0 and self._delivering == 0
+        quiet = self.partitions.buffered == 0 and self._dispatcher.with_workers == 0 and self._outcomes.delivering == 0
         return self.commits.due_at(promptly=quiet)
 
     def _drain(self, plan: Plan, now: float) -> None:

@@ -1,16 +1,22 @@
-"""Which ready records go to the workers next: fair over partitions, within the workers' bound.
+"""Which ready records go to the workers next: fair over partitions, within the workers' bound and the rates.
 
 The idea: partitions that have something ready stand in a rotation, and each turn of it takes an equal share of the
 room. A partition whose ready records are all beyond its dispatch bound leaves the rotation until a completion of its
-own lets it back in, so it costs the others nothing.
+own lets it back in, so it costs the others nothing; one that has used up its rate comes back when that has recovered.
+Depth first, the rotation is an order: the first partition in it takes all the room that it can use.
 """
 
 from __future__ import annotations
 
+import heapq
+from bisect import insort
 from collections import deque
+from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from keylane.engine.retries import RetrySchedule
+from keylane.engine.rates import UNLIMITED, Buckets
+from keylane.engine.retries import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +24,16 @@ if TYPE_CHECKING:
     from keylane.engine.admission import HandOver
     from keylane.engine.assignment import Assignment
     from keylane.engine.work import Unit, Work
-    from keylane.options import Pipeline
+    from keylane.options import Pipeline, Rates
 
 
 class Dispatcher:
-    """The rotation, the retries that wait, and the count of what is with the workers."""
+    """The rotation, the records that wait for a time, and the count of what is with the workers."""
 
     def __init__(self, hand_over: HandOver, pipeline: Pipeline) -> None:
-        self._hand_over = hand_over
+        self.hand_over = hand_over
         self._rotation: deque[Assignment] = deque()
+        self._depth_first = pipeline.traversal == "depth_first"
         self._batch_size = pipeline.batch_size
         self._batch_min_size = pipeline.batch_min_size
         self._linger_s = pipeline.batch_linger_ms / 1000
@@ -34,63 +41,119 @@ class Dispatcher:
         """Since when there is something for a batch, and too little."""
         self.may_chain = pipeline.ordering != "unordered"
         """Whether quick records of a shard may be handed over together."""
-        self.retries = RetrySchedule()
+        self._buckets = Buckets(pipeline.rates)
+        self._resting: list[tuple[float, int, Assignment]] = []
+        """Partitions that have used up their rate, and until when: a heap."""
+        self._at_rest: set[Assignment] = set()
+        """The same partitions."""
+        self._order = count()
+        self.waiting = Waiting()
         self.calls = 0
         """Records, chains and batches handed over and not reported back, of closed assignments too: they take room
         all the same."""
         self.with_workers = 0
         """The records in them."""
 
+    def change_rates(self, rates: Rates) -> None:
+        """From now on, with full buckets."""
+        self._buckets = Buckets(rates)
+        rested = list(self._at_rest)
+        self._resting.clear()
+        self._at_rest.clear()
+        for assignment in rested:
+            self.offer(assignment)
+
     def offer(self, assignment: Assignment) -> None:
         """`assignment` may have something to run."""
-        if not assignment.queued and assignment.may_start and (assignment.ready or assignment.held):
+        if not assignment.queued and assignment.has_turn and assignment not in self._at_rest:
             assignment.queued = True
-            self._rotation.append(assignment)
+            if self._depth_first:
+                insort(self._rotation, assignment, key=attrgetter("name"))
+            else:
+                self._rotation.append(assignment)
 
     def reported(self, records: int, calls: int, now: float) -> None:
         """Workers reported so many calls back, with so many records."""
         self.with_workers -= records
         self.calls -= calls
         assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
-        self._hand_over.completed(records, calls, now)
+        self.hand_over.completed(records, calls, now)
 
     def take(self, now: float) -> Sequence[Unit]:
         """What to hand over now."""
+        while self._resting and self._resting[0][0] <= now:
+            assignment = heapq.heappop(self._resting)[2]
+            self._at_rest.discard(assignment)
+            self.offer(assignment)
         return self._take_records(now) if self._batch_size == 1 else self._take_batches(now)
 
     def _take_records(self, now: float) -> list[Work]:
-        room = self._hand_over.size - self.calls
-        longest = self._hand_over.longest_chain(self.calls) if self.may_chain else 1
+        room = min(self.hand_over.size - self.calls, self._buckets.room(now))
+        longest = self.hand_over.longest_chain(self.calls) if self.may_chain and not self._buckets.limited else 1
         rotation = self._rotation
         taken: list[Work] = []
         records = 0
         while rotation and len(taken) < room:
-            share = max(1, (room - len(taken)) // len(rotation))
+            left = room - len(taken)
+            share = left if self._depth_first else max(1, left // len(rotation))
             for _ in range(len(rotation)):
                 assignment = rotation.popleft()
                 before = len(assignment.in_flight)
-                works = assignment.take(min(share, room - len(taken)), now, longest)
-                records += len(assignment.in_flight) - before
+                most = min(share, room - len(taken), self._partition_room(assignment, now))
+                works = assignment.take(most, now, longest) if most else []
                 self._keep_in_rotation(assignment, works)
-                taken += works
-                if len(taken) >= room:
+                taken += self._within_rates(assignment, works, now)
+                records += len(assignment.in_flight) - before
+                if len(taken) >= room or self._depth_first:
                     break
         self.calls += len(taken)
         self.with_workers += records
         return taken
 
     def _keep_in_rotation(self, assignment: Assignment, taken: Sequence[Work]) -> None:
-        if taken and (assignment.ready or assignment.held):
-            self._rotation.append(assignment)
-        else:
+        if not taken or not assignment.has_turn:
             assignment.queued = False
+        elif self._depth_first:
+            self._rotation.appendleft(assignment)
+        else:
+            self._rotation.append(assignment)
+
+    # --- rates ---
+
+    def _partition_room(self, assignment: Assignment, now: float) -> int:
+        """What the partition's rate lets start; without any, it comes back by itself."""
+        bucket = self._buckets.partition(assignment)
+        if bucket is None:
+            return UNLIMITED
+        room = bucket.room(now)
+        if not room:
+            self._at_rest.add(assignment)
+            heapq.heappush(self._resting, (bucket.due(), next(self._order), assignment))
+        return room
+
+    def _within_rates(self, assignment: Assignment, works: list[Work], now: float) -> list[Work]:
+        """Note that these start, but for those whose key has to wait."""
+        if not self._buckets.limited:
+            return works
+        starting = []
+        for work in works:
+            due = self._buckets.take_key(work, now)
+            if due is None:
+                starting.append(work)
+            else:
+                del assignment.in_flight[work.offset]
+                self.waiting.add(work, due)
+        self._buckets.take(assignment, len(starting), now)
+        return starting
 
     # --- batches ---
 
     def _take_batches(self, now: float) -> list[list[Work]]:
         batches: list[list[Work]] = []
-        while self.calls < self._hand_over.size and self._rotation and self._batch_is_due(now):
+        while self.calls < self.hand_over.size and self._rotation and self._batch_is_due(now):
             filled = self._fill(now)
+            if not filled:
+                break
             batches += filled
             self.calls += len(filled)
             self.with_workers += sum(map(len, filled))
@@ -117,28 +180,36 @@ class Dispatcher:
         """One batch from as many partitions as it takes, and those that go alone which were found on the way."""
         batch: list[Work] = []
         alone: list[list[Work]] = []
-        while self._rotation and len(batch) < self._batch_size:
+        size = self._batch_size
+        while self._rotation and (room := min(size - len(batch), self._buckets.room(now))) > 0:
             assignment = self._rotation.popleft()
-            works = assignment.take_batch(self._batch_size - len(batch), now)
+            room = min(room, self._partition_room(assignment, now))
+            works = assignment.take_batch(room, now, one_a_key=self._buckets.by_key) if room else []
             self._keep_in_rotation(assignment, works)
+            works = self._within_rates(assignment, works, now)
             if works and works[0].attempt > 1:
                 alone.append(works)
             else:
                 batch += works
         return [*alone, batch] if batch else alone
 
-    def next_check(self) -> float | None:
-        """When a batch is due even if nothing happens."""
-        if self._lingers_since is None or not self._rotation or self.calls >= self._hand_over.size:
-            return None
-        return self._lingers_since + self._linger_s
+    # --- time ---
 
-    # --- retries ---
+    def next_check(self, now: float) -> float | None:
+        """When there is something to hand over even if nothing happens."""
+        times = [self._resting[0][0]] if self._resting else []
+        if self._rotation and self.calls < self.hand_over.size:
+            if self._buckets.room(now) < 1 and (due := self._buckets.due()) is not None:
+                times.append(due)
+            elif self._lingers_since is not None:
+                times.append(self._lingers_since + self._linger_s)
+        return min(times, default=None)
 
-    def release_retries(self, now: float) -> list[Work]:
-        """Retries that are due: ready again, before newer records of their partition. Dead letters are returned."""
+    def release_due(self, now: float) -> list[Work]:
+        """What has waited long enough is ready again, before newer records of its partition. Dead letters are
+        returned."""
         dead = []
-        for work in self.retries.take_due(now):
+        for work in self.waiting.take_due(now):
             if work.dead is not None:
                 dead.append(work)
             else:

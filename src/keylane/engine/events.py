@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keylane.engine.ports import Polled, TopicPartition
     from keylane.engine.snapshot import Snapshot
     from keylane.engine.work import Failure, NotRun
+    from keylane.options import Rates
 
 
 class Answer(NamedTuple):
@@ -138,6 +139,23 @@ class IntakeClosed:
 @dataclass(frozen=True, slots=True)
 class Stop:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Adjust:
+    max_concurrency: int | None = None
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    names: tuple[TopicPartition, ...] | None
+    """None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    names: tuple[TopicPartition, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

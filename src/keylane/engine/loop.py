@@ -39,7 +39,7 @@ PRODUCER_CLOSE_S = 5.0
 class Loop:
     """Runs one consumer's engine on its own thread, from `start` until everything is closed.
 
-    Thread safety: `stop` and `snapshot` are for any thread; everything else is the loop's.
+    Thread safety: `stop`, `tell` and `snapshot` are for any thread; everything else is the loop's.
     """
 
     def __init__(
@@ -77,6 +77,9 @@ class Loop:
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             events.ResultsMoved: core.results_moved,
             events.Stop: lambda _, now: core.stop(now),
+            events.Adjust: self._on_adjust,
+            events.Pause: lambda event, _: core.pause(event.names),
+            events.Resume: lambda event, _: core.resume(event.names),
             events.SnapshotRequest: lambda event, now: event.answer.put(self._snapshot(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
@@ -95,6 +98,9 @@ class Loop:
 
     def stop(self) -> None:
         self._inbox.put(events.Stop())
+
+    def tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+        self._inbox.put(event)
 
     def snapshot(self) -> Snapshot:
         """Of now, or the last one when the loop has ended."""
@@ -131,8 +137,9 @@ class Loop:
             self._close()
 
     def _turn(self) -> None:
-        check = self._core.next_check()
-        taken = self._inbox.take(None if check is None else check - monotonic())
+        now = monotonic()
+        check = self._core.next_check(now)
+        taken = self._inbox.take(None if check is None else check - now)
         now = monotonic()
         works: list[Work] = []
         batches: list[list[Work]] = []
@@ -195,6 +202,11 @@ class Loop:
 
     def _snapshot(self, now: float) -> Snapshot:
         return replace(self._core.snapshot(now), handler_latency=self._workers.latency())
+
+    def _on_adjust(self, event: events.Adjust, _: float) -> None:
+        if event.max_concurrency is not None:
+            self._workers.resize(event.max_concurrency)
+        self._core.adjust(event.max_concurrency, event.rates)
 
     def _on_workers_failed(self, event: WorkersFailed, now: float) -> None:
         self._core.fail(_resource_error("could not be made", event.error), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keylane.engine.admission import PollBound, PollPlan
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.engine")
 
+FIRST_CREDIT = 500
+"""Records to poll before the size of any is known."""
+
 
 class Partitions:
     """The open assignments by topic and partition; an assignment leaves for good when it is closed."""
@@ -30,12 +34,22 @@ class Partitions:
         self, pipeline: Pipeline, counters: Counters, ending_offsets: Mapping[TopicPartition, int] | None
     ) -> None:
         self._ordering = pipeline.ordering
+        self._depth_first = pipeline.traversal == "depth_first"
+        self._max_uncommitted = pipeline.max_uncommitted
+        self._max_records = pipeline.max_buffered_records
+        self._max_bytes = pipeline.max_buffered_bytes
+        self._mean_bytes: float | None = None
+        """Bytes a buffered record; of the last ones, while there are none. None before the first."""
+        self._on_hold: set[TopicPartition] = set()
+        self._all_on_hold = False
         self._counters = counters
         self._bound = PollBound(pipeline.max_buffered_records)
         self.ending = None if ending_offsets is None else Ending(ending_offsets)
         self.open: dict[TopicPartition, Assignment] = {}
         self.buffered = 0
         """Records polled and not complete, over all of them."""
+        self.buffered_bytes = 0
+        """Of their values."""
         self.uncommitted = False
         """Whether a commit could have something new to say."""
 
@@ -43,8 +57,9 @@ class Partitions:
         name = (start.topic, start.partition)
         assert name not in self.open, f"{name} was assigned twice"
         end = None if self.ending is None else self.ending.of(*name)
-        assignment = self.open[name] = Assignment(start, self._ordering, dispatch_bound, end)
+        assignment = self.open[name] = Assignment(start, self._ordering, dispatch_bound, end, self._max_uncommitted)
         assignment.may_start = may_start
+        assignment.on_hold = self._all_on_hold or name in self._on_hold
         if self.ending is not None:
             self.ending.assigned()
         self._changed()
@@ -55,6 +70,7 @@ class Partitions:
         for assignment in assignments:
             assignment.close()
             self.buffered -= assignment.tracker.pending
+            self.buffered_bytes -= assignment.buffered_bytes
             self._bound.forget(assignment)
             del self.open[assignment.name]
         self._changed()
@@ -72,9 +88,11 @@ class Partitions:
 
     def observe(self, assignment: Assignment, messages: Sequence[Message]) -> None:
         """A polled batch."""
-        before = assignment.tracker.pending
+        before, before_bytes = assignment.tracker.pending, assignment.buffered_bytes
         self._counters.already_complete += assignment.observe(messages, with_keys=self._ordering == "key")
         self.buffered += assignment.tracker.pending - before
+        self.buffered_bytes += assignment.buffered_bytes - before_bytes
+        self._follow_size()
         self._moved(assignment)
 
     def observe_end(self, assignment: Assignment, log_end: int) -> None:
@@ -98,23 +116,58 @@ class Partitions:
     def complete(self, assignment: Assignment, works: Sequence[Work]) -> None:
         """Records are complete: the next of their shards become ready."""
         ready, release, in_flight = assignment.ready, assignment.shards.release, assignment.in_flight
+        bring = ready.appendleft if self._depth_first else ready.append
         offsets = []
+        size = 0
         for work in works:
             offset = work.offset
             offsets.append(offset)
+            size += len(work.message)
             del in_flight[offset]
             if (chain := work.chain) is not None and work is not chain.works[-1]:
                 continue  # the next of its shard is out already
             following = release(work)
             if following is not None:
-                ready.append(following)
+                bring(following)
+        assignment.buffered_bytes -= size
+        self.buffered_bytes -= size
         self.buffered -= assignment.tracker.complete(offsets)
         self.uncommitted = True
+
+    # --- what the user pauses ---
+
+    def pause(self, names: Iterable[TopicPartition] | None) -> None:
+        """Start nothing of these partitions (None: of any), until `resume`; those to come are meant, too."""
+        if names is None:
+            self._all_on_hold = True
+        else:
+            self._on_hold.update(names)
+        for assignment in self.open.values():
+            assignment.on_hold = self._all_on_hold or assignment.name in self._on_hold
+
+    def resume(self, names: Iterable[TopicPartition] | None) -> list[Assignment]:
+        """Go on with these partitions (None: with all); returns those that had been on hold."""
+        before = [one for one in self.open.values() if one.on_hold]
+        if names is None:
+            self._all_on_hold = False
+            self._on_hold.clear()
+        else:
+            self._on_hold.difference_update(names)
+        for assignment in before:
+            assignment.on_hold = self._all_on_hold or assignment.name in self._on_hold
+        return [one for one in before if not one.on_hold]
 
     # --- what the plan needs ---
 
     def poll_plan(self, now: float) -> PollPlan:
-        return self._bound.plan(self.buffered, now)
+        plan = self._bound.plan(self.buffered, now)
+        return plan if self._mean_bytes is not None else replace(plan, credit=min(plan.credit, FIRST_CREDIT))
+
+    def _follow_size(self) -> None:
+        """Both bounds in records: as many of the size of those that are buffered."""
+        if self.buffered:
+            self._mean_bytes = mean = self.buffered_bytes / self.buffered
+            self._bound.limit = max(1, min(self._max_records, int(self._max_bytes / max(mean, 1e-9))))
 
     def next_check(self) -> float | None:
         return self._bound.next_check()

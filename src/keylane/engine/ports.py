@@ -137,8 +137,11 @@ class Workers(Protocol):
     """Calls of the handler at once."""
     may_queue: bool
     """Whether it takes more than that, and keeps what does not run yet."""
+    elastic: bool
+    """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
 
     def start(self) -> None: ...
+    def resize(self, concurrency: int) -> None: ...
     def submit(self, units: Sequence[Unit]) -> None:
         """Run each. A record is reported by itself, those of a chain in order up to the first whose outcome is not
         None; a batch is reported as the list that it came as."""

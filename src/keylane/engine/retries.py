@@ -1,4 +1,4 @@
-"""When a failed record runs again: exponential backoff with jitter, and the schedule of what waits.
+"""When a failed record runs again (exponential backoff with jitter, or a function), and the schedule of what waits.
 
 Time is passed in, and so is the source of randomness.
 """
@@ -9,24 +9,48 @@ import heapq
 from itertools import count
 from typing import TYPE_CHECKING
 
+from keylane.errors import UsageError
+from keylane.options import DEFAULT_DELAY_MS
+from keylane.records import Record
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.engine.work import Work
     from keylane.options import Retries
+    from keylane.records import Message
 
 
-def delay_s(retries: Retries, attempt: int, random: Callable[[], float]) -> float:
-    """Seconds to wait after the failed `attempt` (the first is 1). `random` gives floats from 0 to 1."""
+def delay_s(
+    retries: Retries, attempt: int, error: BaseException, message: Message, random: Callable[[], float]
+) -> float:
+    """Seconds to wait after the failed `attempt` (the first is 1). `random` gives floats from 0 to 1.
+
+    Raises `UsageError` when the pipeline's own function gives no delay.
+    """
+    if not callable(retries.delay_ms):
+        return backoff_s(retries, attempt, random)
     try:
-        full_ms = min(retries.delay_ms * retries.multiplier ** (attempt - 1), retries.max_delay_ms)
+        found = retries.delay_ms(attempt, error, Record(message))
+    except Exception as raised:
+        raise UsageError(f"the function Retries.delay_ms raised {type(raised).__name__}: {raised}; mend it") from raised
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < float("inf"):
+        raise UsageError(f"the function Retries.delay_ms returned {found!r}: return milliseconds, at least 0")
+    return found / 1000
+
+
+def backoff_s(retries: Retries, attempt: int, random: Callable[[], float]) -> float:
+    """The exponential delay with jitter after the failed `attempt`."""
+    first_ms = DEFAULT_DELAY_MS if callable(retries.delay_ms) else retries.delay_ms
+    try:
+        full_ms = min(first_ms * retries.multiplier ** (attempt - 1), retries.max_delay_ms)
     except OverflowError:  # far beyond any limit
         full_ms = retries.max_delay_ms
     return full_ms * (1 - retries.jitter * random()) / 1000
 
 
-class RetrySchedule:
-    """Work that waits for its next attempt, earliest first."""
+class Waiting:
+    """Work that waits for a time (its next attempt, what it is scheduled for, its key's rate), earliest first."""
 
     __slots__ = ("_heap", "_order")
 

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, give_outcomes, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
 from keylane.engine.latency import Meter, merged
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
@@ -39,11 +39,13 @@ class ThreadWorkers:
     """
 
     may_queue = True
+    elastic = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.threads, pipeline.max_concurrency)
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)
+        self._not_before = pipeline.not_before
         self._resource_factory = pipeline.resource
         self._resource: Any = None
         self._report = report
@@ -61,6 +63,9 @@ class ThreadWorkers:
 
     def start(self) -> None:
         self._first.start()
+
+    def resize(self, concurrency: int) -> None:
+        """There are as many threads as there are."""
 
     def submit(self, units: Sequence[Unit]) -> None:
         put = self._queue.put
@@ -142,6 +147,8 @@ class ThreadWorkers:
     def _run(self, slot: int, work: Work) -> Outcome:
         if not work.assignment.may_start:
             return NOT_RUN
+        if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
+            return outcome
         try:
             if self._takes_context:
                 context = Context(self._resource, work.attempt)
@@ -157,7 +164,7 @@ class ThreadWorkers:
             self._running[slot] = None
 
     def _run_batch(self, slot: int, batch: list[Work]) -> None:
-        works = startable(batch)
+        works = startable(batch, self._not_before)
         if not works:
             return
         records = [Record(work.message) for work in works]

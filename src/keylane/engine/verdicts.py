@@ -11,12 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.engine.deliveries import DeadLetterState, Delivery, dead_letter
-from keylane.engine.work import Failure
-from keylane.errors import HandlerError
+from keylane.engine.retries import backoff_s, delay_s
+from keylane.errors import HandlerError, UsageError
 from keylane.options import DeadLetter, Skip
 
 if TYPE_CHECKING:
-    from keylane.engine.work import Work
+    from collections.abc import Callable
+
+    from keylane.engine.work import Failure, Work
     from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.engine")
@@ -24,11 +26,9 @@ logger = logging.getLogger("keylane.engine")
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Another attempt, after the delay that follows this one (the first is 1)."""
+    """Another attempt, after this delay."""
 
-    attempt: int
-    delay_ms: int | None = None
-    """The delay that the error asks for (`keylane.RetryAfter`); None leaves it to `Retries`."""
+    delay_s: float
 
 
 class GivenUp(Enum):
@@ -46,17 +46,25 @@ Verdict: TypeAlias = "Again | Delivery | GivenUp | HandlerError"
 class Verdicts:
     """Applies the pipeline's `retries` and `on_exhausted`."""
 
-    __slots__ = ("_most", "_rule")
+    __slots__ = ("_random", "_retries", "_rule")
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._most = pipeline.retries.max_attempts
+    def __init__(self, pipeline: Pipeline, random: Callable[[], float]) -> None:
+        self._retries = pipeline.retries
         self._rule = pipeline.on_exhausted
+        self._random = random
 
-    def failed(self, work: Work, failure: Failure) -> Verdict:
-        """An attempt of the handler failed, or its outputs were not delivered."""
-        if not failure.final and work.attempt < self._most:
-            work.attempt += 1
-            return Again(work.attempt - 1, _asked_delay_ms(failure.error))
+    def failed(self, work: Work, failure: Failure, began: float, now: float) -> Verdict:
+        """An attempt that was handed over at `began` failed, or its outputs were not delivered."""
+        if work.first_s is None:
+            work.first_s = began
+        if not failure.final and self._retries.allow(work.attempt):
+            try:
+                wait_s = self._wait_s(work, failure.error)
+            except UsageError as error:
+                return _error(f"{work.name}: {error}", failure)
+            if self._retries.max_age_ms is None or now + wait_s <= work.first_s + self._retries.max_age_ms / 1000:
+                work.attempt += 1
+                return Again(wait_s)
         reason = f"{work.name}: {_text(failure.error)}; failed {_attempts(work.attempt)}"
         if isinstance(self._rule, Skip):
             logger.warning("skipped %s", reason)
@@ -67,14 +75,20 @@ class Verdicts:
             return self.dead_letter(work)
         return _error(f"{reason}; mend the handler and start again, or set on_exhausted to DeadLetter or Skip", failure)
 
+    def _wait_s(self, work: Work, error: BaseException) -> float:
+        """The wait after this attempt: what the error asks for (`keylane.RetryAfter`), or what `Retries` say."""
+        asked = getattr(error, "retry_after_ms", None)
+        if isinstance(asked, int):
+            return max(0, asked) / 1000
+        return delay_s(self._retries, work.attempt, error, work.message, self._random)
+
     def undelivered(self, work: Work, error: BaseException) -> Verdict:
-        """An output was not acknowledged: a failed attempt. A dead letter has as many attempts of its own."""
+        """A dead letter was not acknowledged. It has as many attempts as a record."""
         dead = work.dead
-        if dead is None:
-            return self.failed(work, Failure(error))
-        if dead.tries < self._most:
+        assert dead is not None, work
+        if self._retries.allow(dead.tries):
             dead.tries += 1
-            return Again(dead.tries - 1)
+            return Again(backoff_s(self._retries, dead.tries - 1, self._random))
         assert isinstance(self._rule, DeadLetter), self._rule
         return _error(
             f"{work.name}: {_text(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
@@ -93,11 +107,6 @@ def _error(text: str, failure: Failure) -> HandlerError:
     error = HandlerError(text)
     error.__cause__ = failure.error
     return error
-
-
-def _asked_delay_ms(error: BaseException) -> int | None:
-    asked = getattr(error, "retry_after_ms", None)
-    return max(0, asked) if isinstance(asked, int) else None
 
 
 def _text(error: BaseException) -> str:

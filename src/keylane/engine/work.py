@@ -41,7 +41,16 @@ class Failure:
         return f"Failure({self.error!r}, final={self.final})"
 
 
-Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | None"
+class Later:
+    """The record is scheduled for later: no attempt was made."""
+
+    __slots__ = ("delay_s",)
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+
+Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | Later | None"
 """None: done, without outputs. A sequence: done once these outputs are acknowledged, as those of
 `Returned`."""
 
@@ -49,7 +58,7 @@ Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | None"
 class Work:
     """One record in the engine. Slotted and flat: there is one for each record, on the hottest path."""
 
-    __slots__ = ("assignment", "attempt", "chain", "dead", "key", "message", "offset", "outcome")
+    __slots__ = ("assignment", "attempt", "chain", "dead", "first_s", "key", "message", "offset", "outcome")
 
     outcome: Outcome
 
@@ -61,6 +70,8 @@ class Work:
         self.attempt = 1
         self.chain: Chain | None = None
         """Set while others of its shard are handed over with it."""
+        self.first_s: float | None = None
+        """When the first attempt was handed over; set when that fails."""
         self.dead: DeadLetterState | None = None
         """Set once the record is on its way to the dead-letter topic."""
         self.outcome = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.engine.events import Answer, ResultsMoved
-from keylane.engine.work import NOT_RUN, Failure, NotRun, Work
+from keylane.engine.work import NOT_RUN, Failure, Later, NotRun, Work
 from keylane.options import Skip
 from keylane.records import Output, PlainMessage, Returned
 
@@ -141,6 +141,10 @@ class SimulatedWorkers:
         world, log, name = self._world, self._log(work), work.name
         world.check(work.assignment.wanted and work.assignment.epoch == log.epoch, f"{name}: of an old assignment")
         world.check(work.offset not in log.running, f"{name}: dispatched twice at once")
+        world.check(not work.assignment.on_hold, f"{name}: dispatched although its partition is paused")
+        span = world.settings.max_uncommitted
+        lowest = min(log.todo, default=work.offset)
+        world.check(span is None or work.offset < lowest + span, f"{name}: dispatched {work.offset - lowest} ahead")
         world.check(work.offset in log.todo, f"{name}: dispatched although it is complete")
         committed = log.map()
         world.check(
@@ -159,10 +163,11 @@ class SimulatedWorkers:
     def _run_some(self, works: list[Work]) -> list[Work]:
         """Run one or more records of a chain; what it leaves runs later."""
         reports = []
+        dies = self._dies()
         while works:
             work = works.pop(0)
             reports.append(work)
-            work.outcome = self._drawn(work)
+            work.outcome = dies or self._drawn(work)
             if work.assignment.wanted:
                 self._alone(work, work.outcome)
             if work.outcome is not None:
@@ -177,8 +182,9 @@ class SimulatedWorkers:
 
     def _run_batch(self, batch: list[Work]) -> None:
         lines: dict[object, list[Work]] = {}
+        dies = self._dies()
         for work in batch:
-            work.outcome = self._drawn(work)
+            work.outcome = dies or self._drawn(work)
             if work.assignment.wanted:
                 shard = self._shard(work)
                 lines.setdefault(work if shard is None else (work.assignment, shard), []).append(work)
@@ -193,10 +199,20 @@ class SimulatedWorkers:
                     line.results[work] = work.outcome
             self._advance(line)
 
+    def _dies(self) -> Failure | None:
+        """The worker dies: what it was at is a failed attempt."""
+        if not self._world.faults or self._random.random() >= self._world.settings.deaths:
+            return None
+        self._world.seen["died"] += 1
+        return Failure(ChildProcessError("simulated"))
+
     def _drawn(self, work: Work) -> Outcome:
         world = self._world
         if not work.assignment.may_start and self._random.random() < 0.2:
             return NOT_RUN
+        if self._random.random() < world.settings.later_share:
+            world.seen["later"] += 1
+            return Later(self._random.random())
         if world.faults and self._random.random() < world.settings.failure_share:
             world.seen["failed"] += 1
             return Failure(ValueError("simulated"), final=self._random.random() < 0.2)
@@ -224,14 +240,14 @@ class SimulatedWorkers:
             work = line.works.pop(0)
             outcome = line.results.pop(work)
             self._alone(work, outcome)
-            if isinstance(outcome, Failure | NotRun):
+            if isinstance(outcome, Failure | NotRun | Later):
                 for other in line.works:
                     self._no_longer_runs(other)
                 line.works.clear()
 
     def _failed(self, work: Work, failure: Failure) -> None:
         self._no_longer_runs(work)
-        exhausted = failure.final or work.attempt >= self._world.pipeline.retries.max_attempts
+        exhausted = failure.final or not self._world.pipeline.retries.allow(work.attempt)
         if exhausted and isinstance(self._world.settings.on_exhausted, Skip):
             del self._log(work).todo[work.offset]
 

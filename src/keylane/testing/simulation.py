@@ -7,7 +7,8 @@ one:
 1. a commit never passes, or maps as complete, a record that is not; 2. within an assignment the acknowledged offset
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
-takes less than was set; 6. what an earlier assignment's work comes to changes nothing.
+takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
+of a partition that the user has paused, nor beyond `max_uncommitted`.
 
 After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
 seed: the same seed is the same run.
@@ -27,7 +28,7 @@ from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, resolve
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
-from keylane.options import DeadLetter, Halt, Pipeline, Retries, Skip
+from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
 from keylane.testing.simulated_workers import SimulatedWorkers
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from keylane.engine.work import Work
-    from keylane.options import OnExhausted, Ordering
+    from keylane.options import OnExhausted, Ordering, Traversal
 
 TOPIC = "simulated"
 
@@ -70,6 +71,15 @@ class Settings:
     """How long a chain may keep a worker: a second makes chains of dozens."""
     batch_size: int = 1
     batch_min_size: int = 1
+    later_share: float = 0.0
+    """Of records: they are scheduled for later."""
+    deaths: float = 0.0
+    """Of hand-overs: their worker dies under them."""
+    rates: Rates = field(default_factory=Rates)
+    traversal: Traversal = "fair"
+    max_uncommitted: int | None = None
+    hands: int = 0
+    """How often the user pauses, resumes and changes bounds; 20 is often."""
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -136,6 +146,9 @@ class Simulation:
             offset_metadata_max_bytes=settings.metadata_cap,
             revoke_timeout_ms=300,
             drain_timeout_ms=500,
+            rates=settings.rates,
+            traversal=settings.traversal,
+            max_uncommitted=settings.max_uncommitted,
             batch_size=settings.batch_size,
             batch_min_size=settings.batch_min_size,
             batch_linger_ms=30 if settings.batch_min_size > 1 else 0,
@@ -144,6 +157,7 @@ class Simulation:
             self.pipeline,
             concurrency=settings.concurrency,
             may_queue=self.random.random() < 0.5,
+            elastic=self.random.random() < 0.5,
             random=self.random.random,
             results=ResultsRule(every=settings.results, max_unseen=4),
             chain_s=settings.chain_s,
@@ -172,6 +186,7 @@ class Simulation:
             (self._revoke, 2 * self.settings.rebalances),
             (self._lose, self.settings.rebalances),
             (self._drop_log, 1),
+            (self._interfere, self.settings.hands),
             (self._crash, 1),
             (self._stop, 1),
         ]
@@ -191,6 +206,7 @@ class Simulation:
     def finish(self, limit: int = 20_000) -> None:
         """No more faults: everything in the logs must complete and be committed."""
         self.faults = False
+        self.core.resume(None)
         handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
         actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time]
         for _ in range(limit):
@@ -318,6 +334,19 @@ class Simulation:
             for log in self._named(chosen):
                 self._let_go(log)
 
+    def _interfere(self) -> None:
+        """The user pauses, resumes, or changes a bound."""
+        names = [log.name for log in self.random.sample(self.logs, self.random.randint(1, len(self.logs)))]
+        choice = self.random.randrange(5)
+        if choice == 0:
+            self.core.pause(names if self.random.random() < 0.8 else None)
+            self.seen["paused by hand"] += 1
+        elif choice <= 2:
+            self.core.resume(names if self.random.random() < 0.5 else None)
+        else:
+            most = self.random.randint(1, 2 * self.settings.concurrency)
+            self.core.adjust(most if choice == 3 else None, None if choice == 3 else self.settings.rates)
+
     def _crash(self) -> None:
         """The process dies: what is not committed is forgotten."""
         if self.random.random() < 0.5:
@@ -331,7 +360,7 @@ class Simulation:
 
     def _pass_time(self) -> None:
         self.now += self.random.random() * 0.1
-        check = self.core.next_check()
+        check = self.core.next_check(self.now)
         if check is not None and self.random.random() < 0.5:
             self.now = max(self.now, check)
 
@@ -418,6 +447,11 @@ VARIETY = (
     Settings(ordering="partition", chain_s=1.0, failure_share=0.03, output_share=0.0, rebalances=3),
     Settings(results=True, rebalances=2),
     Settings(results=True, keys=2, batch_size=8),
+    Settings(later_share=0.2, hands=10, max_uncommitted=20),
+    Settings(traversal="depth_first", later_share=0.1, hands=10, keys=4, max_uncommitted=30),
+    Settings(rates=Rates(records_per_s=200, per_partition=90, per_key=30), hands=5),
+    Settings(rates=Rates(per_key=30), batch_size=5, later_share=0.1, deaths=0.1),
+    Settings(chain_s=1.0, keys=4, output_share=0.02, later_share=0.05, deaths=0.05, hands=5),
     Settings(keys=3, batch_size=6),
     Settings(ordering="partition", batch_size=5, batch_min_size=3, on_exhausted=DeadLetter("dead")),
     Settings(ordering="unordered", batch_size=20, batch_min_size=20, rebalances=3),

@@ -135,7 +135,7 @@ def test_max_concurrency_counts_batches() -> None:
 def test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers() -> None:
     batches = Batches(batch_size=4, batch_min_size=3, batch_linger_ms=200)
     assert batches.poll("ab") == []
-    assert batches.core.next_check() == batches.now + 0.2
+    assert batches.core.next_check(batches.now) == batches.now + 0.2
     assert batches.plan(0.1) == []
     assert batches.poll("c", first=2) == [[0, 1, 2]]
     assert batches.poll("d", first=3) == []

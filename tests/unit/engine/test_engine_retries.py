@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.engine.retries import RetrySchedule, delay_s
+from keylane.engine.retries import Waiting, backoff_s
 from keylane.engine.work import Work
 from keylane.options import Retries
 from keylane.records import PlainMessage
@@ -27,15 +27,15 @@ def test_the_delay_doubles_up_to_a_limit_and_jitter_takes_a_share_off(
     attempt: int, random: float, seconds: float
 ) -> None:
     retries = Retries(delay_ms=100, max_delay_ms=1_000, multiplier=2.0, jitter=0.5)
-    assert delay_s(retries, attempt, lambda: random) == pytest.approx(seconds)
+    assert backoff_s(retries, attempt, lambda: random) == pytest.approx(seconds)
 
 
 def test_a_very_late_attempt_waits_the_longest_delay() -> None:
-    assert delay_s(Retries(max_attempts=5_000, jitter=0), 4_000, lambda: 0.5) == 60.0
+    assert backoff_s(Retries(max_attempts=5_000, jitter=0), 4_000, lambda: 0.5) == 60.0
 
 
 def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
-    schedule = RetrySchedule()
+    schedule = Waiting()
     late, early, same = work(1), work(2), work(3)
     schedule.add(late, 9.0)
     schedule.add(early, 5.0)
@@ -48,7 +48,7 @@ def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
 
 
 def test_work_of_a_closed_assignment_is_dropped() -> None:
-    schedule = RetrySchedule()
+    schedule = Waiting()
     gone, kept = Owner(), Owner()
     schedule.add(work(1, gone), 1.0)
     schedule.add(work(2, gone), 9.0)
