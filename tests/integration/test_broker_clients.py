@@ -159,14 +159,6 @@ def test_admin_errors_say_what_to_do(admin: AdminClient, topic: str) -> None:
         admin.delete_topics(["nobody"])["nobody"].result(TIMEOUT_S)
 
 
-def test_a_transactional_producer_is_told_at_once(broker: BrokerProcess) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx"})
-    start = time.monotonic()
-    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-        producer.init_transactions(TIMEOUT_S)
-    assert time.monotonic() - start < TIMEOUT_S / 2
-
-
 def test_deleting_a_topic_ends_its_offsets_in_every_group(broker: BrokerProcess, admin: AdminClient) -> None:
     create(admin, "short-lived", 2)
     member = consumer(broker, group_id="group-of-short-lived")

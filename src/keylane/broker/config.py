@@ -47,6 +47,11 @@ class BrokerConfig:
     offsets_retention_minutes: int = _option(10_080, least=1)
     """How long offsets are kept after their group has become empty, or a simple consumer's after their commit."""
     offsets_retention_check_interval_ms: int = _option(600_000, least=1)
+    transaction_max_timeout_ms: int = _option(900_000, least=1)
+    """The longest `transaction.timeout.ms` that a producer may ask for."""
+    transactional_id_expiration_ms: int = _option(604_800_000, least=1)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _option(10_000, least=1)
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _option(3_600_000, least=1)
     group_min_session_timeout_ms: int = _option(6_000, least=1)
     group_max_session_timeout_ms: int = _option(1_800_000, least=1)
     group_initial_rebalance_delay_ms: int = _option(100)

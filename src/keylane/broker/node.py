@@ -12,6 +12,7 @@ from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
 
@@ -61,6 +62,7 @@ class Node:
             options=config,
             partition_count=self._partition_count,
             clock=clock,
+            ports=Ports(self.topics.log, self.producer_ids.take),
             on_load_failure=on_load_failure,
         )
         self.offsets_topic = OffsetsTopic(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keylane.broker import codes
 from keylane.errors import PeerError
 from keylane.storage.log import LEADER_EPOCH, PartitionLog
+from keylane.wire.batches import batches
 from keylane.wire.encoders import FetchedPartition
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ class PartitionRead(Protocol):
 
 
 class LogRead:
-    """A partition of a topic."""
+    """A partition of a topic; with `committed_only`, up to its last stable offset."""
 
-    def __init__(self, log: PartitionLog | None, wanted: Any) -> None:
+    def __init__(self, log: PartitionLog | None, wanted: Any, *, committed_only: bool) -> None:
         self.log = log
+        self._committed_only = committed_only
         self.code = codes.NONE
         self._index: int = wanted.partition
         self._offset: int = wanted.fetch_offset
@@ -77,7 +79,11 @@ class LogRead:
     def available(self) -> int:
         if self.log is None or self.code != codes.NONE:
             return 0
-        return min(self.log.synced_position - self._position, self._max_bytes)
+        # A position behind the last stable offset is that of a reader who was further before (of all records).
+        return max(min(self._end(self.log) - self._position, self._max_bytes), 0)
+
+    def _end(self, log: PartitionLog) -> int:
+        return log.stable_position if self._committed_only else log.synced_position
 
     async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
         log = self.log
@@ -86,11 +92,22 @@ class LogRead:
         if log is None or self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         try:
-            records = log.read(self._position, min(self._max_bytes, budget), at_least_one=at_least_one)
+            limit = min(self._max_bytes, budget)
+            records = log.read(self._position, limit, at_least_one=at_least_one, end=self._end(log))
         except (OSError, PeerError) as error:
             self._fail(error)
             return FetchedPartition(self._index, self.code)
-        return FetchedPartition(self._index, self.code, log.high_watermark, log.log_start_offset, records)
+        aborted = self._aborted(log, records) if self._committed_only else None
+        offsets = (log.high_watermark, log.log_start_offset)
+        return FetchedPartition(self._index, self.code, *offsets, records, log.stable_offset, aborted)
+
+    def _aborted(self, log: PartitionLog, records: bytes) -> list[tuple[int, int]]:
+        """The aborted transactions that the consumer has to know of for these records."""
+        found = log.aborted(self._offset, log.stable_offset)
+        if not found:
+            return found
+        end = max((header.next_offset for _, header in batches(records)), default=self._offset)
+        return log.aborted(self._offset, end)
 
     def _fail(self, error: Exception) -> None:
         assert self.log is not None
@@ -134,4 +151,4 @@ class OffsetsRead:
                 logger.error("offsets partition %d: %s", self._index, error)  # noqa: TRY400 - one line says it all
                 self.code = codes.KAFKA_STORAGE_ERROR
                 return FetchedPartition(self._index, self.code)
-        return FetchedPartition(self._index, self.code, end, 0, records)
+        return FetchedPartition(self._index, self.code, end, 0, records, end)

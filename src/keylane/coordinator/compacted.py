@@ -13,9 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.commits import Records, encode_batch, encode_record
-from keylane.coordinator.records import encode_offset_value, offset_key_prefix
+from keylane.coordinator.records import OffsetValue, encode_offset_key, encode_offset_value, offset_key_prefix
 from keylane.coordinator.replay import records_of
-from keylane.coordinator.snapshot import KEPT, OFFSETS, TOMBSTONES, kept_records, sections, tombstone_batches
+from keylane.coordinator.snapshot import (
+    KEPT,
+    OFFSETS,
+    TOMBSTONES,
+    TRANSACTIONAL,
+    kept_records,
+    sections,
+    tombstone_batches,
+    waiting_offsets,
+)
+from keylane.wire.batches import TRANSACTIONAL_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +52,9 @@ class _Batches(NamedTuple):
     batches: list[bytes]
 
 
-_Row = tuple[int, int, bytes, bytes | None]
-"""Offset, timestamp, key, value."""
+_Row = tuple[int, tuple[int, int], bytes, bytes | None]
+"""Offset, timestamp and producer id (-1: of no transaction), key, value."""
+NO_PRODUCER = -1
 
 
 class CompactedView:
@@ -111,16 +122,32 @@ class CompactedView:
         for kind, owner, position, length in self._places:
             if kind == OFFSETS and owner == partition:
                 yield from _offset_rows(self._file.read(position, length))
-            elif kind == KEPT:
-                for owner, key, kept in kept_records(self._file.read(position, length)):
-                    if owner == partition:
-                        yield kept.offset, kept.timestamp_ms, key, kept.value
-            elif kind == TOMBSTONES:
-                for owner, timestamp_ms, batch in tombstone_batches(self._file.read(position, length)):
-                    if owner == partition:
-                        for offset, key, value in records_of(batch):
-                            if value is None:
-                                yield offset, timestamp_ms, key, None
+            elif kind in _ROWS:
+                rows = _ROWS[kind](self._file.read(position, length))
+                yield from (row for owner, row in rows if owner == partition)
+
+
+def _kept_rows(payload: bytes) -> Iterator[tuple[int, _Row]]:
+    for owner, key, kept in kept_records(payload):
+        yield owner, (kept.offset, (kept.timestamp_ms, NO_PRODUCER), key, kept.value)
+
+
+def _waiting_rows(payload: bytes) -> Iterator[tuple[int, _Row]]:
+    for (owner, producer_id), name, waiting in waiting_offsets(payload):
+        value = OffsetValue(*waiting.value)
+        batch = (value.commit_timestamp_ms, producer_id)
+        yield owner, (waiting.log_offset, batch, encode_offset_key(*name), encode_offset_value(value))
+
+
+def _tombstone_rows(payload: bytes) -> Iterator[tuple[int, _Row]]:
+    for owner, timestamp_ms, batch in tombstone_batches(payload):
+        for offset, key, value in records_of(batch):
+            if value is None:
+                yield owner, (offset, (timestamp_ms, NO_PRODUCER), key, None)
+
+
+_ROWS = {KEPT: _kept_rows, TRANSACTIONAL: _waiting_rows, TOMBSTONES: _tombstone_rows}
+"""By kind of chunk: what it holds for each partition."""
 
 
 def _offset_rows(payload: bytes) -> Iterator[_Row]:
@@ -130,12 +157,14 @@ def _offset_rows(payload: bytes) -> Iterator[_Row]:
             value = columns.get(index)
             assert value is not None
             key = prefix + index.to_bytes(4, "big")
-            yield log_offset, value.commit_timestamp_ms, key, encode_offset_value(value)
+            yield log_offset, (value.commit_timestamp_ms, NO_PRODUCER), key, encode_offset_value(value)
 
 
 def _encode(rows: list[_Row]) -> bytes:
-    """Rows of one timestamp as a batch, each at its own offset."""
-    base = rows[0][0]
+    """Rows of one timestamp and producer as a batch, each at its own offset."""
+    base, (timestamp_ms, producer_id) = rows[0][:2]
     body = b"".join(encode_record(offset - base, key, value) for offset, _, key, value in rows)
-    records = Records(body, len(rows), rows[0][1])
+    records = Records(body, len(rows), timestamp_ms)
+    if producer_id != NO_PRODUCER:  # its epoch is not kept, and no reader asks for it
+        records = records._replace(attributes=TRANSACTIONAL_MASK, producer_id=producer_id, producer_epoch=0)
     return b"".join(encode_batch(records, base, rows[-1][0] - base))

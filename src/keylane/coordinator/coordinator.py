@@ -28,6 +28,7 @@ from keylane.coordinator.offset_service import (
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
+from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import StorageError
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal import Journal
     from keylane.coordinator.members import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.transaction_service import Ports
+    from keylane.coordinator.transactions import Producer
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.group_sync import Round
 
@@ -78,6 +81,7 @@ class Coordinator:
         background: Executor | None = None,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
+        ports: Ports | None = None,
         on_load_failure: Callable[[DataFolderError], None] | None = None,
     ) -> None:
         """`executor` has one thread, for the journal; `background` (or else the same) does what no commit waits for;
@@ -98,11 +102,12 @@ class Coordinator:
             options=options,
             clock=clock,
         )
-        self._offsets = OffsetService(self._image.store, self._journal, options, partition_count, clock)
-        self._groups = GroupService(self._journal, options, clock)
-        self._removals = Removals(
-            self._offsets.store, self._offsets.pending, self._groups.groups, self._journal, options, clock, self.owns
+        self._offsets = OffsetService(
+            self._image.store, self._image.transactional, self._journal, options, partition_count, clock
         )
+        self._groups = GroupService(self._journal, options, clock)
+        self._removals = Removals(self._offsets, self._groups.groups, self._journal, options, clock, self.owns)
+        self.transactions = TransactionService(self._journal, self._offsets, options, ports or NO_PORTS, clock)
         self._check_interval_s = options.offsets_retention_check_interval_ms / 1000
         self._check_timer: asyncio.TimerHandle | None = None
         self._check: asyncio.Task[None] | None = None
@@ -141,6 +146,7 @@ class Coordinator:
             self._check.cancel()
             await asyncio.wait({self._check})
         self._groups.close()
+        await self.transactions.close()
         await self._journal.close()
 
     async def _load(self) -> None:
@@ -153,6 +159,7 @@ class Coordinator:
             if self._partition_count(topic) is None:
                 logger.info("topic %s is gone: its committed offsets end", topic)
                 await self._removals.end_topic(topic)
+        self.transactions.restore(self._image)
         self._loading.clear()
         self._groups.set_timer()
         self._set_check_timer()
@@ -207,12 +214,30 @@ class Coordinator:
             has_offsets=group in self._offsets.store,
         )
 
-    def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> int | Sequence[FetchedTopic]:
-        """What is committed and durable: of these partitions, or (None) of all that the group has; or an error code."""
+    def commit_in_transaction(
+        self, request: CommitRequest, transactional_id: str, producer: Producer
+    ) -> int | CommitResult:
+        """The same as a part of a transaction: in effect when that is committed (TxnOffsetCommit, KIP-447)."""
+        group = request.group
+        partition = partition_for(group, self._partitions)
+        error = (
+            self._refusal(group)
+            or self.transactions.check_write(transactional_id, producer, (OFFSETS_TOPIC, partition))
+            or self._groups.groups.check_transactional_commit(
+                group, request.member_id, request.instance_id, request.generation
+            )
+        )
+        return error or self._offsets.commit(partition, request, producer)
+
+    def fetch(
+        self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool = False
+    ) -> int | Sequence[FetchedTopic]:
+        """What is committed and durable: of these partitions, or (None) of all that the group has; or an error code.
+        With `require_stable`, what an open transaction may change is UNSTABLE_OFFSET_COMMIT."""
         error = self._refusal(group)
         if error != codes.NONE:
             return error
-        return self._offsets.fetch(group, topics)
+        return self._offsets.fetch(group, topics, require_stable=require_stable)
 
     async def delete_topic_offsets(self, topic: str) -> None:
         """End every group's offsets in `topic`, durably. Call it when the topic takes no more commits.

@@ -164,6 +164,12 @@ class Group:
         self.roster.members[member_id].touch(now_ms)
         return codes.NONE
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> int:
+        """The same for offsets in a transaction, which may be committed while the group rebalances."""
+        if generation < 0 and self.state is State.EMPTY:
+            return codes.NONE
+        return self._check_generation(member_id, instance_id, generation)
+
     def stored(self, ticket: int, error: int, now_ms: int) -> list[Action]:
         """The metadata of a `Persist` is durable, or (with an error code) never will be."""
         self._rebalance.stored(ticket, error, now_ms)

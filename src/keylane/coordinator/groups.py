@@ -109,6 +109,20 @@ class Groups:
             return codes.UNKNOWN_MEMBER_ID
         return codes.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else codes.ILLEGAL_GENERATION
 
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> int:
+        """Whether offsets of this member may become part of a transaction now: an error code (KIP-447). A producer that
+        names no member commits for any group, as before that KIP."""
+        if not group_id or not _fits(group_id):
+            return codes.INVALID_GROUP_ID
+        if generation < 0 and not member_id and instance_id is None:
+            return codes.NONE
+        group = self._groups.get(group_id)
+        if group is None:
+            return codes.NONE if generation < 0 else codes.ILLEGAL_GENERATION
+        return group.check_transactional_commit(member_id, instance_id, generation)
+
     def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
 

@@ -1,8 +1,9 @@
 """What all records of the journal amount to: the last value of every key. A start needs nothing else.
 
-Committed offsets are columns (`OffsetStore`). Every other record (a group's metadata, whatever comes later) is kept as
-its bytes, by key. Tombstones are kept as whole batches, for as long as a reader of `__consumer_offsets` that is behind
-may still have to see them. Only durable records come in here, so a snapshot of the image is a snapshot of the journal.
+Committed offsets are columns (`OffsetStore`), those of open transactions stand beside them (`TransactionalOffsets`).
+Every other record (a group's metadata, a transactional id's state) is kept as its bytes, by partition and key.
+Tombstones are kept as whole batches, for as long as a reader of `__consumer_offsets` that is behind may still have to
+see them. Only durable records come in here, so a snapshot of the image is a snapshot of the journal.
 
 Thread safety: owned by the event loop; while the journal is loaded nobody else sees it.
 """
@@ -13,12 +14,21 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.offsets import OffsetStore
-from keylane.coordinator.records import GroupKey, decode_group_value, decode_key, is_offset_key
+from keylane.coordinator.records import (
+    TRANSACTION_STATE,
+    GroupKey,
+    decode_group_value,
+    decode_key,
+    is_offset_key,
+)
+from keylane.coordinator.transaction_records import decode_transaction, decode_transaction_key
+from keylane.coordinator.transactional_offsets import TransactionalOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from keylane.coordinator.records import GroupValue
+    from keylane.coordinator.transactions import Transaction
 
 
 class Kept(NamedTuple):
@@ -43,8 +53,9 @@ class Image:
 
     def __init__(self) -> None:
         self.store = OffsetStore()
+        self.transactional = TransactionalOffsets()
         self.kept: dict[tuple[int, bytes], Kept] = {}
-        """By offsets partition and key."""
+        """By partition and key."""
         self.tombstones: deque[Tombstones] = deque()
         """In the order in which they were written."""
 
@@ -57,7 +68,7 @@ class Image:
             if value is None:
                 has_tombstone = True
                 self.kept.pop((partition, key), None)
-            elif not is_offset_key(key):
+            elif partition == TRANSACTION_STATE or not is_offset_key(key):
                 self.kept[partition, key] = Kept(offset, timestamp_ms, value)
         if has_tombstone:
             self.tombstones.append(Tombstones(partition, timestamp_ms, batch))
@@ -69,7 +80,15 @@ class Image:
 
     def groups(self) -> Iterator[tuple[str, GroupValue]]:
         """Every group that has metadata, with its last. Raises `RecordFormatError`."""
-        for (_, key), kept in self.kept.items():
+        for (partition, key), kept in self.kept.items():
+            if partition == TRANSACTION_STATE:
+                continue
             found = decode_key(key)
             if isinstance(found, GroupKey):
                 yield found.group, decode_group_value(kept.value)
+
+    def transactions(self) -> Iterator[tuple[str, Transaction]]:
+        """Every transactional id, with its last state. Raises `RecordFormatError`."""
+        for (partition, key), kept in self.kept.items():
+            if partition == TRANSACTION_STATE:
+                yield decode_transaction_key(key), decode_transaction(kept.value)

@@ -31,7 +31,7 @@ from keylane.coordinator.frames import (
     encode_frame,
     read_frame_head,
 )
-from keylane.coordinator.records import RecordFormatError
+from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError
 from keylane.coordinator.replay import Replayer
 from keylane.coordinator.segments import Segments, find_files
 from keylane.coordinator.snapshots import Snapshots, SnapshotStoppedError
@@ -174,7 +174,7 @@ class FileJournal:
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
         self._sync = GroupSync(self._segments, executor)
-        self._views = [_View() for _ in range(self._partitions)]
+        self._views = {partition: _View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
         self._number = 0
         self._position = 0
         self._tail_bytes = 0
@@ -194,12 +194,12 @@ class FileJournal:
     async def _load(self) -> None:
         found = await self._in_executor(self._prepare_folder)
         if found.snapshot is not None:
-            for view, end in zip(self._views, await self._snapshots.load(found.snapshot), strict=True):
+            for view, end in zip(self._views.values(), await self._snapshots.load(found.snapshot), strict=True):
                 view.begin(end)
         replayer = Replayer(self._image)
         for number in found.segments:
             await self._load_segment(number, replayer, is_last=number == found.segments[-1])
-        for view in self._views:
+        for view in self._views.values():
             view.durable = view.appended
         if not found.segments:
             self._number = 1
@@ -291,7 +291,7 @@ class FileJournal:
 
     def _note_replayed(self, number: int, path: str, frame: Frame) -> None:
         base_offset = frame.base_offset
-        if not 0 <= frame.partition < self._partitions:
+        if frame.partition not in self._views:
             raise JournalDamagedError(path, frame.position, f"a frame of offsets partition {frame.partition}")
         view = self._views[frame.partition]
         if base_offset != view.appended:
@@ -311,7 +311,7 @@ class FileJournal:
         is_due = self._tail_bytes >= max(self._segment_bytes, self._snapshots.size)
         if is_due and self._takes_snapshots and self._snapshot_task is None:
             self._tail_bytes = 0
-            snapshot = self._snapshot(self._number, [view.appended for view in self._views])
+            snapshot = self._snapshot(self._number, [view.appended for view in self._views.values()])
             self._snapshot_task = asyncio.get_running_loop().create_task(snapshot)
 
     async def _snapshot(self, number: int, ends: list[int]) -> None:
@@ -320,7 +320,7 @@ class FileJournal:
             await self._sync.flush()  # all before that segment is in the image then
             self._image.forget_tombstones(self._clock() - self._tombstones_ms)
             await self._snapshots.write(number, ends)
-            for view, end in zip(self._views, ends, strict=True):
+            for view, end in zip(self._views.values(), ends, strict=True):
                 view.drop_before(end, number << _POSITION_BITS)
             await self._in_executor(partial(self._segments.drop_before, number))
         except SnapshotStoppedError:

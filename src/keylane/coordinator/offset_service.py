@@ -2,7 +2,7 @@
 
 A commit is checked, becomes one batch, and enters the store in the moment in which that batch is durable; the answer
 leaves after that. So commits of a group take effect in the order in which they came, readers see each whole or not at
-all, and what was answered is on disk.
+all, and what was answered is on disk. Offsets of a transaction wait beside the store until its marker is durable.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
-from keylane.coordinator.commits import TopicCommit, encode_commit
+from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_record
 from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.offsets import NO_OFFSET
+from keylane.coordinator.offsets import NO_OFFSET, FetchedColumns
 from keylane.coordinator.pending import PendingChanges
-from keylane.coordinator.records import MAX_STRING_BYTES, NO_TIMESTAMP
+from keylane.coordinator.records import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
 from keylane.storage.filesystem import StorageError
+from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
 from keylane.wire.conditional_commit import CONDITION_FAILED
+from keylane.wire.control import marker_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.coordinator.journal import Journal
-    from keylane.coordinator.offsets import FetchedColumns, OffsetStore
+    from keylane.coordinator.offsets import OffsetStore
     from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.transactional_offsets import TransactionalOffsets
+    from keylane.coordinator.transactions import Producer
     from keylane.storage.group_sync import Round
 
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
@@ -75,20 +79,23 @@ class OffsetService:
     def __init__(
         self,
         store: OffsetStore,
+        transactional: TransactionalOffsets,
         journal: Journal,
         options: CoordinatorOptions,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
     ) -> None:
         self.store = store
+        self.transactional = transactional
         self.pending = PendingChanges()
         self._journal = journal
         self._options = options
         self._partition_count = partition_count
         self._clock = clock
 
-    def commit(self, partition: int, request: CommitRequest) -> int | CommitResult:
-        """Append one commit of a member that may commit. An error code, when the whole request is refused."""
+    def commit(self, partition: int, request: CommitRequest, producer: Producer | None = None) -> int | CommitResult:
+        """Append one commit of a member that may commit; with `producer`, as a part of its transaction. An error code,
+        when the whole request is refused."""
         topics = request.topics
         if len(topics) == 1 and self._check(topics[0]) is None:
             accepted, errors = topics, ALL_ACCEPTED
@@ -96,7 +103,7 @@ class OffsetService:
             accepted, errors = self._split(topics)
             if not accepted:
                 return CommitResult(errors, None)
-        durable = self._append(partition, request.group, accepted, request.retention_ms)
+        durable = self._append(partition, request.group, accepted, request.retention_ms, producer)
         return durable if isinstance(durable, int) else CommitResult(errors, durable)
 
     def commit_if(
@@ -137,7 +144,12 @@ class OffsetService:
         return NO_OFFSET if found is None else found.offset
 
     def _append(
-        self, partition: int, group: str, accepted: Sequence[TopicCommit], retention_ms: int
+        self,
+        partition: int,
+        group: str,
+        accepted: Sequence[TopicCommit],
+        retention_ms: int,
+        producer: Producer | None = None,
     ) -> int | Round | None:
         """One batch, or an error code; None for topics without a partition."""
         now = self._clock()
@@ -151,20 +163,69 @@ class OffsetService:
             if failure is None:
                 self.store.apply(group, accepted, base_offset, now, expires)
 
+        def done_in_transaction(failure: StorageError | None, base_offset: int) -> None:
+            if failure is None:
+                owner = (partition, records.producer_id)
+                self.transactional.put_commit(owner, group, accepted, base_offset, now)
+
+        if producer is not None:
+            producer_id, epoch = producer
+            records = records._replace(attributes=TRANSACTIONAL_MASK, producer_id=producer_id, producer_epoch=epoch)
         try:
-            durable = self._journal.append(partition, records, done)
+            durable = self._journal.append(partition, records, done if producer is None else done_in_transaction)
         except BatchTooLargeError:
             return codes.INVALID_COMMIT_OFFSET_SIZE
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
-        self.pending.add(group, accepted, durable)
+        if producer is None:
+            self.pending.add(group, accepted, durable)
         return durable
 
-    def fetch(self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> Sequence[FetchedTopic]:
-        """What is committed and durable: of these partitions, or (None) of all that the group has."""
+    def end_transaction(self, partition: int, producer: Producer, *, committed: bool) -> Round:
+        """Append the marker that ends a producer's transaction in this offsets partition. Raises `StorageError`."""
+        owner = (partition, producer.producer_id)
+        rows = list(self.transactional.of(owner)) if committed else []
+        record = encode_record(0, *marker_record(committed=committed))
+        records = Records(record, 1, self._clock(), (), TRANSACTIONAL_MASK | CONTROL_MASK, *producer)
+
+        def done(failure: StorageError | None, _base_offset: int) -> None:
+            for _ in rows:
+                self.pending.settle()
+            if failure is None:
+                self.transactional.end(owner, self.store, committed=committed)
+
+        durable = self._journal.append(partition, records, done)
+        for (group, topic, index), (_, value) in rows:
+            self.pending.add(group, [TopicCommit(topic, [index], [value[0]], [value[1]], None)], durable)
+        return durable
+
+    def fetch(
+        self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool = False
+    ) -> Sequence[FetchedTopic]:
+        """What is committed and durable: of these partitions, or (None) of all that the group has. With
+        `require_stable`, an offset that an open transaction may change is refused (KIP-447)."""
         if topics is None:
-            return [FetchedTopic(topic, columns, None) for topic, columns in self.store.fetch_all(group)]
-        return [self._fetch_topic(group, topic, partitions) for topic, partitions in topics]
+            found = [FetchedTopic(topic, columns, None) for topic, columns in self.store.fetch_all(group)]
+        else:
+            found = [self._fetch_topic(group, topic, partitions) for topic, partitions in topics]
+        if require_stable and self.transactional:
+            return [self._stable(group, one) for one in found]
+        return found
+
+    def _stable(self, group: str, found: FetchedTopic) -> FetchedTopic:
+        topic, (partitions, offsets, epochs, metadata), errors = found
+        waiting = [self.transactional.is_waiting(group, topic, one) for one in partitions]
+        if not any(waiting):
+            return found
+        columns = FetchedColumns(
+            partitions,
+            [NO_OFFSET if waits else one for one, waits in zip(offsets, waiting, strict=True)],
+            [NO_LEADER_EPOCH if waits else one for one, waits in zip(epochs, waiting, strict=True)],
+            metadata and ["" if waits else one for one, waits in zip(metadata, waiting, strict=True)],
+        )
+        before = errors or [codes.NONE] * len(partitions)
+        after = [codes.UNSTABLE_OFFSET_COMMIT if waits else one for one, waits in zip(before, waiting, strict=True)]
+        return FetchedTopic(topic, columns, after)
 
     def _split(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], Sequence[Sequence[int] | None]]:
         """What may be committed, and for each topic what may not."""

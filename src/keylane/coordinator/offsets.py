@@ -172,6 +172,11 @@ class OffsetColumns:
         if self.beside is not None and self.beside.pop(partition, None) is not None and not self.beside:
             self.beside = None
 
+    def log_offset_of(self, partition: int) -> int:
+        """Where the record stands that committed this partition's offset; -1 when none did."""
+        row = self._find(partition)
+        return NO_OFFSET if row < 0 else self.log_offsets[row]
+
     def fetch(self, partitions: Sequence[int] | None) -> FetchedColumns:
         """These partitions in this order, or all that are committed."""
         if partitions is None or partitions == self.partitions.tolist():
@@ -278,6 +283,11 @@ class OffsetStore:
     def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
         columns = self._groups.get(group, {}).get(topic)
         return None if columns is None else columns.get(partition)
+
+    def log_offset_of(self, group: str, topic: str, partition: int) -> int:
+        """Where in `__consumer_offsets` the record stands that committed this offset; -1 when none did."""
+        columns = self._groups.get(group, {}).get(topic)
+        return NO_OFFSET if columns is None else columns.log_offset_of(partition)
 
     def fetch(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedColumns:
         """The committed offsets of these partitions, -1 where there is none."""

@@ -19,6 +19,9 @@ from keylane.errors import DataFolderError
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 
+TRANSACTION_STATE = -1
+"""The partition number of `__transaction_state` in the journal; those of `__consumer_offsets` are 0 and up."""
+
 OFFSET_KEY_VERSION = 1
 OFFSET_VALUE_VERSION = 3
 EXPIRING_OFFSET_VALUE_VERSION = 1

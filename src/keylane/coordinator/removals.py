@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from keylane.coordinator.groups import Groups
     from keylane.coordinator.journal import Journal
-    from keylane.coordinator.offsets import OffsetStore
+    from keylane.coordinator.offset_service import OffsetService
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.pending import PendingChanges
     from keylane.storage.filesystem import StorageError
     from keylane.storage.group_sync import Round
 
@@ -60,12 +59,11 @@ class Expired(NamedTuple):
 
 
 class Removals:
-    """Over one store, its pending changes, its groups and its journal."""
+    """Over one coordinator's offsets, groups and journal."""
 
     def __init__(
         self,
-        store: OffsetStore,
-        pending: PendingChanges,
+        offsets: OffsetService,
         groups: Groups,
         journal: Journal,
         options: CoordinatorOptions,
@@ -73,8 +71,9 @@ class Removals:
         owns: Callable[[str], bool],
     ) -> None:
         """`owns(group)`: only groups of this node's expire here."""
-        self._store = store
-        self._pending = pending
+        self._store = offsets.store
+        self._pending = offsets.pending
+        self._transactional = offsets.transactional
         self._groups = groups
         self._journal = journal
         self._options = options
@@ -86,7 +85,9 @@ class Removals:
     async def end_topic(self, topic: str) -> None:
         """End every group's offsets in a topic that takes no more commits, durably. Raises `StorageError`."""
         await self._journal.flush()  # commits that were accepted before come into the store first
-        self._append(Offset(group, topic, one) for group, found in self._store.entries_of(topic) for one in found)
+        names = {Offset(group, topic, one) for group, found in self._store.entries_of(topic) for one in found}
+        names |= {Offset(*key) for _, key, _ in self._transactional if key.topic == topic}
+        self._append(sorted(names))
         await self._journal.flush()
 
     def delete_offsets(self, group: str, topics: Iterable[tuple[str, Sequence[int]]]) -> Round | None:
@@ -117,7 +118,8 @@ class Removals:
 
     def _expire_some(self, candidates: deque[str], now_ms: int) -> None:
         """Take groups off the queue until a slice of work is done."""
-        busy = self._pending.groups()  # their offsets are about to change: they are looked at next time
+        # The offsets of these are about to change: they are looked at next time.
+        busy = self._pending.groups() | set(self._transactional.groups)
         names: list[Offset] = []
         ended: list[str] = []
         for _ in range(min(SLICE_GROUPS, len(candidates))):
@@ -142,6 +144,8 @@ class Removals:
     def _partitions_of(self, group: str) -> dict[str, set[int]]:
         """What the group has, or will have once everything before is durable, by topic."""
         known: dict[str, set[int]] = {topic: set(found) for topic, found in self._store.partitions_of(group)}
+        for topic, partition in self._transactional.partitions_of(group):
+            known.setdefault(topic, set()).add(partition)
         for commit in self._pending.commits_of(group):
             known.setdefault(commit.topic, set()).update(commit.partitions)
         return known
@@ -174,6 +178,7 @@ class Removals:
                 return
             for name in names:
                 self._store.remove(*name)
+                self._transactional.remove(*name)
             for group, generation in ended:
                 self._groups.forget(group, generation)
             if is_expiry:

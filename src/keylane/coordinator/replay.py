@@ -15,21 +15,27 @@ from keylane.coordinator.records import (
     NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
+    TRANSACTION_STATE,
     OffsetKey,
     RecordFormatError,
     decode_key,
     decode_offset_key_prefix,
     decode_offset_value,
 )
+from keylane.coordinator.transactional_offsets import Waiting
 from keylane.wire.batches import (
+    CODEC_MASK,
     COMPRESSED_BY_US,
+    CONTROL_MASK,
     CRC_START,
     HEADER,
     HEADER_SIZE,
+    TRANSACTIONAL_MASK,
     BatchError,
     decompress,
     read_header,
 )
+from keylane.wire.control import is_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +46,8 @@ if TYPE_CHECKING:
 MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
 
-_CODEC_AT = CRC_START + 1
-"""The byte of the attributes that holds the compression."""
+_ATTRIBUTES = CRC_START + 1
+"""Where a batch has the byte with all attributes that there are: compression, transactional, control."""
 SHORT_RUN = 4
 """Records of one topic from which on it pays to read them as columns."""
 
@@ -93,16 +99,17 @@ def records_of(batch: bytes, at: int = HEADER_SIZE, skip: int = 0) -> Iterator[t
 
 def _unpacked(batch: bytes) -> bytes:
     """The same batch without compression (its header's checksum and length are not mended)."""
-    if not batch[_CODEC_AT - 1] and not batch[_CODEC_AT]:
+    attributes = int.from_bytes(batch[CRC_START : _ATTRIBUTES + 1], "big") & ~TRANSACTIONAL_MASK
+    if not attributes:
         return batch
-    base_offset, attributes = _I64.unpack_from(batch)[0], int.from_bytes(batch[CRC_START : _CODEC_AT + 1], "big")
+    (base_offset,) = _I64.unpack_from(batch)
     if attributes not in COMPRESSED_BY_US:
         raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
     try:
         body = decompress(attributes, batch[HEADER_SIZE:])
     except BatchError as error:
         raise RecordFormatError(f"the batch at offset {base_offset}: {error}") from error
-    return b"".join((batch[:CRC_START], b"\0\0", batch[_CODEC_AT + 1 : HEADER_SIZE], body))
+    return b"".join((batch[:CRC_START], b"\0\0", batch[_ATTRIBUTES + 1 : HEADER_SIZE], body))
 
 
 def _base_and_count(batch: bytes) -> tuple[int, int]:
@@ -122,7 +129,13 @@ class Replayer:
 
     def replay(self, partition: int, batch: bytes) -> None:
         """Raises `RecordFormatError` for a batch that the coordinator did not write."""
-        known = None if batch[_CODEC_AT] else self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
+        if partition == TRANSACTION_STATE:
+            self._image.note(partition, read_header(batch).max_timestamp, records_of(batch), batch)
+            return
+        if batch[_ATTRIBUTES] & ~CODEC_MASK:
+            self._replay_transactional(partition, batch)
+            return
+        known = None if batch[_ATTRIBUTES] else self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
         if known is not None:
             columns, index = known
             offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
@@ -175,6 +188,25 @@ class Replayer:
         if known is not None and count == 1:
             self._learn(plain, *known)
 
+    def _replay_transactional(self, partition: int, batch: bytes) -> None:
+        """Offsets of an open transaction, or its end."""
+        header = read_header(batch)
+        owner = (partition, header.producer_id)
+        if not header.is_control:
+            for log_offset, key, value in records_of(batch):
+                found = decode_key(key)
+                if value is None or not isinstance(found, OffsetKey):
+                    raise RecordFormatError(f"a transactional record at offset {log_offset} that commits no offset")
+                self._image.transactional.put(owner, found, Waiting(log_offset, decode_offset_value(value)))
+            return
+        try:
+            committed = is_commit(batch) if header.attributes == TRANSACTIONAL_MASK | CONTROL_MASK else None
+        except BatchError as error:
+            raise RecordFormatError(str(error)) from error
+        if committed is None:
+            raise RecordFormatError(f"a batch with attributes {header.attributes} at offset {header.base_offset}")
+        self._image.transactional.end(owner, self._store, committed=committed)
+
     def _learn(self, batch: bytes, group: str, topic: str, index: int) -> None:
         """Know the next commit of this partition by its first bytes."""
         if len(self._plain) >= MAX_CACHED_PREFIXES:
@@ -197,5 +229,6 @@ class Replayer:
         if isinstance(found, OffsetKey):
             if value is None:
                 self._store.remove(*found)
+                self._image.transactional.remove(*found)
             else:
                 self._store.put(*found, decode_offset_value(value), log_offset)

@@ -4,7 +4,8 @@ A snapshot is a 36-byte header and then chunks, each with its own checksum:
 
     crc32c u32 | payload length u32 | kind u32 | offsets partition i32 | payload
 
-The first chunk says where each offsets partition ended; then come committed offsets as columns, chunk by chunk for one
+The first chunk says where each offsets partition, and then `__transaction_state`, ended; then come offsets of open
+transactions; then committed offsets as columns, chunk by chunk for one
 offsets partition after the other; then all other records, by key; then recent tombstones; and the last chunk counts
 what there must have been. A snapshot is renamed into place when it is whole, so whatever does not hold in it is damage.
 
@@ -24,12 +25,23 @@ from crc32c import crc32c
 from keylane.coordinator.frames import JournalDamagedError
 from keylane.coordinator.image import Kept, Tombstones
 from keylane.coordinator.offsets import OffsetColumns
+from keylane.coordinator.records import (
+    OffsetKey,
+    OffsetValue,
+    RecordFormatError,
+    decode_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from keylane.coordinator.transactional_offsets import Waiting
 from keylane.errors import DataFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.image import Image
+    from keylane.coordinator.transactional_offsets import Owner
     from keylane.storage.filesystem import AppendFile
 
 MAGIC = b"keylane snapshot"
@@ -37,8 +49,8 @@ FORMAT_VERSION = 1
 _HEADER = struct.Struct(">16sIQI")
 HEADER_SIZE = _HEADER.size + 4
 
-ENDS, OFFSETS, KEPT, TOMBSTONES, END = range(1, 6)
-"""Kinds of chunks, in the order in which they come."""
+ENDS, OFFSETS, KEPT, TOMBSTONES, END, TRANSACTIONAL = range(1, 7)
+"""Kinds of chunks."""
 ALL_PARTITIONS = -1
 CHUNK_BYTES = 256 * 1024
 """A chunk is closed when its payload has this size or more: some milliseconds of encoding."""
@@ -51,6 +63,7 @@ _SECTION = struct.Struct(">HHII")
 _BESIDE = struct.Struct(">iqH")
 _KEPT = struct.Struct(">iqqII")
 _BATCH = struct.Struct(">iqI")
+_WAITING = struct.Struct(">iqqII")
 _COUNTS = struct.Struct(">QQ")
 
 
@@ -95,6 +108,14 @@ def encode_section(group: str, topic: str, columns: OffsetColumns) -> bytes:
 
 def encode_kept(partition: int, key: bytes, kept: Kept) -> bytes:
     return _KEPT.pack(partition, kept.offset, kept.timestamp_ms, len(key), len(kept.value)) + key + kept.value
+
+
+def encode_waiting(owner: Owner, key: OffsetKey, waiting: Waiting) -> bytes:
+    """An offset of an open transaction."""
+    partition, producer_id = owner
+    key_bytes, value = encode_offset_key(*key), encode_offset_value(OffsetValue(*waiting.value))
+    head = _WAITING.pack(partition, producer_id, waiting.log_offset, len(key_bytes), len(value))
+    return head + key_bytes + value
 
 
 def encode_tombstones(tombstones: Tombstones) -> bytes:
@@ -183,6 +204,9 @@ def load_chunk(chunk: Chunk, image: Image) -> None:
     elif chunk.kind == KEPT:
         for partition, key, kept in kept_records(chunk.payload):
             image.kept[partition, key] = kept
+    elif chunk.kind == TRANSACTIONAL:
+        for row in waiting_offsets(chunk.payload):
+            image.transactional.put(*row)
     elif chunk.kind == TOMBSTONES:
         image.tombstones += tombstone_batches(chunk.payload)
 
@@ -232,6 +256,20 @@ def kept_records(payload: bytes) -> Iterator[tuple[int, bytes, Kept]]:
         key = payload[at : at + key_size]
         at += key_size
         yield partition, key, Kept(offset, timestamp_ms, payload[at : at + value_size])
+        at += value_size
+
+
+def waiting_offsets(payload: bytes) -> Iterator[tuple[Owner, OffsetKey, Waiting]]:
+    """The offsets of open transactions in a chunk. Raises `RecordFormatError`."""
+    at = 0
+    while at < len(payload):
+        partition, producer_id, log_offset, key_size, value_size = _WAITING.unpack_from(payload, at)
+        at += _WAITING.size
+        key = decode_key(payload[at : at + key_size])
+        if not isinstance(key, OffsetKey):
+            raise RecordFormatError("an offset of a transaction that has no offset's key")
+        at += key_size
+        yield (partition, producer_id), key, Waiting(log_offset, decode_offset_value(payload[at : at + value_size]))
         at += value_size
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from keylane.coordinator import snapshot
 from keylane.coordinator.compacted import CompactedView, Place
 from keylane.coordinator.frames import JournalDamagedError
-from keylane.coordinator.records import partition_for
+from keylane.coordinator.records import RecordFormatError, partition_for
 from keylane.coordinator.segments import SnapshotFile, snapshot_path
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ class Snapshots:
 
     def _chunks(self, groups: list[list[str]]) -> Iterator[tuple[int, int, bytes]]:
         """Kind, offsets partition and payload of each chunk; other work may change the image between two of them."""
+        # First what waits for a marker: a marker from later stands in the segments behind the snapshot and is replayed.
+        # Taken last, what it ends would be missing here, and perhaps in the offsets too.
+        waiting = list(self._image.transactional)
+        for payload in _joined(snapshot.encode_waiting(*one) for one in waiting):
+            yield snapshot.TRANSACTIONAL, snapshot.ALL_PARTITIONS, payload
         for partition, names in enumerate(groups):
             for payload in _joined(self._sections(names)):
                 yield snapshot.OFFSETS, partition, payload
@@ -153,12 +158,13 @@ class Snapshots:
                     self._entries = snapshot.decode_entries(chunk)
                 else:
                     snapshot.load_chunk(chunk, self._image)
-            except (struct.error, ValueError) as error:  # its checksum holds, but this release did not write it
+            except (struct.error, ValueError, RecordFormatError) as error:
+                # Its checksum holds, but this release did not write it.
                 raise JournalDamagedError(file.path, chunk.position, str(error)) from error
             places.append(
                 Place(chunk.kind, chunk.partition, chunk.position + snapshot.CHUNK_HEAD_SIZE, len(chunk.payload))
             )
-        if self._entries != len(self._image.store) or len(ends) != self._partitions:
+        if self._entries != len(self._image.store) or len(ends) != self._partitions + 1:
             raise JournalDamagedError(file.path, 0, f"it counts {self._entries} offsets, and holds other ones")
         self._number = number
         self._show(file, places, ends)

@@ -1,7 +1,8 @@
 """A partition's log: record batches in segments, appended through one group commit, read up to what is durable.
 
 The idea that keeps it honest: an append assigns offsets at once but enters the index, and raises the high watermark,
-only when its bytes are synced. So what readers see is exactly what a restart would find.
+only when its bytes are synced. So what readers see is exactly what a restart would find. The same holds for markers: a
+transaction is decided when its marker is durable.
 
 Positions are bytes of the whole log, counted from the first segment that is left; they give a fetch the amount of data
 that waits for it without reading.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.segment import NO_TIMESTAMP, Index, Segment, segment_name
+from keylane.storage.transactions import Ended, PartitionTransactions
 from keylane.wire.batches import (
     HEADER_SIZE,
     PREFIX_SIZE,
@@ -28,6 +30,7 @@ from keylane.wire.batches import (
     decode_records,
     read_header,
 )
+from keylane.wire.control import encode_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +75,8 @@ class _Unsynced(NamedTuple):
     length: int
     base_offset: int
     max_timestamp: int
+    ended: Ended | None
+    """The transaction that it ends."""
 
 
 class _Writer:
@@ -112,6 +117,7 @@ class PartitionLog:
         *,
         segments: list[Segment],
         producers: Producers,
+        transactions: PartitionTransactions,
         next_offset: int,
     ) -> None:
         self.folder = folder
@@ -122,6 +128,8 @@ class PartitionLog:
         self.synced_position = segments[-1].end
         self.listeners: set[Callable[[int], None]] = set()
         """Called with the number of new visible bytes; with 0 when the log is closed."""
+        self.stable_listeners: set[Callable[[int], None]] = set()
+        """The same for bytes below the last stable offset."""
         self.is_closed = False
         self._filesystem = filesystem
         self._options = options
@@ -129,6 +137,7 @@ class PartitionLog:
         self._segments = segments
         self._active = segments[-1]
         self._producers = producers
+        self._transactions = transactions
         self._unsynced: deque[_Unsynced] = deque()
         self._writer = _Writer(filesystem, folder, self._active)
         self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
@@ -140,6 +149,26 @@ class PartitionLog:
         return self._segments[0].base_offset
 
     @property
+    def stable_offset(self) -> int:
+        """All records below are durable, and of no transaction that is undecided (the last stable offset)."""
+        first = self._transactions.first_undecided
+        return self.high_watermark if first is None else min(first[0], self.high_watermark)
+
+    @property
+    def stable_position(self) -> int:
+        """Where the stable records end."""
+        first = self._transactions.first_undecided
+        return self.synced_position if first is None else min(first[1], self.synced_position)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Producer id and first offset of the aborted transactions that may have records in these offsets."""
+        return self._transactions.aborted(start_offset, end_offset)
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """Id and epoch of every producer that has a transaction open here."""
+        return self._producers.transactions()
+
+    @property
     def failure(self) -> StorageError | None:
         """Why the log takes no more appends."""
         return self._sync.failure
@@ -148,22 +177,55 @@ class PartitionLog:
         """Queue a checked batch at the end of the log, giving it its offsets.
 
         A batch that an idempotent producer repeats is not appended: the answer is where it went the first time. Raises
-        `StorageError` once the log has failed, `OutOfOrderSequenceError` and `ProducerEpochError`.
+        `StorageError` once the log has failed, `OutOfOrderSequenceError`, `ProducerEpochError` and
+        `TransactionStateError`.
         """
         if self._sync.failure is not None:
             raise self._sync.failure
+        if header.producer_id < 0:
+            return self._queue(batch, header, None)
+        repeated = self.repeated(header)
+        if repeated is not None:
+            return repeated
         base_offset = self.next_offset
-        if header.producer_id >= 0:
-            repeated = self._producers.check(header)
-            if repeated is not None:
-                is_durable = repeated.last_offset < self.high_watermark
-                return Appended(repeated.base_offset, None if is_durable else self._sync.pending)
+        self._make_room(header)
+        if self._producers.record(header, base_offset, now_ms):
+            self._transactions.begin(base_offset, self._active.start + self._appended)
+        return self._queue(batch, header, None)
+
+    def repeated(self, header: BatchHeader) -> Appended | None:
+        """Where a producer's batch went that was appended before; None for one that may be appended now. Raises as
+        `append` does."""
+        found = self._producers.check(header)
+        if found is None:
+            return None
+        is_durable = found.last_offset < self.high_watermark
+        return Appended(found.base_offset, None if is_durable else self._sync.pending)
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool, now_ms: int) -> Round:
+        """Append the marker that ends a producer's transaction here (there need be none).
+
+        Raises `StorageError` once the log has failed, and `ProducerEpochError` when a later epoch has written.
+        """
+        if self._sync.failure is not None:
+            raise self._sync.failure
+        marker = encode_marker(producer_id, producer_epoch, committed=committed, timestamp_ms=now_ms)
+        header = read_header(marker)
+        start = self._producers.end_transaction(header, now_ms)
+        ended = None if start is None else Ended(producer_id, start, self.next_offset, not committed)
+        round_ = self._queue(marker, header, ended).durable
+        assert round_ is not None
+        return round_
+
+    def _make_room(self, header: BatchHeader) -> None:
         if self._appended and self._appended + header.length > self._options.segment_bytes:
-            self._roll(base_offset)
-        if header.producer_id >= 0:
-            self._producers.record(header, base_offset, now_ms)
+            self._roll(self.next_offset)
+
+    def _queue(self, batch: bytes, header: BatchHeader, ended: Ended | None) -> Appended:
+        self._make_room(header)
+        base_offset = self.next_offset
         length = header.length
-        self._unsynced.append(_Unsynced(self._active, self._appended, length, base_offset, header.max_timestamp))
+        self._unsynced.append(_Unsynced(self._active, self._appended, length, base_offset, header.max_timestamp, ended))
         self._appended += length
         self.next_offset = base_offset + header.last_offset_delta + 1
         # Offset and leader epoch lie before what the checksum covers; the rest is written as it came, uncopied.
@@ -181,16 +243,18 @@ class PartitionLog:
         segment = self._segment_of(offset)
         return segment.start + segment.find_offset(self._filesystem, offset)
 
-    def read(self, position: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment.
+    def read(self, position: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> bytes:
+        """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment, and only
+        up to the position `end`.
 
         With `at_least_one` the first batch is whole, however large. Blocks on the file.
         """
-        if position >= self.synced_position:
+        end = self.synced_position if end is None else end
+        if position >= end:
             return b""
         segment = self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
         start = position - segment.start
-        size = min(max_bytes, min(segment.end, self.synced_position) - position)
+        size = min(max_bytes, min(segment.end, end) - position)
         file = segment.open(self._filesystem)
         if not at_least_one:
             return file.read(start, size) if size > 0 else b""
@@ -238,6 +302,8 @@ class PartitionLog:
         self.is_closed = True
         for listener in list(self.listeners):
             listener(0)
+        for listener in list(self.stable_listeners):
+            listener(0)
         await self._sync.close()
         for segment in self._segments:
             segment.close()
@@ -249,6 +315,7 @@ class PartitionLog:
             "next_offset": self.next_offset,
             "segments": [[s.base_offset, s.size, s.max_timestamp, s.max_timestamp_position] for s in self._segments],
             "producers": self._producers.snapshot(),
+            "transactions": self._transactions.snapshot(),
         }
 
     def _segment_of(self, offset: int) -> Segment:
@@ -264,17 +331,23 @@ class PartitionLog:
         self._sync.run(lambda: self._writer.roll(segment))
 
     def _on_synced(self, next_offset: int) -> None:
-        before = self.synced_position
+        before, stable_before = self.synced_position, self.stable_position
         unsynced = self._unsynced
         while unsynced and unsynced[0].base_offset < next_offset:
-            segment, position, length, base_offset, max_timestamp = unsynced.popleft()
+            segment, position, length, base_offset, max_timestamp, ended = unsynced.popleft()
             segment.note(position, base_offset, max_timestamp)
             segment.size = position + length
             self.synced_position = segment.start + segment.size
+            if ended is not None:
+                self._transactions.end(ended)
         self.high_watermark = next_offset
         if self.listeners:
             for listener in list(self.listeners):
                 listener(self.synced_position - before)
+        new_bytes = self.stable_position - stable_before
+        if self.stable_listeners and new_bytes:
+            for listener in list(self.stable_listeners):
+                listener(new_bytes)
 
     async def _build_index(self, segment: Segment) -> None:
         if segment.index is not None:

@@ -10,6 +10,8 @@ from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.producers import Producers
 from keylane.storage.recovery import check_segments, recover_batches
 from keylane.storage.segment import NAME_DIGITS, SUFFIX, Segment, segment_name
+from keylane.storage.transactions import Ended, PartitionTransactions
+from keylane.wire.control import is_commit
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -25,18 +27,29 @@ def create_log(filesystem: FileSystem, folder: str, options: LogOptions, executo
     segment.open(filesystem)
     segment.close()
     filesystem.sync_dir(folder)
-    return PartitionLog(filesystem, folder, options, executor, segments=[segment], producers=Producers(), next_offset=0)
+    return PartitionLog(
+        filesystem,
+        folder,
+        options,
+        executor,
+        segments=[segment],
+        producers=Producers(),
+        transactions=PartitionTransactions(),
+        next_offset=0,
+    )
 
 
 def recover_log(
     filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, now_ms: int
 ) -> PartitionLog:
-    """Read a log after a crash: check every batch, cut a torn tail, sync what is left, rebuild index and producers.
+    """Read a log after a crash: check every batch, cut a torn tail, sync what is left, and rebuild what is known of
+    batches, producers and transactions.
 
     Raises `DataFolderError` for damage. Blocks.
     """
     names = _segment_names(filesystem, folder)
     producers = Producers()
+    transactions = PartitionTransactions()
     segments: list[Segment] = []
     next_offset = start = 0
     for number, name in enumerate(names):
@@ -51,8 +64,11 @@ def recover_log(
 
         def on_batch(header: BatchHeader, position: int, segment: Segment = segment) -> None:
             segment.note(position, header.base_offset, header.max_timestamp)
-            if header.producer_id >= 0:
-                producers.record(header, header.base_offset, now_ms)
+            if header.is_control:
+                batch = segment.open(filesystem).read(position, header.length)
+                _replay_marker(header, batch, producers, transactions, now_ms)
+            elif header.producer_id >= 0 and producers.record(header, header.base_offset, now_ms):
+                transactions.begin(header.base_offset, segment.start + position)
 
         is_last = number == len(names) - 1
         next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
@@ -64,8 +80,26 @@ def recover_log(
         segments.append(segment)
     filesystem.sync_dir(folder)
     return PartitionLog(
-        filesystem, folder, options, executor, segments=segments, producers=producers, next_offset=next_offset
+        filesystem,
+        folder,
+        options,
+        executor,
+        segments=segments,
+        producers=producers,
+        transactions=transactions,
+        next_offset=next_offset,
     )
+
+
+def _replay_marker(
+    header: BatchHeader, batch: bytes, producers: Producers, transactions: PartitionTransactions, now_ms: int
+) -> None:
+    committed = is_commit(batch)
+    if committed is None:
+        return
+    start = producers.end_transaction(header, now_ms)
+    if start is not None:
+        transactions.end(Ended(header.producer_id, start, header.base_offset, not committed))
 
 
 def restore_log(
@@ -96,6 +130,7 @@ def restore_log(
         executor,
         segments=segments,
         producers=Producers.restore(snapshot["producers"]),
+        transactions=PartitionTransactions.restore(snapshot["transactions"]),
         next_offset=snapshot["next_offset"],
     )
 

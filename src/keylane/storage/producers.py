@@ -1,8 +1,9 @@
-"""What a partition remembers of each idempotent producer, to take every batch once and in order.
+"""What a partition remembers of each idempotent or transactional producer, to take every batch once and in order.
 
 A producer stamps its batches with its id, an epoch, and a sequence number per partition that counts records and wraps
 after 2^31 - 1. The last five batches are remembered (a producer has at most five requests in flight), so that one sent
-again is answered with its first offset instead of being appended twice.
+again is answered with its first offset instead of being appended twice. Of a transactional one it also knows where its
+open transaction began.
 
 Source: KIP-98, KIP-360, and the rules of Apache Kafka's ProducerStateManager. Pure: the time is passed in.
 """
@@ -30,6 +31,10 @@ class ProducerEpochError(PeerError):
     """A batch of an epoch that a newer one has fenced."""
 
 
+class TransactionStateError(PeerError):
+    """A batch outside the transaction that its producer has open here."""
+
+
 class RememberedBatch(NamedTuple):
     """A batch that was appended."""
 
@@ -42,12 +47,14 @@ class RememberedBatch(NamedTuple):
 class ProducerState:
     """One producer in one partition."""
 
-    __slots__ = ("batches", "epoch", "last_append_ms")
+    __slots__ = ("batches", "epoch", "last_append_ms", "transaction_start")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[RememberedBatch] = deque(maxlen=REMEMBERED_BATCHES)
         self.last_append_ms = 0
+        self.transaction_start: int | None = None
+        """The first offset of its open transaction."""
 
 
 def last_sequence(header: BatchHeader) -> int:
@@ -68,7 +75,8 @@ class Producers:
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The batch that this one repeats, or None when it may be appended.
 
-        Raises `ProducerEpochError` for a fenced epoch and `OutOfOrderSequenceError` for a gap. A producer that the
+        Raises `ProducerEpochError` for a fenced epoch, `OutOfOrderSequenceError` for a gap, and `TransactionStateError`
+        for a batch of no transaction while one is open. A producer that the
         partition does not know may start with any sequence: its earlier batches may have expired.
         """
         state = self._states.get(header.producer_id)
@@ -89,7 +97,13 @@ class Producers:
         for batch in state.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
                 return batch
-        expected = state.batches[-1].last_sequence + 1 if state.batches else header.base_sequence
+        if state.transaction_start is not None and not header.is_transactional:
+            raise TransactionStateError(
+                f"producer {header.producer_id} epoch {header.producer_epoch}: a batch of no transaction, where one is "
+                f"open since offset {state.transaction_start}"
+            )
+        # Without a batch, its epoch is known from a marker: sequences start again.
+        expected = state.batches[-1].last_sequence + 1 if state.batches else 0
         if header.base_sequence != (expected if expected <= LAST_SEQUENCE else 0):
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence}, "
@@ -97,23 +111,66 @@ class Producers:
             )
         return None
 
-    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that was appended at `base_offset`, without checking it (recovery calls it, too)."""
-        state = self._states.get(header.producer_id)
-        if state is None or state.epoch != header.producer_epoch:
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> bool:
+        """Remember a batch that was appended at `base_offset`, without checking it (recovery calls it, too).
+
+        Whether it begins a transaction.
+        """
+        state = self._state(header)
         last_offset = base_offset + header.last_offset_delta
         state.batches.append(RememberedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
         state.last_append_ms = now_ms
+        if not header.is_transactional or state.transaction_start is not None:
+            return False
+        state.transaction_start = base_offset
+        return True
+
+    def end_transaction(self, header: BatchHeader, now_ms: int) -> int | None:
+        """Remember a marker; the first offset of the transaction that it ends, if there is one.
+
+        Raises `ProducerEpochError` when a later epoch has written here.
+        """
+        known = self._states.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            raise ProducerEpochError(
+                f"producer {header.producer_id}: a marker of epoch {header.producer_epoch}, after epoch {known.epoch}"
+            )
+        state = self._state(header)
+        state.last_append_ms = now_ms
+        start, state.transaction_start = state.transaction_start, None
+        return start
+
+    def _state(self, header: BatchHeader) -> ProducerState:
+        """The producer's, of the epoch that this batch has: a new one begins its sequences anew."""
+        state = self._states.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            start = None if state is None else state.transaction_start
+            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
+            state.transaction_start = start
+        return state
+
+    def transactions(self) -> list[tuple[int, int]]:
+        """Id and epoch of every producer with an open transaction."""
+        return [(key, state.epoch) for key, state in self._states.items() if state.transaction_start is not None]
 
     def expire(self, before_ms: int) -> None:
-        """Forget the producers whose last append was before the given time."""
-        self._states = {key: state for key, state in self._states.items() if state.last_append_ms >= before_ms}
+        """Forget the producers whose last append was before the given time, but for those in a transaction."""
+        self._states = {
+            key: state
+            for key, state in self._states.items()
+            if state.last_append_ms >= before_ms or state.transaction_start is not None
+        }
 
     def snapshot(self) -> list[Any]:
         """Everything, as lists of numbers for JSON."""
         return [
-            [producer_id, state.epoch, state.last_append_ms, [list(batch) for batch in state.batches]]
+            [
+                producer_id,
+                state.epoch,
+                state.last_append_ms,
+                [list(batch) for batch in state.batches],
+                state.transaction_start,
+            ]
             for producer_id, state in self._states.items()
         ]
 
@@ -121,8 +178,9 @@ class Producers:
     def restore(cls, snapshot: list[Any]) -> Producers:
         """The inverse of `snapshot`."""
         producers = cls()
-        for producer_id, epoch, last_append_ms, batches in snapshot:
+        for producer_id, epoch, last_append_ms, batches, transaction_start in snapshot:
             state = producers._states[producer_id] = ProducerState(epoch)
             state.last_append_ms = last_append_ms
+            state.transaction_start = transaction_start
             state.batches.extend(RememberedBatch(*batch) for batch in batches)
         return producers

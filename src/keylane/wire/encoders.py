@@ -112,19 +112,20 @@ class FetchedPartition(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     records: bytes = b""
+    last_stable_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
 
 
 _FETCHED = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
 _NO_PREFERRED_REPLICA = int32(-1)
 
 
 def encode_fetch(
     version: int, topics: Sequence[tuple[str, Sequence[FetchedPartition]]], *, error_code: int = 0
 ) -> list[bytes]:
-    """The body of a Fetch response, versions 4 to 12: without a session, and without transactions.
-
-    The last stable offset is the high watermark, and the list of aborted transactions is null.
-    """
+    """The body of a Fetch response, versions 4 to 12: without a session."""
     is_flexible = version >= FETCH_FLEXIBLE_VERSION
     write_string = compact_string if is_flexible else string
     write_length = compact_array_length if is_flexible else array_length
@@ -137,11 +138,15 @@ def encode_fetch(
     for name, partitions in topics:
         parts += (write_string(name), write_length(len(partitions)))
         for partition in partitions:
-            watermark = partition.high_watermark
-            parts.append(_FETCHED.pack(partition.partition, partition.error_code, watermark, watermark))
+            index, error, watermark, _, _, stable, aborted = partition
+            parts.append(_FETCHED.pack(index, error, watermark, stable))
             if version >= 5:
                 parts.append(int64(partition.log_start_offset))
-            parts.append(null_array)
+            if aborted is None:
+                parts.append(null_array)
+            else:
+                parts.append(write_length(len(aborted)))
+                parts += [_ABORTED.pack(*one) + tags for one in aborted]
             if version >= 11:
                 parts.append(_NO_PREFERRED_REPLICA)
             size = len(partition.records)

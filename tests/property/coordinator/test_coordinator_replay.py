@@ -57,9 +57,9 @@ def test_other_batches_are_refused() -> None:
     with_header = [batches.NewRecord(b"k", b"v", ((b"name", b"value"),))]
     with pytest.raises(RecordFormatError, match="another form"):
         list(records_of(batches.encode_batch(with_header, timestamp_ms=1)))
-    transactional = batches.encode_batch([batches.NewRecord(b"k", b"v")], timestamp_ms=1, attributes=0x10)
-    with pytest.raises(RecordFormatError, match="attributes 16"):
-        list(records_of(transactional))
+    control = batches.encode_batch([batches.NewRecord(b"k", b"v")], timestamp_ms=1, attributes=0x20)
+    with pytest.raises(RecordFormatError, match="attributes 32"):
+        list(records_of(control))
 
 
 def test_offsets_groups_and_tombstones() -> None:

@@ -21,9 +21,9 @@ TOPICS = (
 
 def answer(version: int, code: ErrorCode, topics: Any = TOPICS) -> Any:
     """The response's entity, of a coordinator that refuses."""
-    node: Any = SimpleNamespace(coordinator=SimpleNamespace(fetch=lambda _group, _topics: int(code)))
-    group = SimpleNamespace(group_id="g", topics=topics)
-    request = SimpleNamespace(groups=(group,), group_id="g", topics=topics)
+    node: Any = SimpleNamespace(coordinator=SimpleNamespace(fetch=lambda *_, **__: int(code)))
+    group = SimpleNamespace(group_id="g", topics=topics, require_stable=False)
+    request = SimpleNamespace(groups=(group,), group_id="g", topics=topics, require_stable=False)
     body = b"".join(offset_fetch.begin(request, RequestHeader(9, version, 1, None, "h"), node))
     entity, size = entity_reader(response_type("offset_fetch", version))(body, 0)
     assert size == len(body)

@@ -43,6 +43,7 @@ def test_a_good_batch_is_taken() -> None:
         assert check_batch(changed(attributes=codec), LIMIT).codec == codec
     check_batch(changed(leader_epoch=-1), LIMIT)
     check_batch(changed(attributes=0x09), LIMIT)  # LogAppendTime: stored as it comes, as Apache Kafka does
+    check_batch(changed(attributes=0x14), LIMIT)  # transactional: whether it may be is checked after
     check_batch(changed(producer_id=7, producer_epoch=0, base_sequence=0), LIMIT)
 
 
@@ -63,7 +64,7 @@ def test_a_good_batch_is_taken() -> None:
         (changed(record_count=2), codes.INVALID_RECORD, "2 records with a last offset delta of 2"),
         (changed(last_offset_delta=-2), codes.INVALID_RECORD, "last offset delta of -2"),
         (changed(attributes=0x20), codes.INVALID_RECORD, "control records"),
-        (changed(attributes=0x10), codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactions"),
+        (changed(attributes=0x30), codes.INVALID_RECORD, "control records"),
         (changed(attributes=0x40), codes.INVALID_RECORD, "attributes 0x0040 are not known"),
         (changed(attributes=0x05), codes.UNSUPPORTED_COMPRESSION_TYPE, "compression type 5"),
         (changed(producer_id=7, producer_epoch=0, base_sequence=-1), codes.INVALID_RECORD, "sequence -1"),

@@ -2,7 +2,7 @@
 
 v5: log start offset; v7: sessions (KIP-227), which this broker does not keep: it answers every full fetch with session
 id 0, so clients go on sending full ones; v9: leader epochs; v12: flexible. Compressed batches pass through as they are.
-Without transactions, both isolation levels read the same.
+A consumer of committed records is given what lies below the last stable offset, and the aborted transactions in it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from keylane.broker.reads import LogRead, OffsetsRead, PartitionRead
 from keylane.wire.encoders import FetchedPartition, encode_fetch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.storage.log import PartitionLog
 
 API_KEY = 1
 MIN_VERSION = 4
 MAX_VERSION = 12
 MAY_POLL = True
-LACKS = "fetch sessions (every fetch is a full one); rack awareness; aborted transactions (there are none)"
+LACKS = (
+    "fetch sessions (every fetch is a full one); rack awareness; isolation in __consumer_offsets (all of it is given)"
+)
 
 _SESSION_VERSION = 7
+_READ_COMMITTED = 1
 
 
 class _Arrival:
@@ -47,10 +51,11 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     if version >= _SESSION_VERSION and request.session_id != 0 and request.session_epoch > 0:
         return encode_fetch(version, (), error_code=codes.FETCH_SESSION_ID_NOT_FOUND)
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+    committed_only = request.isolation_level == _READ_COMMITTED
     topics = []
     every: list[PartitionRead] = []
     for topic in request.topics:
-        reads = [_read_of(node, topic.topic, wanted) for wanted in topic.partitions]
+        reads = [_read_of(node, topic.topic, wanted, committed_only=committed_only) for wanted in topic.partitions]
         for read, wanted in zip(reads, topic.partitions, strict=True):
             await read.locate(getattr(wanted, "current_leader_epoch", -1))
         topics.append((topic.topic, reads))
@@ -58,14 +63,15 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     wait_s = request.max_wait.total_seconds()
     missing = min(request.min_bytes, max_bytes) - sum(read.available for read in every)
     if missing > 0 and wait_s > 0 and all(read.code == codes.NONE for read in every):
-        await _wait([read.log for read in every if read.log is not None], missing, wait_s)
+        logs = [read.log for read in every if read.log is not None]
+        await _wait([log.stable_listeners if committed_only else log.listeners for log in logs], missing, wait_s)
     return encode_fetch(version, await _read_all(topics, max_bytes))
 
 
-def _read_of(node: Node, topic: str, wanted: Any) -> PartitionRead:
+def _read_of(node: Node, topic: str, wanted: Any, *, committed_only: bool) -> PartitionRead:
     if topic == OFFSETS_TOPIC:
         return OffsetsRead(node.offsets_topic, wanted)
-    return LogRead(node.topics.log(topic, wanted.partition), wanted)
+    return LogRead(node.topics.log(topic, wanted.partition), wanted, committed_only=committed_only)
 
 
 async def _read_all(
@@ -86,14 +92,14 @@ async def _read_all(
     return answers
 
 
-async def _wait(logs: list[PartitionLog], missing: int, wait_s: float) -> None:
+async def _wait(listeners: list[set[Callable[[int], None]]], missing: int, wait_s: float) -> None:
     arrival = _Arrival(missing)
     timeout = asyncio.get_running_loop().call_later(wait_s, arrival, missing)
-    for log in logs:
-        log.listeners.add(arrival)
+    for each in listeners:
+        each.add(arrival)
     try:
         await arrival.is_enough
     finally:
         timeout.cancel()
-        for log in logs:
-            log.listeners.discard(arrival)
+        for each in listeners:
+            each.discard(arrival)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 API_KEY = 10
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "transaction coordinators (refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED), share groups (INVALID_REQUEST)"
+LACKS = "share groups (INVALID_REQUEST)"
 
 GROUP = 0
 TRANSACTION = 1
@@ -53,12 +53,9 @@ def _find(key: str, key_type: int, node: Node) -> dict[str, Any]:
 
 def _check(key: str, key_type: int, node: Node) -> tuple[int, str | None]:
     if key_type == TRANSACTION:
-        return (
-            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            f"transactional.id {key!r}: transactions are not offered here",
-        )
+        return codes.NONE, None
     if key_type != GROUP:
-        return codes.INVALID_REQUEST, f"key type {key_type}: only groups (0) have a coordinator here"
+        return codes.INVALID_REQUEST, f"key type {key_type}: groups (0) and transactions (1) have a coordinator here"
     if not node.coordinator.owns(key):
         return codes.COORDINATOR_NOT_AVAILABLE, (
             f"group {key!r}: this node does not own its offsets partition (keylane.owned.offsets.partitions)"

@@ -1,7 +1,7 @@
-"""InitProducerId (22), versions 0-4: an id for an idempotent producer, never given before.
+"""InitProducerId (22), versions 0-4: an id for an idempotent producer, or the next epoch of a transactional id.
 
 v2: flexible; v3: the producer may send the id and epoch it had (KIP-360), which a producer without a transactional id
-exchanges for a new id, as in Apache Kafka. Transactional ids are refused: transactions are not offered yet.
+exchanges for a new id, as in Apache Kafka; v4: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
+from keylane.coordinator.transactions import NO_EPOCH, NO_PRODUCER_ID, Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire.versions import response_type
 
@@ -23,31 +24,49 @@ if TYPE_CHECKING:
 API_KEY = 22
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "transactional ids (refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
+LACKS = "two-phase commit (KIP-939)"
+
+_KNOWN_PRODUCER_VERSION = 3
+_FENCED_VERSION = 4
+_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 logger = logging.getLogger("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    version = header.api_version
     if request.transactional_id is not None:
-        logger.warning(
-            "client %s asks for transactional.id %s: this broker offers no transactions",
-            header.client_id,
-            request.transactional_id,
-        )
-        return _response(header.api_version, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return await _init_transactional(request, version, node)
     try:
         producer_id = await node.producer_ids.take()
     except StorageError as error:
         logger.error("%s", error)  # noqa: TRY400 - one line says it all
-        return _response(header.api_version, codes.KAFKA_STORAGE_ERROR)
-    return _response(header.api_version, codes.NONE, producer_id, 0)
+        return _response(version, codes.KAFKA_STORAGE_ERROR)
+    return _response(version, codes.NONE, Producer(producer_id, 0))
 
 
-def _response(version: int, code: int, producer_id: int = -1, producer_epoch: int = -1) -> Any:
+async def _init_transactional(request: Any, version: int, node: Node) -> Any:
+    known = None
+    if version >= _KNOWN_PRODUCER_VERSION:
+        known = Producer(request.producer_id, request.producer_epoch)
+        if (known.producer_id == NO_PRODUCER_ID) is not (known.epoch == NO_EPOCH):
+            return _response(version, codes.INVALID_REQUEST)
+        known = None if known.producer_id == NO_PRODUCER_ID else known
+    error, producer = await node.coordinator.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout // _MILLISECOND, known
+    )
+    if error == codes.PRODUCER_FENCED and version < _FENCED_VERSION:
+        error = codes.INVALID_PRODUCER_EPOCH
+    return _response(version, error, producer)
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+def _response(version: int, code: int, producer: Producer = NO_PRODUCER) -> Any:
     return response_type("init_producer_id", version)(
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(code),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
     )

@@ -1,7 +1,8 @@
 """ListOffsets (2), versions 1-8: where a partition starts and ends, and offsets by time.
 
-v2: isolation level; v4: leader epochs; v6: flexible; v7: the record with the latest timestamp (-3); v8: the earliest
-offset that is stored locally (-4), which here is the earliest.
+v2: isolation level (a reader of committed records is told of those below the last stable offset); v4: leader epochs;
+v6: flexible; v7: the record with the latest timestamp (-3); v8: the earliest offset that is stored locally (-4), which
+here is the earliest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from keylane.wire.versions import entity, response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.storage.log import PartitionLog
 
 API_KEY = 2
 MIN_VERSION = 1
@@ -36,17 +38,21 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 _MAX_TIMESTAMP_VERSION = 7
 _EARLIEST_LOCAL_VERSION = 8
+_READ_COMMITTED = 1
 
 logger = logging.getLogger("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("list_offsets", header.api_version)
+    committed_only = getattr(request, "isolation_level", 0) == _READ_COMMITTED
     topics = []
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
             code, found = await _look_up(node, topic.name, partition, header.api_version)
+            if committed_only and code == codes.NONE:
+                found = _stable(node.topics.log(topic.name, partition.partition_index), partition.timestamp, found)
             partitions.append(
                 entity(
                     module.ListOffsetsPartitionResponse,
@@ -62,6 +68,13 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 
 NOT_FOUND = OffsetAndTimestamp(-1, -1)
+
+
+def _stable(log: PartitionLog | None, timestamp: int, found: OffsetAndTimestamp) -> OffsetAndTimestamp:
+    """What a reader of committed records is told instead."""
+    if log is None or found.offset < log.stable_offset or timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return found
+    return OffsetAndTimestamp(log.stable_offset, -1) if timestamp == LATEST else NOT_FOUND
 
 
 async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[int, OffsetAndTimestamp]:

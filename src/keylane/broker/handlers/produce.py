@@ -5,6 +5,8 @@ tags, not needed with one node. acks=1 and acks=all are the same here, and both 
 answer; when such a request fails, its connection is closed, which is all that its client can notice.
 
 Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
+Transactional batches are taken for partitions that were added to the producer's open transaction (KIP-890's check), so
+none is ever left behind its marker.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from crc32c import crc32c
 from keylane.broker import codes
 from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.coordinator.transactions import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
-from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError
+from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, TransactionStateError
 from keylane.wire.batches import (
     CODECS,
     CRC_START,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchError,
     BatchHeader,
     read_header,
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 11
-LACKS = "transactions; message formats 0 and 1; checks inside records; LogAppendTime; timestamp bounds"
+LACKS = "message formats 0 and 1; checks inside records; LogAppendTime; timestamp bounds"
 
 logger = logging.getLogger("keylane.broker")
 
@@ -103,6 +107,11 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         records = partition.records or b""
         header = check_batch(records, topic.max_message_bytes)
         log: PartitionLog = topic.logs[partition.index]
+        if header.is_transactional:
+            repeated = log.repeated(header)
+            if repeated is not None:
+                return repeated
+            _check_transaction(request.transactional_id, header, (topic_name, partition.index), node)
         return log.append(records, header, node.clock())
     except RefusedError as error:
         return error
@@ -110,6 +119,8 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         return RefusedError(codes.OUT_OF_ORDER_SEQUENCE_NUMBER, str(error))
     except ProducerEpochError as error:
         return RefusedError(codes.INVALID_PRODUCER_EPOCH, str(error))
+    except TransactionStateError as error:
+        return RefusedError(codes.INVALID_TXN_STATE, str(error))
     except StorageError as error:
         return RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
 
@@ -147,7 +158,7 @@ def _check_content(header: BatchHeader) -> None:
             codes.INVALID_RECORD,
             f"a record batch of {header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
-    if header.attributes & ~TIMESTAMP_TYPE_MASK not in CODECS:
+    if header.attributes & ~(TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK) not in CODECS:
         _refuse_attributes(header)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise RefusedError(
@@ -156,11 +167,37 @@ def _check_content(header: BatchHeader) -> None:
         )
 
 
+_NOT_NOW = {
+    # A producer that was fenced aborts and goes on (KIP-588); what may be over soon is tried again.
+    codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH,
+    codes.CONCURRENT_TRANSACTIONS: codes.NOT_ENOUGH_REPLICAS,
+    codes.COORDINATOR_LOAD_IN_PROGRESS: codes.NOT_ENOUGH_REPLICAS,
+    codes.NOT_COORDINATOR: codes.NOT_ENOUGH_REPLICAS,
+}
+"""What a producer is told of these, as by Apache Kafka."""
+
+
+def _check_transaction(
+    transactional_id: str | None, header: BatchHeader, partition: tuple[str, int], node: Node
+) -> None:
+    """Raise `RefusedError` unless the batch belongs to its producer's open transaction."""
+    if transactional_id is None or header.producer_id < 0:
+        raise RefusedError(
+            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records in a request without transactional id"
+        )
+    producer = Producer(header.producer_id, header.producer_epoch)
+    code = node.coordinator.transactions.check_write(transactional_id, producer, partition)
+    if code != codes.NONE:
+        raise RefusedError(
+            _NOT_NOW.get(code, code),
+            f"producer {producer.producer_id} epoch {producer.epoch} of transactional id {transactional_id} has no "
+            f"open transaction with {partition[0]}-{partition[1]}",
+        )
+
+
 def _refuse_attributes(header: BatchHeader) -> None:
     if header.is_control:
         raise RefusedError(codes.INVALID_RECORD, "clients may not write control records")
-    if header.is_transactional:
-        raise RefusedError(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker offers no transactions")
     if header.codec not in CODECS:
         raise RefusedError(codes.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.codec} is not known")
     raise RefusedError(codes.INVALID_RECORD, f"record batch attributes {header.attributes:#06x} are not known")

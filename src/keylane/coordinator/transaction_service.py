@@ -1,0 +1,270 @@
+"""The transactions' shell: makes durable what `Transactions` decides, writes markers, and owns the timers.
+
+The one discipline: a state is served when its record is durable. EndTxn is answered when the *prepare* record is; from
+then on nothing can change the outcome. Markers in the logs and in `__consumer_offsets` follow, and when all of them are
+durable, the *complete* record. A restart takes every prepared transaction up again: a marker that is written twice does
+no harm.
+
+Thread safety: the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator import codes
+from keylane.coordinator.commits import encode_records
+from keylane.coordinator.journal import BatchTooLargeError
+from keylane.coordinator.records import TRANSACTION_STATE
+from keylane.coordinator.transaction_records import encode_transaction, encode_transaction_key
+from keylane.coordinator.transaction_states import PREPARED, State
+from keylane.coordinator.transactions import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Producer,
+    Transaction,
+    Transactions,
+    completed,
+    fenced,
+)
+from keylane.storage.filesystem import StorageError
+from keylane.storage.producers import ProducerEpochError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from keylane.coordinator.image import Image
+    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.offset_service import OffsetService
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.transactions import TopicPartition
+    from keylane.storage.group_sync import Round
+    from keylane.storage.log import PartitionLog
+
+logger = logging.getLogger("keylane.coordinator")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class InitAnswer(NamedTuple):
+    error: int
+    producer: Producer = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+class Ports(NamedTuple):
+    """What transactions need of the broker around the coordinator."""
+
+    log_of: Callable[[str, int], PartitionLog | None]
+    """The log of a partition; None when there is none (any more)."""
+    take_producer_id: Callable[[], Awaitable[int]]
+    """A producer id that nobody has had. Raises `StorageError`."""
+
+
+class TransactionService:
+    """Made before the journal is loaded; `restore` after."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        offsets: OffsetService,
+        options: CoordinatorOptions,
+        ports: Ports,
+        clock: Callable[[], int],
+    ) -> None:
+        self.transactions = Transactions(
+            max_timeout_ms=options.transaction_max_timeout_ms, expiration_ms=options.transactional_id_expiration_ms
+        )
+        self._journal = journal
+        self._offsets = offsets
+        self._options = options
+        self._ports = ports
+        self._clock = clock
+        self._completions: dict[str, asyncio.Task[None]] = {}
+        """By transactional id: what carries out a prepared transaction."""
+        self._timers: list[asyncio.TimerHandle] = []
+        self._is_loaded = self._is_closed = False
+
+    # Life
+
+    def restore(self, image: Image) -> None:
+        """Take up what the journal knows, and finish what was prepared. From here on requests are served."""
+        for transactional_id, value in image.transactions():
+            self.transactions.restore(transactional_id, value)
+            if value.state in PREPARED:
+                self._begin_completion(transactional_id, value)
+        self._is_loaded = True
+        self._every(self._options.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
+        self._every(self._options.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
+
+    async def close(self) -> None:
+        """Let what is under way come to an end; a prepared transaction that cannot is finished by the next start."""
+        self._is_closed = True
+        for timer in self._timers:
+            timer.cancel()
+        if self._completions:
+            await asyncio.wait(self._completions.values())
+
+    async def settled(self) -> None:
+        """Return when no prepared transaction is being carried out."""
+        while self._completions:
+            await asyncio.wait(self._completions.values())
+
+    @property
+    def refusal(self) -> int:
+        """Why no transactional id is served, or NONE."""
+        if self._is_closed:
+            return codes.NOT_COORDINATOR
+        return codes.NONE if self._is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
+
+    # Requests
+
+    async def init_producer_id(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> InitAnswer:
+        """Give a producer the id's next epoch. An open transaction is aborted first: CONCURRENT_TRANSACTIONS then."""
+        if self.refusal:
+            return InitAnswer(self.refusal)
+        new_id = None
+        if self.transactions.needs_producer_id(transactional_id, expected):
+            try:
+                new_id = await self._ports.take_producer_id()
+            except StorageError as error:
+                logger.error("%s", error)  # noqa: TRY400 - one line says it all
+                return InitAnswer(codes.KAFKA_STORAGE_ERROR)
+        decided = self.transactions.init(transactional_id, timeout_ms, expected, new_id, self._clock())
+        if isinstance(decided, int):
+            return InitAnswer(decided)
+        error_code = await self._store(transactional_id, decided)
+        if error_code != codes.NONE:
+            return InitAnswer(error_code)
+        if decided.state is State.PREPARE_ABORT:
+            logger.info("transactional id %s: another producer asks for it; its transaction aborts", transactional_id)
+            return InitAnswer(codes.CONCURRENT_TRANSACTIONS)
+        return InitAnswer(codes.NONE, decided.producer)
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> int:
+        """Make these partitions part of the transaction: an error code."""
+        if self.refusal:
+            return self.refusal
+        decided = self.transactions.add_partitions(transactional_id, producer, partitions, self._clock())
+        return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
+
+    async def end(self, transactional_id: str, producer: Producer, *, committed: bool) -> int:
+        """Decide the transaction: an error code."""
+        if self.refusal:
+            return self.refusal
+        decided = self.transactions.end(transactional_id, producer, committed=committed, now_ms=self._clock())
+        return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
+
+    def check_write(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> int:
+        """Whether this producer may write to this partition now, as a part of its transaction: an error code."""
+        return self.refusal or self.transactions.check_write(transactional_id, producer, partition)
+
+    # Time
+
+    async def abort_timed_out(self) -> None:
+        """Abort every transaction that has taken longer than its producer allowed, and fence the producer."""
+        now_ms = self._clock()
+        for transactional_id in self.transactions.timed_out(now_ms):
+            current = self.transactions.get(transactional_id)
+            assert current is not None
+            logger.info("transactional id %s: no end within %d ms; it aborts", transactional_id, current.timeout_ms)
+            self._append(transactional_id, fenced(current, now_ms))
+
+    async def remove_expired(self) -> None:
+        """Forget transactional ids that have not been used for `transactional.id.expiration.ms`."""
+        for transactional_id in self.transactions.expired(self._clock()):
+            self._append(transactional_id, None)
+
+    def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        slot = len(self._timers)
+
+        def due() -> None:
+            if not self._is_closed:
+                task = loop.create_task(run())
+                task.add_done_callback(lambda _: None)
+
+        async def run() -> None:
+            await step()
+            self._timers[slot] = loop.call_later(interval_ms / 1000, due)
+
+        self._timers.append(loop.call_later(interval_ms / 1000, due))
+
+    # Durability
+
+    async def _store(self, transactional_id: str, value: Transaction) -> int:
+        """Make a state durable: an error code."""
+        appended = self._append(transactional_id, value)
+        if isinstance(appended, int):
+            return appended
+        try:
+            await appended
+        except StorageError:
+            return codes.KAFKA_STORAGE_ERROR
+        return codes.NONE
+
+    def _append(self, transactional_id: str, value: Transaction | None) -> Round | int:
+        """Append a state, or a tombstone; it is served once it is durable. An error code when it cannot be."""
+        data = None if value is None else encode_transaction(value)
+        records = encode_records([(encode_transaction_key(transactional_id), data)], self._clock())
+
+        def done(failure: StorageError | None, _base_offset: int) -> None:
+            if failure is not None:
+                return  # the id stays as it was, and busy: nothing is decided any more before a restart
+            self.transactions.stored(transactional_id)
+            if value is not None and value.state in PREPARED:
+                self._begin_completion(transactional_id, value)
+
+        try:
+            durable = self._journal.append(TRANSACTION_STATE, records, done)
+        except BatchTooLargeError as error:
+            logger.warning("transactional id %s has too many partitions: %s", transactional_id, error)
+            return codes.UNKNOWN_SERVER_ERROR
+        except StorageError:
+            return codes.KAFKA_STORAGE_ERROR
+        self.transactions.begin(transactional_id, value)
+        return durable
+
+    # Markers
+
+    def _begin_completion(self, transactional_id: str, value: Transaction) -> None:
+        task = asyncio.get_running_loop().create_task(self._complete(transactional_id, value))
+        self._completions[transactional_id] = task
+        task.add_done_callback(lambda _: self._completions.pop(transactional_id))
+
+    async def _complete(self, transactional_id: str, value: Transaction) -> None:
+        """Write the markers of a prepared transaction, and then that it is complete."""
+        try:
+            for durable in [self._mark(value, *one) for one in sorted(value.partitions)]:
+                if durable is not None:
+                    await durable
+            appended = self._append(transactional_id, completed(value, self._clock()))
+            if not isinstance(appended, int):
+                await appended
+        except StorageError as error:
+            logger.critical("transactional id %s stays in %s: %s", transactional_id, value.state.title, error)
+
+    def _mark(self, value: Transaction, topic: str, partition: int) -> Round | None:
+        """Append the marker of one partition. Raises `StorageError`."""
+        committed = value.state is State.PREPARE_COMMIT
+        if topic == OFFSETS_TOPIC:
+            return self._offsets.end_transaction(partition, value.producer, committed=committed)
+        log = self._ports.log_of(topic, partition)
+        if log is None or log.is_closed:
+            return None  # deleted, and the transaction's records with it
+        try:
+            return log.end_transaction(value.producer_id, value.epoch, committed=committed, now_ms=self._clock())
+        except ProducerEpochError as error:
+            logger.warning("%s: %s; no marker is written", log.folder, error)
+            return None
+
+
+async def _no_producer_id() -> int:
+    raise StorageError("there are no producer ids: this coordinator serves offsets alone")
+
+
+NO_PORTS = Ports(lambda _topic, _partition: None, _no_producer_id)
+"""Of a coordinator that serves offsets alone."""
