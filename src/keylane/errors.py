@@ -24,6 +24,10 @@ class BrokerUnavailableError(PeerError):
     """No broker answered at the given bootstrap servers within the time given."""
 
 
+class SessionEndedError(PeerError):
+    """The Spark session ended, or its JVM did, while a query's lanes ran in it."""
+
+
 class MetadataError(PeerError):
     """Commit metadata that is not an offset map, or one that keylane does not read (`keylane.offsets.decode`)."""
 

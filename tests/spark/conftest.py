@@ -1,4 +1,4 @@
-"""One Spark session and one embedded broker for all Spark tests, and what they all do with them."""
+"""A Spark session and an embedded broker a module, and what all Spark tests do with them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
+from keylane.testing.cluster import LIGHT_JVM
 from keylane.testing.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
@@ -24,24 +25,27 @@ if TYPE_CHECKING:
     from keylane.spark import LaneQuery
 
 PARTITIONS = 4
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options that halve what a session's start costs a busy machine; tests give Spark nothing to optimise."""
 PATIENCE_S = 60.0
 """For what takes a second or two on an idle machine."""
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def java() -> None:
+    """What a Spark session needs."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
-    from keylane.spark import session
     from keylane.spark.java import find_java
 
     try:
         find_java()
     except kl.PeerError as error:
         pytest.skip(str(error))
-    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": FAST_START}
-    made = session("local[4]", "keylane tests", **settings)
+
+
+@pytest.fixture(scope="module")
+def spark(java: None) -> Iterator[SparkSession]:
+    """A local session. All sessions of a process run in one JVM, so that only the first one costs seconds."""
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
+    made = kl.spark.session("local[4]", "keylane tests", **settings)
     yield made
     made.stop()
 

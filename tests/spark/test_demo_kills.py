@@ -22,6 +22,7 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.testing.outputs import Outputs, covered
+from keylane.testing.processes import parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,20 +56,20 @@ class Demo:
         """A Python worker that runs a lane."""
         workers = [
             pid
-            for pid, words in self._processes()
-            if b"pyspark.daemon" in words and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
+            for pid, command in self._processes()
+            if b"pyspark.daemon" in command and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
         ]
         assert workers, "no lane runs"
         return workers[0]
 
     def executor(self) -> int:
         """The executor's JVM above that worker: its parent is the workers' daemon."""
-        executor = _parent(_parent(self.worker()))
-        assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+        executor = parent(parent(self.worker()))
+        assert any(b"CoarseGrainedExecutorBackend" in word for word in words(executor))
         return executor
 
     def broker(self) -> int:
-        return next(pid for pid, words in self._processes() if b"keylane.broker" in words)
+        return next(pid for pid, command in self._processes() if b"keylane.broker" in command)
 
     def _read_until(self, pattern: str) -> str:
         assert self._process.stderr is not None
@@ -89,10 +90,6 @@ class Demo:
             except OSError:
                 continue  # it has ended, or is not ours to look at
         return found
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @contextmanager

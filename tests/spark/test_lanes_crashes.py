@@ -21,6 +21,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.testing.outputs import covered
+from keylane.testing.processes import is_alive, parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,17 +141,6 @@ def drivers(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         driver.close()
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_an_executor_is_killed(drivers: Callable[..., Driver], work: Any, tmp_path: Path) -> None:
     """Its lanes' Python workers drain and commit; the lanes start again on the other executor, or on a new one."""
     import pyspark
@@ -164,7 +154,7 @@ def test_an_executor_is_killed(drivers: Callable[..., Driver], work: Any, tmp_pa
     seen = driver.until(lambda now: now["processed"] > MIDDLE and all(lane["partitions"] for lane in now["lanes"]))
     victim = seen["lanes"][0]
     executor = parent(parent(victim["pid"]))  # the worker's daemon, and the executor's JVM
-    assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+    assert any(b"CoarseGrainedExecutorBackend" in word for word in words(executor))
     os.kill(executor, signal.SIGKILL)
     known = covered(work.admin, work.group)
     last = driver.until(lambda now: not now["active"])

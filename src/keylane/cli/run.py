@@ -137,6 +137,7 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
 
     require("pyspark", "pyarrow", "cloudpickle", extra="spark")
     import keylane.spark
+    from keylane.errors import SessionEndedError
 
     with watch.progress.step(f"Starting Spark on {args.spark}"):
         spark = keylane.spark.session(args.spark, f"keylane {pipeline.group_id}", **dict(args.conf))
@@ -151,6 +152,9 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
                 while not query.awaitTermination(WAIT_S):
                     if stop.requested:
                         query.stop()
+        except SessionEndedError:  # a signal to the process group ends Spark's JVM too, and lanes drain by themselves
+            if not stop.requested:
+                raise
         finally:
             query.stop()
     finally:

@@ -17,6 +17,7 @@ import keylane
 from keylane.errors import InternalError, UsageError
 from keylane.spark.lanes import lane_body
 from keylane.spark.outcome import LaneOutcome
+from keylane.spark.ui import describe_job, lane_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,12 +48,14 @@ class SparkLaneJobs:
     Thread safety: every method may be called from any thread; `on_end` is called in the job's thread.
     """
 
-    def __init__(self, context: SparkContext, run_id: str, group: str) -> None:
+    def __init__(self, context: SparkContext, run_id: str, group: str, task_cpus: float | None = None) -> None:
         if not isinstance(context._gateway, ClientServer):  # noqa: SLF001 - how PySpark itself tells the two modes apart
             raise UsageError("PYSPARK_PIN_THREAD=false: lanes need PySpark's pinned threads; unset it")
         self._context = context
         self._run_id = run_id
         self._group = group
+        self._profile = None if task_cpus is None else _profile(task_cpus)
+        self._decommissions = context.getConf().get("spark.decommission.enabled", "false") == "true"
         self._threads: list[threading.Thread] = []
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
@@ -81,6 +84,26 @@ class SparkLaneJobs:
             logger.debug("lane %d's executor not found: %r", lane, error)
             return None
 
+    def is_decommissioned(self, executor_id: str) -> bool:
+        """Whether Spark takes this executor away (`spark.decommission.enabled`)."""
+        if not self._decommissions:
+            return False
+        try:
+            scheduler = self._context._jsc.sc().taskScheduler()  # noqa: SLF001 - no public API tells
+            return bool(scheduler.getExecutorDecommissionState(executor_id).isDefined())
+        except (Py4JError, AttributeError, OSError) as error:
+            logger.debug("executor %s: not known whether it is decommissioned: %r", executor_id, error)
+            return False
+
+    def describe(self, lane: int, partitions: tuple[str, ...]) -> None:
+        """Shows the lane's partitions in Spark's UI."""
+        try:
+            jobs = self._context.statusTracker().getJobIdsForGroup(self._job_group(lane))
+            if jobs:
+                describe_job(self._context, max(jobs), lane_words(lane, self._group, partitions))
+        except (Py4JError, AttributeError, OSError) as error:
+            logger.debug("lane %d's partitions not shown in Spark's UI: %r", lane, error)
+
     def join(self, timeout_s: float) -> None:
         """Waits for the jobs' threads."""
         for thread in self._threads:
@@ -91,12 +114,14 @@ class SparkLaneJobs:
 
     def _run(self, lane: int, shipment: bytes) -> JobResult:
         context = self._context
-        words = f"keylane lane {lane} of group {self._group}"
+        words = lane_words(lane, self._group)
         try:
             context.setLocalProperty("spark.scheduler.pool", POOL)
             context.setLocalProperty("callSite.short", words)
             context.setJobGroup(self._job_group(lane), words)
             rows = context.parallelize([lane], 1).setName(words)
+            if self._profile is not None:
+                rows = rows.withResources(self._profile)
             kind, value = rows.mapPartitions(lane_body(shipment, keylane.__version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
             return self._failure(error)
@@ -131,13 +156,21 @@ class SparkLaneJobs:
         return None
 
 
+def _profile(task_cpus: float) -> Any:
+    """What a lane's task asks for instead of `spark.task.cpus`; executors stay as they are."""
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(task_cpus)).build
+
+
 def _result(kind: str, value: Any) -> JobResult:
     if kind == "outcome":
         assert isinstance(value, LaneOutcome)
         return value
     if kind == "missing":
         return UsageError(
-            f"the executors' Python cannot import keylane ({value}): install keylane {keylane.__version__} there"
+            f"the executors' Python cannot import keylane ({value}): install keylane {keylane.__version__} there, or "
+            "send it with spark-submit --py-files or --archives (docs/lanes.md)"
         )
     if kind == "version":
         return UsageError(

@@ -1,8 +1,9 @@
 """What the driver knows of one lane, and the moves it can make. Owned by the supervisor's thread.
 
-A lane *launches* (its job is submitted), *connects* (its task runs and waits), *runs*, *backs off* after a failure, and
-has *ended*. It is let go only once every earlier process of the same lane has closed its socket: a predecessor that
-drains because its executor went away must not overlap its successor.
+A lane *launches* (its job is submitted), *connects* (its task runs and waits), *runs*, *backs off* after a failure, is
+*removed* when the query shall have fewer lanes, and has *ended* with the query. It is let go only once every earlier
+process of the same lane has closed its socket: a predecessor that drains because its executor went away must not
+overlap its successor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from keylane.spark.channel import DriverEnd
     from keylane.spark.restarts import Restarts
 
-State = Literal["launching", "connected", "running", "backing off", "ended"]
+State = Literal["launching", "connected", "running", "backing off", "removed", "ended"]
+Goal = Literal["run", "move", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class LaneRecord:
     since: float = 0.0
     """When the state was entered, in monotonic seconds; for `backing off`, when to start again."""
     warned: bool = False
+    goal: Goal = "run"
+    """`move`: it was told to stop, and starts again elsewhere. `leave`: it was told to stop, and is removed."""
+    given_up: bool = False
+    """Its process was silent for too long, and its job is cancelled."""
     end: DriverEnd | None = None
     """The socket of the process that runs the lane now."""
     predecessors: list[DriverEnd] = field(default_factory=list)
@@ -65,6 +71,20 @@ class LaneRecord:
     def enter(self, state: State, since: float) -> None:
         assert self.state != "ended", f"lane {self.lane} has ended and cannot become {state}"
         self.state, self.since, self.warned = state, since, False
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it runs, and nothing will by itself."""
+        return self.state in ("removed", "ended")
+
+    @property
+    def has_job(self) -> bool:
+        return self.state in ("launching", "connected", "running")
+
+    def silent_since(self) -> float:
+        """When its running process was last heard."""
+        assert self.end is not None
+        return max(self.since, self.end.last_heard)
 
     def connect(self, end: DriverEnd, executor_id: str | None) -> None:
         """Another process runs the lane from now on."""

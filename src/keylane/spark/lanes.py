@@ -81,10 +81,30 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
         return LaneOutcome("failed", None, LaneFailure.of(error))
     link = Link(end)
     try:
-        with link.hangups():
+        with link.hangups(), logging_to_stderr():
             return _run(link, lambda: make_runner(replace(pipeline, kafka={**pipeline.kafka, **task.kafka}), task))
     finally:
         end.close()
+
+
+@contextmanager
+def logging_to_stderr() -> Iterator[None]:
+    """Within the block keylane's warnings name their time and logger in the executor's stderr.
+
+    An executor's Python worker configures no logging, and would print the bare text. Where the user's code has, this
+    does nothing. Reused workers are left as they were.
+    """
+    ours = logging.getLogger("keylane")
+    if ours.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours.addHandler(handler)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
 
 
 def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:

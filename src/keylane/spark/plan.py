@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from keylane.spark.jobs import JobResult
     from keylane.spark.progress import QueryName
     from keylane.spark.restarts import RestartLimits
+    from keylane.spark.scaling import LaneBounds
 
 
 class LaneJobs(Protocol):
@@ -19,6 +20,8 @@ class LaneJobs(Protocol):
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None: ...
     def cancel(self, lane: int) -> None: ...
     def executor_of(self, lane: int) -> str | None: ...
+    def is_decommissioned(self, executor_id: str) -> bool: ...
+    def describe(self, lane: int, partitions: tuple[str, ...]) -> None: ...
     def join(self, timeout_s: float) -> None: ...
 
 
@@ -28,6 +31,13 @@ class LanePlan:
 
     query: QueryName
     lanes: int
+    """How many to begin with."""
+    bounds: LaneBounds | None
+    """Between which the number follows the lag; None: it changes by `set_lanes` alone."""
+    room: Callable[[], int]
+    """How many lanes the task slots of now hold, beside those that stay free."""
+    concurrency: int
+    """Records that one lane may have in handlers."""
     cargo: bytes
     """The pipeline, from `shipping.pack`."""
     log_ends: Mapping[tuple[str, int], int]

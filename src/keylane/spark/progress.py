@@ -38,6 +38,7 @@ class ProgressReporter:
     """The log ends as far as they are known; lanes tell newer ones."""
     _processed: int = 0
     _taken: int = 0
+    _produced: int = 0
     _committed: Offsets = field(default_factory=dict)
     _reported: Offsets = field(default_factory=dict)
     """The committed offsets of the last progress."""
@@ -55,8 +56,10 @@ class ProgressReporter:
         before, self._reported = self._reported, dict(self._committed)
         rows = max(0, completed - self._processed)  # a lane that was killed takes what it had not yet reported with it
         rows_in = max(0, taken - self._taken)
-        self._processed, self._taken, self._at = completed, taken, now
+        rows_out = max(0, snapshot.produced - self._produced)
+        self._processed, self._taken, self._produced, self._at = completed, taken, snapshot.produced, now
         self._batch += 1
+        duration_ms = 0 if elapsed is None else round(elapsed * 1000)
         rates = {
             "inputRowsPerSecond": _rate(rows_in, elapsed),
             "processedRowsPerSecond": _rate(rows, elapsed),
@@ -65,12 +68,17 @@ class ProgressReporter:
             "id": self.query.id,
             "runId": self.query.run_id,
             "name": self.query.name,
-            "timestamp": _timestamp(wall_clock),
+            "timestamp": timestamp(wall_clock),
             "batchId": self._batch - 1,
+            "batchDuration": duration_ms,
             "numInputRows": rows,
             **rates,
-            "durationMs": {"triggerExecution": 0 if elapsed is None else round(elapsed * 1000)},
+            "durationMs": {"triggerExecution": duration_ms},
+            "eventTime": {},
+            "stateOperators": [],
             "sources": [self._source(before, {"numInputRows": rows, **rates})],
+            "sink": {"description": f"keylane[group {self.query.group}]", "numOutputRows": rows_out, "metrics": {}},
+            "observedMetrics": {},
             "inFlight": snapshot.in_flight,
             "buffered": snapshot.buffered,
             "incomplete": sum(one.incomplete for one in snapshot.partitions),
@@ -128,7 +136,7 @@ def _oldest(snapshot: Snapshot) -> dict[str, Any] | None:
     }
 
 
-def _timestamp(wall_clock: float) -> str:
+def timestamp(wall_clock: float) -> str:
     """As Spark writes it: UTC, with milliseconds."""
     return datetime.fromtimestamp(wall_clock, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

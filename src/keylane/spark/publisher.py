@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keylane.spark.lane_record import LaneRecord, LaneStatus
+    from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan
+
+LISTENERS_TIMEOUT_S = 5.0
+"""How long the end of a query waits for its listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +34,26 @@ class View:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the number of lanes follows, of the last progress."""
+
+    lag: int | None = None
+    rate: float = 0.0
+    """Records completed a second."""
+    in_flight: int = 0
+
+
 class Publisher:
     """Makes views and progress of the lanes. Owned by the supervisor's thread; `view` may be read by any."""
 
-    def __init__(self, plan: LanePlan, lanes: Sequence[LaneRecord]) -> None:
+    def __init__(self, plan: LanePlan, lanes: Sequence[LaneRecord], listeners: Listeners) -> None:
         self.view = View()
         self.next_report = time.monotonic() + plan.progress_interval_s
         self._interval_s = plan.progress_interval_s
         self._lanes = lanes
+        self._listeners = listeners
+        self.load = Load()
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
         self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
 
@@ -56,18 +72,23 @@ class Publisher:
         for lane in self._lanes:
             merged = merged.merge(lane.total)
         lanes = [lane.status.to_dict() for lane in self._lanes]
-        self._progress.append(self._reporter.report(merged, lanes, now, time.time()))
+        progress = self._reporter.report(merged, lanes, now, time.time())
+        self.load = Load(self._reporter.lag, progress["processedRowsPerSecond"], merged.in_flight)
+        self._progress.append(progress)
+        self._listeners.progress(progress)
 
     def publish(self, *, ending: bool) -> None:
         """A view of a query that runs."""
         running = sum(lane.state == "running" for lane in self._lanes)
-        message = "Stopping lanes" if ending else f"{running} of {len(self._lanes)} lanes running"
+        present = sum(lane.state != "removed" for lane in self._lanes)
+        message = "Stopping lanes" if ending else f"{running} of {present} lanes running"
         self.view = self._view(message, active=True, error=None)
 
     def publish_end(self, error: BaseException | None) -> None:
         """The last view."""
         message = "Stopped" if error is None else f"Terminated with exception: {error}"
         self.view = self._view(message, active=False, error=error)
+        self._listeners.terminated(error, LISTENERS_TIMEOUT_S)
 
     def _view(self, message: str, *, active: bool, error: BaseException | None) -> View:
         return View(

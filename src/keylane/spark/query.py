@@ -9,17 +9,25 @@ from keylane.engine.snapshot import Snapshot
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keylane.spark.lane_record import LaneStatus
     from keylane.spark.progress import QueryName
+    from keylane.spark.scaling import LaneBounds
     from keylane.spark.supervisor import Supervisor
 
 
 class LaneQuery:
     """Made by `keylane.spark.start`. Thread safety: any thread, at any time."""
 
-    def __init__(self, name: QueryName, supervisor: Supervisor) -> None:
+    def __init__(
+        self, name: QueryName, supervisor: Supervisor, check_lanes: Callable[[int], int], bounds: LaneBounds | None
+    ) -> None:
+        """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold."""
         self._name = name
         self._supervisor = supervisor
+        self._check_lanes = check_lanes
+        self._bounds = bounds
 
     def __repr__(self) -> str:
         return f"<LaneQuery group={self._name.group!r} id={self.id} runId={self.runId} {self.status['message']!r}>"
@@ -67,6 +75,18 @@ class LaneQuery:
     def lanes(self) -> tuple[LaneStatus, ...]:
         """Each lane: its state, process, executor, failures and partitions."""
         return self._supervisor.view.lanes
+
+    def set_lanes(self, count: int) -> None:
+        """Adds lanes, or takes lanes away: those drain, commit and leave. Returns at once; `lanes` shows how far it is.
+
+        Raises `UsageError` when no task slot would stay free, and when the number of lanes follows the lag.
+        """
+        if self._bounds is not None:
+            raise UsageError(
+                f"set_lanes({count}): this query was started with lanes=({self._bounds.least}, {self._bounds.most}), "
+                "and its lanes follow the lag"
+            )
+        self._supervisor.set_lanes(self._check_lanes(count))
 
     def snapshot(self) -> Snapshot:
         """What all lanes together have done and hold, counted over their restarts."""

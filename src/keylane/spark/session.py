@@ -1,7 +1,8 @@
 """`keylane.spark.session`: a Spark session in one call, on any machine with Python.
 
 PySpark launches its JVM from environment variables. They are set here for the launch and put back after it, except
-`PYSPARK_PYTHON`: the workers of a session must run the interpreter that has the user's packages.
+`PYSPARK_PYTHON`: the workers of a session must run the interpreter that has the user's packages. On a local master that
+is this one; on a cluster it may be another, for example one out of an archive (`./environment/bin/python`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError, UsageError
@@ -28,6 +30,8 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # lanes are long jobs: FIFO would put every later job behind them
     "spark.ui.showConsoleProgress": "false",  # a lane's bar would stay at 0 of 1 over the user's own output
 }
+POOLS = Path(__file__).with_name("pools.xml")
+"""Declares the lanes' pool; without it Spark warns of each lane."""
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",  # a host name that does not resolve must not stop a local session
     "spark.driver.bindAddress": "127.0.0.1",
@@ -56,11 +60,12 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
             "use that one, or stop it first"
         )
     local = master.split("[")[0] == "local"
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **{k: str(v) for k, v in config.items()}}
+    pools = {"spark.scheduler.allocation.file": str(POOLS)} if POOLS.is_file() else {}  # in an archive it is no file
+    settings = {**DEFAULTS, **pools, **(LOCAL_DEFAULTS if local else {}), **{k: str(v) for k, v in config.items()}}
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = _python_of_workers(settings, local=local)
     try:
         launch = _launch_environment(local=local) if running is None else {}
         with _environment(launch), _interrupts_as_before():
@@ -70,6 +75,12 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PeerError(f"Spark did not start with master {master!r}: {first}") from error
+
+
+def _python_of_workers(settings: Mapping[str, str], *, local: bool) -> str:
+    if local:
+        return sys.executable
+    return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def _launch_environment(*, local: bool) -> dict[str, str]:

@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
 from keylane.options import Pipeline
-from keylane.spark.checks import check_session, check_slots, check_trigger
+from keylane.spark.checks import check_session, check_trigger
 from keylane.spark.group import Group
 from keylane.spark.jobs import SparkLaneJobs
 from keylane.spark.lanes import parallel_consumer
+from keylane.spark.listeners import Listeners
 from keylane.spark.plan import LanePlan
-from keylane.spark.progress import QueryName
+from keylane.spark.progress import QueryName, timestamp
 from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits
+from keylane.spark.scaling import LaneBounds
 from keylane.spark.shipping import pack
+from keylane.spark.slots import Slots
 from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
 logger = logging.getLogger(__name__)
 
@@ -48,26 +53,35 @@ def start(
     pipeline: Pipeline,
     spark: SparkSession,
     *,
-    lanes: int | None = None,
+    lanes: int | tuple[int, int] | None = None,
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
-    members: Members = "static",
+    members: Members | None = None,
     allow_all_slots: bool = False,
+    task_cpus: float | None = None,
+    catch_up_ms: int = 10_000,
     max_lane_failures: int = 5,
     lane_failure_window_ms: int = 600_000,
     progress_interval_ms: int = 1_000,
+    listeners: Sequence[StreamingQueryListener] = (),
 ) -> LaneQuery:
     """Starts the pipeline on lanes of this Spark session and returns at once.
 
     - `lanes`: how many; None takes as many as leave one task slot free, at most one a partition.
+    - `lanes`: how many; `(least, most)` lets the number follow the lag, so that what waits is worked off within
+      `catch_up_ms`; None runs one a partition, as long as a task slot stays free. `LaneQuery.set_lanes` changes it.
+    - `task_cpus`: cores that a lane's task asks for instead of `spark.task.cpus`, for example 0.25 for handlers that
+      wait. On clusters, from Spark 4.3.
     - `trigger`: `{"availableNow": True}` ends the query when all that is in the topics now is committed; None runs
       until `stop()`.
     - `name`: the query's name in progress, and the prefix of its lanes' group instance ids. Two queries that share a
       group at the same time need two names.
-    - `members`: `"static"` lanes come back with their partitions within a second of a crash, and stay listed in the
-      group for a session timeout after the end; `"dynamic"` ones leave at once, and a crash costs a session timeout.
+    - `members`: `"static"` lanes (the default of a fixed number) come back with their partitions within a second of a
+      crash, and stay listed in the group for a session timeout after the end; `"dynamic"` ones (the default between
+      bounds) leave at once, and a crash costs a session timeout.
     - `allow_all_slots`: lets lanes take every task slot, so that other jobs of this session wait until they end.
     - `max_lane_failures` of one lane within `lane_failure_window_ms` start it again; one more ends the query.
+    - `listeners`: get the query's events, as those of `spark.streams` do of a streaming query.
 
     Raises `UsageError` for what cannot work, `BrokerUnavailableError` when no broker answers, and `PeerError` when a
     topic is missing.
@@ -80,10 +94,12 @@ def start(
         raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
     available_now = check_trigger(trigger)
     context = check_session(spark)
+    slots = Slots(context, allow_all_slots, task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)
     ends = group.end_offsets()
-    count = check_slots(context, lanes, len(ends), allow_all_slots=allow_all_slots)
+    bounds = _bounds(lanes, catch_up_ms)
+    count = slots.check(bounds.least) if bounds is not None else _count(lanes, slots, len(ends))
     query = QueryName(
         id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
         run_id=str(uuid.uuid4()),
@@ -93,11 +109,14 @@ def start(
     )
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
-    if members == "static":
+    if members == "static" or (members is None and bounds is None):
         static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.instance_ids)
     plan = LanePlan(
         query=query,
         lanes=count,
+        bounds=bounds,
+        room=lambda: min(slots.room(), len(ends)),
+        concurrency=pipeline.max_concurrency,
         cargo=cargo,
         log_ends=ends,
         ending_offsets=ends if available_now else None,
@@ -111,16 +130,31 @@ def start(
         committed=group.committed,
         closed=static.ended if static is not None else lambda: None,
     )
-    jobs = SparkLaneJobs(context, query.run_id, pipeline.group_id)
+    jobs = SparkLaneJobs(context, query.run_id, pipeline.group_id, task_cpus)
     bind, advertise = _addresses(context)
-    supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES))
+    told = Listeners(query, listeners)
+    supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES), told)
+    told.started(timestamp(time.time()))
     supervisor.start()
     logger.info("group %s: %d lanes on %s", pipeline.group_id, count, context.master)
-    return LaneQuery(query, supervisor)
+    return LaneQuery(query, supervisor, slots.check, bounds)
 
 
-def _check_members(pipeline: Pipeline, members: str) -> None:
-    if members not in get_args(Members):
+def _bounds(lanes: int | tuple[int, int] | None, catch_up_ms: int) -> LaneBounds | None:
+    if not isinstance(lanes, tuple):
+        return None
+    if len(lanes) != 2 or any(isinstance(one, bool) or not isinstance(one, int) for one in lanes):
+        raise UsageError(f"lanes={lanes!r}: give a number of lanes, or (least, most)")
+    return LaneBounds(*lanes, catch_up_ms)
+
+
+def _count(lanes: int | tuple[int, int] | None, slots: Slots, partitions: int) -> int:
+    assert not isinstance(lanes, tuple)
+    return slots.default(partitions) if lanes is None else slots.check(lanes)
+
+
+def _check_members(pipeline: Pipeline, members: str | None) -> None:
+    if members is not None and members not in get_args(Members):
         raise UsageError(f"members={members!r}: give one of {', '.join(map(repr, get_args(Members)))}")
     own = pipeline.kafka.get("group.instance.id")
     if own is not None:
@@ -133,7 +167,7 @@ def _check_members(pipeline: Pipeline, members: str) -> None:
 def _lane_settings(static: StaticMembers | None, session_timeout_ms: int, lane: int) -> dict[str, Any]:
     settings: dict[str, Any] = {"session.timeout.ms": session_timeout_ms}
     if static is not None:
-        settings["group.instance.id"] = static.ids[lane]
+        settings["group.instance.id"] = static.id_of(lane)
     return settings
 
 

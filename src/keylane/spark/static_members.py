@@ -37,11 +37,18 @@ class StaticMembers:
         self, group: str, prefix: str, lanes: int, session_timeout_s: float, instance_ids: Callable[[], frozenset[str]]
     ) -> None:
         """`instance_ids` asks the broker for the group instance ids of the group's members."""
-        self.ids = tuple(f"{prefix}-{lane}" for lane in range(lanes))
+        self._used = [f"{prefix}-{lane}" for lane in range(lanes)]
         self._group = group
         self._prefix = prefix
         self._session_timeout_s = session_timeout_s
         self._instance_ids = instance_ids
+
+    def id_of(self, lane: int) -> str:
+        """The id of a lane, which may have been added later."""
+        made = f"{self._prefix}-{lane}"
+        if made not in self._used:
+            self._used.append(made)
+        return made
 
     def await_earlier(self, is_stopping: Callable[[], bool]) -> None:
         """Waits until no lane that may still run holds one of the ids.
@@ -69,11 +76,11 @@ class StaticMembers:
     def ended(self) -> None:
         """Notes that nothing runs under the ids any more, for the next query of this process."""
         with _ended_here_lock:
-            _ended_here.update({(self._group, one): time.monotonic() for one in self.ids})
+            _ended_here.update({(self._group, one): time.monotonic() for one in self._used})
 
     def _held(self) -> list[str]:
         listed = self._instance_ids()
         fresh = time.monotonic() - self._session_timeout_s - SLACK_S  # what ended before has expired: the entry is new
         with _ended_here_lock:
             free = {one for (group, one), at in _ended_here.items() if group == self._group and at > fresh}
-        return [one for one in self.ids if one in listed and one not in free]
+        return [one for one in self._used if one in listed and one not in free]

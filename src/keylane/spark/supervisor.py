@@ -14,18 +14,22 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keylane.errors import InternalError, KeylaneError, PeerError
+from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord
-from keylane.spark.lanes import LaneTask
+from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.outcome import LaneOutcome
 from keylane.spark.publisher import Publisher
 from keylane.spark.restarts import Restarts
+from keylane.spark.scaling import Scaler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.engine.snapshot import Snapshot
+    from keylane.spark.channel import DriverEnd
+    from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LaneJobs, LanePlan
     from keylane.spark.publisher import View
 
@@ -37,10 +41,15 @@ START_TOGETHER_S = 2.0
 """How long the first lane waits for the others: lanes that join one by one cost the group a rebalance each."""
 WAITING_POLL_S = 0.1
 """How often a lane that waits to be let go is looked at."""
+SHORTEST_SILENCE_S = 10.0
+"""A lane reports four times a second. One that was not heard for its session timeout, and for this long, is given up:
+by then the group has given its partitions to others."""
 STOP_SLACK_S = 15.0
 """What a lane gets beside its drain timeout, for its last commit and for leaving; then its job is cancelled."""
 DEPARTURE_TIMEOUT_S = 5.0
 """For the processes of lanes whose jobs have ended; Spark kills one whose job was cancelled within two seconds."""
+ORPHAN_DEPARTURE_S = ORPHAN_LIMIT_S + DEPARTURE_TIMEOUT_S
+"""For lanes whose session has ended: they drain by themselves."""
 JOIN_TIMEOUT_S = 10.0
 """For the threads of jobs that have ended or were cancelled."""
 
@@ -57,20 +66,30 @@ class _Stop:
     """The user asked for the end."""
 
 
-_Event = SocketEvent | _JobEnded | _Stop
+@dataclass(frozen=True, slots=True)
+class _SetLanes:
+    """The user asked for this many lanes."""
+
+    count: int
+
+
+_Event = SocketEvent | _JobEnded | _Stop | _SetLanes
 
 
 class Supervisor:
     """Runs a `LanePlan` to its end in a thread of its own."""
 
-    def __init__(self, plan: LanePlan, jobs: LaneJobs, bind: str, advertise: str, key: bytes) -> None:
+    def __init__(
+        self, plan: LanePlan, jobs: LaneJobs, bind: str, advertise: str, key: bytes, listeners: Listeners
+    ) -> None:
         self.ended = threading.Event()
         self._plan = plan
         self._jobs = jobs
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._socket = DriverSocket(bind, advertise, key, self._events.put)
         self._lanes = [LaneRecord(lane, Restarts(plan.limits)) for lane in range(plan.lanes)]
-        self._publisher = Publisher(plan, self._lanes)
+        self._scaler = None if plan.bounds is None else Scaler(plan.bounds)
+        self._publisher = Publisher(plan, self._lanes, listeners)
         self._stop_requested = threading.Event()
         self._ending_since: float | None = None
         """When the lanes were told to stop: by the user, for a failure, or because the work is done."""
@@ -93,6 +112,10 @@ class Supervisor:
         self._stop_requested.set()
         self._events.put(_Stop())
 
+    def set_lanes(self, count: int) -> None:
+        """Asks for more lanes or fewer. Returns at once."""
+        self._events.put(_SetLanes(count))
+
     # The thread.
 
     def _run(self) -> None:
@@ -111,6 +134,9 @@ class Supervisor:
             try:
                 self._end()
             finally:  # whatever happens, nobody shall wait for ever
+                if isinstance(self._error, SessionEndedError) and self._stop_requested.is_set():
+                    logger.info("the session ended before its lanes were stopped: %s", self._error)
+                    self._error = None
                 self._publisher.publish_end(self._error)
                 self.ended.set()
 
@@ -118,7 +144,7 @@ class Supervisor:
         now = time.monotonic()
         for lane in self._lanes:
             self._launch(lane, now)
-        while any(lane.state != "ended" for lane in self._lanes):
+        while not all(lane.is_over for lane in self._lanes):
             self._publisher.publish(ending=self._ending_since is not None)
             try:
                 event = self._events.get(timeout=max(0.0, self._next_timer() - time.monotonic()))
@@ -154,8 +180,9 @@ class Supervisor:
             )
 
     def _end(self) -> None:
+        self._publisher.publish(ending=True)
         for lane in self._lanes:
-            if lane.launches and lane.state not in ("backing off", "ended"):
+            if lane.has_job and lane.launches:
                 self._jobs.cancel(lane.lane)
         self._jobs.join(JOIN_TIMEOUT_S)
         if self._all_departed():
@@ -167,14 +194,15 @@ class Supervisor:
 
     def _all_departed(self) -> bool:
         """Waits for the last processes to end: whether all have, so that their group instance ids are free."""
-        deadline = time.monotonic() + DEPARTURE_TIMEOUT_S
+        session_ended = isinstance(self._error, SessionEndedError)
+        deadline = time.monotonic() + (ORPHAN_DEPARTURE_S if session_ended else DEPARTURE_TIMEOUT_S)
         while any(lane.end or lane.predecessors for lane in self._lanes):
             try:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return False
-            if isinstance(event, Departed):
-                self._lanes[event.end.hello.lane].departed(event.end)
+            if isinstance(event, Departed | Reported):
+                self._handle(event, time.monotonic())
         return True
 
     def _next_timer(self) -> float:
@@ -192,9 +220,7 @@ class Supervisor:
             case Arrived(end):
                 self._arrived(event, self._lanes[end.hello.lane], now)
             case Reported(end, snapshot):
-                lane = self._lanes[end.hello.lane]
-                if lane.end is end:
-                    lane.snapshot = snapshot
+                self._reported(self._lanes[end.hello.lane], end, snapshot)
             case Departed(end):
                 self._lanes[end.hello.lane].departed(end)
             case _JobEnded(index, launch, result):
@@ -203,10 +229,12 @@ class Supervisor:
                     self._job_ended(lane, result, now)
             case _Stop():
                 self._stop_lanes(now)
+            case _SetLanes(count):
+                self._resize(count, now)
 
     def _arrived(self, event: Arrived, lane: LaneRecord, now: float) -> None:
         end = event.end
-        if end.hello.launch != lane.launches or lane.state in ("ended", "backing off"):
+        if end.hello.launch != lane.launches or not lane.has_job:
             end.send("stop")  # a task that Spark started once more after its job had ended for us
             lane.predecessors.append(end)
             return
@@ -218,15 +246,25 @@ class Supervisor:
             self._failed(
                 lane, PeerError(f"lane {lane.lane}'s task was lost, and Spark started it again"), now, launch=False
             )
-        if self._ending_since is not None:
+        if self._ending_since is not None or lane.goal != "run":
             end.send("stop")
+
+    def _reported(self, lane: LaneRecord, end: DriverEnd, snapshot: Snapshot) -> None:
+        if lane.end is not end:
+            return  # a predecessor that drains
+        before, lane.snapshot = lane.status.partitions, snapshot
+        if lane.status.partitions != before and self._ending_since is None:
+            self._jobs.describe(lane.lane, lane.status.partitions)
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
         if isinstance(result, LaneOutcome) and result.snapshot is not None:
             lane.snapshot = result.snapshot
             self._publisher.note(result.snapshot)
-        lane.disconnect()
+        if not (isinstance(result, JobFailure) and result.kind == "session stopped"):  # then it drains, and reports
+            lane.disconnect()
         match result:
+            case LaneOutcome(failure=None, ending="stopped") if lane.goal != "run" and self._ending_since is None:
+                self._went(lane, now)
             case LaneOutcome(failure=None, ending="work done" | "stopped" as ending):
                 lane.enter("ended", now)
                 if ending == "work done":
@@ -251,12 +289,17 @@ class Supervisor:
     def _job_failed(self, lane: LaneRecord, kind: str, text: str, now: float) -> None:
         if self._ending_since is not None and kind != "died":
             lane.enter("ended", now)  # cancelled by us, or the session ends with the query
+        elif kind == "session stopped":
+            error = SessionEndedError(f"the Spark session ended while lane {lane.lane} ran: {text}")
+            self._fail(lane, error, now)
+        elif kind == "cancelled" and lane.given_up:
+            self._failed(lane, PeerError(f"lane {lane.lane} was silent, and its job is cancelled"), now)
+        elif kind == "cancelled" and lane.goal != "run":
+            self._went(lane, now)
         elif kind == "cancelled":
             self._fail(
                 lane, PeerError(f"lane {lane.lane}'s Spark job was cancelled from outside the query: {text}"), now
             )
-        elif kind == "session stopped":
-            self._fail(lane, PeerError(f"the Spark session was stopped while lane {lane.lane} ran: {text}"), now)
         else:
             self._failed(lane, PeerError(f"lane {lane.lane} died: {text}"), now)
 
@@ -268,6 +311,10 @@ class Supervisor:
             logger.warning("while the query ends: %s", error)
             if launch:
                 lane.enter("ended", now)
+            return
+        if lane.goal == "leave" and launch:
+            logger.warning("while lane %d leaves: %s", lane.lane, error)
+            lane.enter("removed", now)
             return
         at = lane.restarts.failed(now)
         if at is None:
@@ -291,15 +338,53 @@ class Supervisor:
             return
         self._ending_since = now
         for lane in self._lanes:
-            if lane.state == "launching":  # no process yet that could be asked
-                self._jobs.cancel(lane.lane)
-            elif lane.state == "backing off":
-                lane.enter("ended", now)
-            elif lane.end is not None:
-                lane.end.send("stop")
+            self._stop_lane(lane, now)
+
+    def _stop_lane(self, lane: LaneRecord, now: float) -> None:
+        if lane.state == "launching":  # no process yet that could be asked
+            self._jobs.cancel(lane.lane)
+        elif lane.state == "backing off":
+            lane.enter("ended" if self._ending_since is not None else "removed", now)
+        elif lane.end is not None:
+            lane.end.send("stop")
+
+    # More lanes, fewer lanes, lanes elsewhere.
+
+    def _resize(self, count: int, now: float) -> None:
+        """Makes the lanes that shall run `count`: the highest numbers leave first, and come back first."""
+        if self._ending_since is not None:
+            return
+        staying = [lane for lane in self._lanes if not lane.is_over and lane.goal != "leave"]
+        for lane in staying[count:]:
+            logger.info("lane %d of group %s leaves", lane.lane, self._plan.query.group)
+            lane.goal = "leave"
+            self._stop_lane(lane, now)
+        for _ in range(count - len(staying)):
+            self._add_lane(now)
+
+    def _add_lane(self, now: float) -> None:
+        for lane in self._lanes:
+            if lane.goal == "leave" and not lane.is_over:
+                lane.goal = "move"  # it starts again as soon as it has left
+                return
+            if lane.state == "removed":
+                break
+        else:
+            lane = LaneRecord(len(self._lanes), Restarts(self._plan.limits))
+            self._lanes.append(lane)
+        logger.info("lane %d of group %s is added", lane.lane, self._plan.query.group)
+        self._launch(lane, now)
+
+    def _went(self, lane: LaneRecord, now: float) -> None:
+        """A lane that was told to stop, while the query goes on, has done so."""
+        if lane.goal == "move":
+            self._launch(lane, now)
+        else:
+            lane.enter("removed", now)
 
     def _launch(self, lane: LaneRecord, now: float) -> None:
         lane.enter("launching", now)
+        lane.goal, lane.given_up = "run", False
         lane.launches += 1
         task = LaneTask(
             lane=lane.lane,
@@ -327,16 +412,60 @@ class Supervisor:
                     self._let_go(lane, now)
                 case "backing off" if now >= lane.since:
                     self._launch(lane, now)
+                case "running" if not lane.given_up:
+                    self._give_up_if_silent(lane, now)
         name_unscheduled(self._lanes, self._plan.query.group, now)
         if now >= self._publisher.next_report:
             self._publisher.report(now)
+            if self._ending_since is None:
+                self._leave_executors_that_go(now)
+                self._follow_lag(now)
         overdue = self._plan.drain_timeout_s + STOP_SLACK_S
         if self._ending_since is not None and now - self._ending_since > overdue and not self._cancelled_late:
             self._cancelled_late = True
             for lane in self._lanes:
-                if lane.state != "ended":
+                if not lane.is_over:
                     logger.error("lane %d did not stop within %.0f s: its job is cancelled", lane.lane, overdue)
                     self._jobs.cancel(lane.lane)
+
+    def _give_up_if_silent(self, lane: LaneRecord, now: float) -> None:
+        """A process that is stopped (SIGSTOP), starved, or cut off from the driver neither works nor ends by itself."""
+        limit = max(self._plan.session_timeout_s, SHORTEST_SILENCE_S)
+        if lane.end is None or now - lane.silent_since() <= limit:
+            return
+        logger.error(
+            "lane %d: process %d on %s was not heard for %.0f s: its job is cancelled",
+            *(lane.lane, lane.end.hello.pid, lane.end.hello.host, limit),
+        )
+        lane.given_up = True
+        self._jobs.cancel(lane.lane)  # Spark kills its Python worker with SIGKILL
+
+    def _leave_executors_that_go(self, now: float) -> None:
+        """A lane on an executor that is decommissioned drains, commits and starts elsewhere: no failure."""
+        for lane in self._lanes:
+            if lane.state != "running" or lane.goal != "run" or lane.executor_id is None:
+                continue
+            if self._jobs.is_decommissioned(lane.executor_id):
+                logger.info("lane %d: executor %s is decommissioned: it moves", lane.lane, lane.executor_id)
+                lane.goal = "move"
+                self._stop_lane(lane, now)
+
+    def _follow_lag(self, now: float) -> None:
+        if self._scaler is None:
+            return
+        present = [lane for lane in self._lanes if not lane.is_over]
+        if any(lane.state != "running" or lane.goal != "run" for lane in present):
+            self._scaler.unsettled()
+            return
+        lanes = len(present)
+        load = self._publisher.load
+        busy = load.in_flight / (lanes * self._plan.concurrency)
+        wanted = self._scaler.plan(now, lanes, load.lag, load.rate, busy)
+        if wanted > lanes:
+            wanted = max(lanes, min(wanted, self._plan.room()))
+        if wanted != lanes:
+            logger.info("group %s: %d lanes become %d: lag %s", self._plan.query.group, lanes, wanted, load.lag)
+            self._resize(wanted, now)
 
     def _let_go(self, lane: LaneRecord, now: float) -> None:
         """Lets a connected lane start, once nothing of its earlier processes is left."""
@@ -345,7 +474,7 @@ class Supervisor:
                 "lane %d: process %d on %s has been silent for its session timeout, and is taken for lost",
                 *(lane.lane, silent.hello.pid, silent.hello.host),
             )
-        if lane.end is not None and not lane.predecessors and self._ending_since is None:
+        if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
             lane.enter("running", now)
             lane.end.send("go")
 

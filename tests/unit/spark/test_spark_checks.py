@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from keylane.errors import UsageError
-from keylane.spark import checks
-from keylane.spark.checks import check_session, check_slots, check_trigger
+from keylane.spark import slots as slots_module
+from keylane.spark.checks import check_session, check_trigger
+from keylane.spark.slots import Slots
 
 
 class Executors:
@@ -23,6 +24,9 @@ class Executors:
         return Executors([self._slots[index]])
 
     def maxTasks(self) -> int:  # noqa: N802 - Spark's name
+        return self._slots[0]
+
+    def totalCores(self) -> int:  # noqa: N802
         return self._slots[0]
 
 
@@ -39,6 +43,9 @@ class Context:
 
     def getConf(self) -> Context:  # noqa: N802
         return self
+
+    def get(self, name: str, default: str) -> str:
+        return self._settings.get(name, default)
 
     def getAll(self) -> list[tuple[str, str]]:  # noqa: N802
         return list(self._settings.items())
@@ -66,8 +73,11 @@ def session(context: Context) -> Any:
     return Session(context)
 
 
-def slots(context: Context, lanes: int | None, partitions: int = 8, *, all_slots: bool = False) -> int:
-    return check_slots(context, lanes, partitions, allow_all_slots=all_slots)  # type: ignore[arg-type]
+def slots(
+    context: Any, lanes: int | None, partitions: int = 8, *, all_slots: bool = False, task_cpus: float | None = None
+) -> int:
+    found = Slots(context, all_slots, task_cpus)
+    return found.default(partitions) if lanes is None else found.check(lanes)
 
 
 def test_spark_connect_is_refused_in_one_sentence() -> None:
@@ -140,13 +150,23 @@ def test_the_default_is_one_lane_a_partition_within_the_slots() -> None:
 
 
 def test_a_clusters_executors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "EXECUTORS_POLL_S", 0.001)
+    monkeypatch.setattr(slots_module, "EXECUTORS_POLL_S", 0.001)
     registering = Context("spark://master:7077", slots=[[0], [0, 2], [0, 2, 2]])
     assert slots(registering, 3) == 3
-    monkeypatch.setattr(checks, "EXECUTORS_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(slots_module, "EXECUTORS_TIMEOUT_S", 0.01)
     with pytest.raises(UsageError, match="of 2"):
         slots(Context("spark://master:7077", slots=[[0, 2]]), 3)
 
 
 def test_a_cluster_that_grows_by_itself_is_not_counted() -> None:
     assert slots(Context("yarn", slots=[[0, 2]], spark_dynamicAllocation_enabled="true"), 6) == 6
+
+
+def test_lanes_may_ask_for_a_share_of_a_core() -> None:
+    cluster = Context("spark://master:7077", slots=[[0, 2, 2]])
+    assert slots(cluster, None, 99, task_cpus=0.25) == 12, "16, and one core stays free"
+    assert slots(cluster, None, 99, task_cpus=0.1, all_slots=True) == 40
+    with pytest.raises(UsageError, match=r"task_cpus=0.25 on local\[4\]: .*spark.task.cpus"):
+        slots(Context(), 2, task_cpus=0.25)
+    with pytest.raises(UsageError, match="task_cpus=0: give a number above 0"):
+        slots(cluster, 2, task_cpus=0)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 import keylane as kl
 from keylane.engine.snapshot import PartitionSnapshot, Snapshot
@@ -16,11 +23,13 @@ from keylane.errors import InternalError, PeerError
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Hello, LaneEnd
 from keylane.spark.jobs import JobFailure
+from keylane.spark.listeners import Listeners
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName
 from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits
+from keylane.spark.scaling import LaneBounds
 from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -52,6 +61,8 @@ class Jobs:
         self.launches: list[Launch] = []
         self.cancelled: list[int] = []
         self.ignores_cancels = False
+        self.decommissioned: set[str] = set()
+        self.described: dict[int, tuple[str, ...]] = {}
         self.changed = threading.Condition()
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
@@ -67,6 +78,12 @@ class Jobs:
 
     def executor_of(self, lane: int) -> str | None:
         return f"executor of {lane}"
+
+    def is_decommissioned(self, executor_id: str) -> bool:
+        return executor_id in self.decommissioned
+
+    def describe(self, lane: int, partitions: tuple[str, ...]) -> None:
+        self.described[lane] = partitions
 
     def join(self, timeout_s: float) -> None:
         pass
@@ -84,8 +101,11 @@ class Jobs:
 
 
 PLAN = LanePlan(
-    query=QueryName("id", "run", None, "g", ("t",)),
+    query=QueryName(str(uuid.UUID(int=1)), str(uuid.UUID(int=2)), None, "g", ("t",)),
     lanes=2,
+    bounds=None,
+    room=lambda: 8,
+    concurrency=10,
     cargo=b"",
     log_ends={},
     ending_offsets=None,
@@ -101,13 +121,33 @@ PLAN = LanePlan(
 )
 
 
+class Listener(StreamingQueryListener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - PySpark's name
+        self.told.append(event)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.told.append(event)
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.told.append(event)
+
+
 class Query:
     """A supervisor that runs, with its jobs and its handle."""
 
     def __init__(self, **changes: Any) -> None:
         self.jobs = Jobs()
-        self.supervisor = Supervisor(replace(PLAN, **changes), self.jobs, "127.0.0.1", "127.0.0.1", b"key")
-        self.handle = LaneQuery(PLAN.query, self.supervisor)
+        plan = replace(PLAN, **changes)
+        self.events = Listener()
+        listeners = Listeners(plan.query, [self.events])
+        self.supervisor = Supervisor(plan, self.jobs, "127.0.0.1", "127.0.0.1", b"key", listeners)
+        self.handle = LaneQuery(plan.query, self.supervisor, lambda count: count, plan.bounds)
+        listeners.started("2026-01-01T00:00:00.000Z")
         self.supervisor.start()
 
     def running(self, lane: int, launch: int = 1) -> LaneEnd:
@@ -441,3 +481,179 @@ def test_await_termination_returns_false_while_the_query_runs(queries: Callable[
     assert query.handle.awaitTermination(0.01) is False
     with pytest.raises(kl.UsageError, match="timeout=-1"):
         query.handle.awaitTermination(-1)
+
+
+def test_a_lane_whose_process_is_silent_is_given_up_and_starts_again(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGSTOP: the socket stays open, nothing comes; cancelling the job makes Spark kill the process."""
+    monkeypatch.setattr(supervisor_module, "SHORTEST_SILENCE_S", 0.3)
+    query = queries(session_timeout_s=0.3)
+    stopped = query.running(0)
+    heard = query.running(1)
+
+    def while_the_other_reports(condition: Callable[[], bool]) -> Callable[[], bool]:
+        def look() -> bool:
+            heard.send(Snapshot(processed=1))
+            return condition()
+
+        return look
+
+    query.until(while_the_other_reports(lambda: query.jobs.cancelled == [0]))
+    again = query.jobs.of(0, launch=2).connect(pid=200)
+    query.until(while_the_other_reports(lambda: query.handle.lanes[0].pid == 200))
+    assert again.receive(PATIENCE_S) == "go"
+    assert "lane 0: process 100 on host was not heard for 0 s" in caplog.text
+    assert query.handle.lanes[0].failures == 1
+    assert query.handle.exception() is None
+    for end in (stopped, again, heard):
+        end.close()
+
+
+def test_a_lane_leaves_an_executor_that_is_decommissioned_and_no_failure_is_counted(
+    queries: Callable[..., Query],
+) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.jobs.decommissioned = {"executor of 0"}
+    assert ends[0].receive(PATIENCE_S) == "stop"
+    query.jobs.decommissioned = set()
+    query.finish(ends[0], 0, "stopped", Snapshot(processed=4))
+    again = query.running(0, launch=2)
+    query.until(lambda: query.states() == ["running", "running"])
+    assert (query.handle.lanes[0].failures, query.handle.snapshot().processed) == (0, 4)
+    for end in (again, ends[1]):
+        end.close()
+
+
+def test_lanes_are_added_and_taken_away_from_the_end(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.handle.set_lanes(3)
+    ends.append(query.running(2))
+    assert query.jobs.of(2).task.kafka["group.instance.id"] == "lane-2"
+    query.handle.set_lanes(1)
+    for lane in (1, 2):
+        assert ends[lane].receive(PATIENCE_S) == "stop"
+        query.finish(ends[lane], lane, "stopped", Snapshot(processed=lane))
+    query.until(lambda: query.states() == ["running", "removed", "removed"])
+    assert query.handle.snapshot().processed == 3, "what removed lanes have done stays"
+    query.handle.set_lanes(2)
+    ends[1] = query.running(1, launch=2)
+    query.until(lambda: query.states() == ["running", "running", "removed"])
+    query.supervisor.stop()
+    for lane in (0, 1):
+        assert ends[lane].receive(PATIENCE_S) == "stop"
+        query.finish(ends[lane], lane)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert query.handle.exception() is None
+
+
+def test_a_lane_that_is_wanted_again_before_it_has_left_starts_again(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.handle.set_lanes(1)
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    query.handle.set_lanes(2)
+    query.finish(ends[1], 1)
+    again = query.running(1, launch=2)
+    for end in (ends[0], again):
+        end.close()
+
+
+def test_a_lane_that_dies_while_it_leaves_is_removed(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    query.handle.set_lanes(1)
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    ends[1].close()
+    query.jobs.of(1).on_end(DIED)
+    query.until(lambda: query.states() == ["running", "removed"])
+    assert query.handle.exception() is None
+    ends[0].close()
+
+
+def test_lanes_follow_the_lag_between_bounds(queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.spark.scaling.GROW_AFTER_S", 0.1)
+    query = queries(lanes=1, bounds=LaneBounds(1, 2, 1_000))
+    end = query.running(0)
+    with pytest.raises(kl.UsageError, match=r"set_lanes\(2\): this query was started with lanes=\(1, 2\)"):
+        query.handle.set_lanes(2)
+    part = PartitionSnapshot("t", 0, 10, 10, 9, 0, 10, 1_000_000)
+    done = 0
+
+    def works() -> bool:
+        nonlocal done
+        done += 1
+        end.send(Snapshot(processed=done, in_flight=10, partitions=(part,)))
+        return len(query.jobs.launches) == 2
+
+    query.until(works)
+    second = query.running(1)
+    for one in (end, second):
+        one.close()
+
+
+def test_a_session_that_ends_is_an_error_unless_the_query_was_to_stop(queries: Callable[..., Query]) -> None:
+    """SIGTERM to the process group: the JVM ends at once, and the lanes drain by themselves; they are waited for."""
+    ended = JobFailure("session stopped", "the JVM is gone")
+    outcomes = []
+    for stops in (False, True):
+        query = queries(lanes=1)
+        end = query.running(0)
+        query.jobs.ignores_cancels = True
+        query.jobs.of(0).on_end(ended)
+        query.until(lambda query=query: query.states() == ["ended"])  # type: ignore[misc]
+        if stops:
+            query.supervisor.stop()
+        end.send(Snapshot(processed=9))
+        end.close()
+        assert query.supervisor.ended.wait(PATIENCE_S)
+        outcomes.append((type(query.handle.exception()), query.handle.snapshot().processed))
+    assert outcomes == [(kl.errors.SessionEndedError, 9), (type(None), 9)]
+
+
+def test_spark_shows_a_lanes_partitions_as_they_change(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    part = PartitionSnapshot("t", 0, 5, 5, 4, 0, 5, 9)
+    ends[0].send(Snapshot(partitions=(part,)))
+    query.until(lambda: query.jobs.described == {0: ("t-0",)})
+    ends[0].send(Snapshot())
+    query.until(lambda: query.jobs.described == {0: ()})
+    for end in ends:
+        end.close()
+
+
+def test_listeners_get_sparks_events(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    ends[0].send(Snapshot(processed=3, in_flight=1, produced=2))
+    query.until(lambda: query.handle.snapshot().processed == 3)
+    query.until(lambda: any(isinstance(one, QueryProgressEvent) for one in query.events.told))
+    query.supervisor.stop()
+    for lane, end in enumerate(ends):
+        query.finish(end, lane)
+    query.until(lambda: isinstance(query.events.told[-1], QueryTerminatedEvent))
+    first, *progress, last = query.events.told
+    assert isinstance(first, QueryStartedEvent)
+    assert (str(first.id), str(first.runId)) == (query.handle.id, query.handle.runId)
+    assert (str(last.runId), last.exception) == (query.handle.runId, None)
+    assert sum(one.progress.numInputRows for one in progress) == 3
+    assert sum(one.progress.sink.numOutputRows for one in progress) == 2
+    assert progress[0].progress["lanes"][0]["lane"] == 0, "keylane's own entries are there"
+
+
+def test_a_listener_that_fails_does_not_touch_the_query(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("my dashboard is down")
+
+    query = queries()
+    monkeypatch.setattr(query.events, "onQueryProgress", fail)
+    ends = query.all_running()
+    query.until(lambda: "my dashboard is down" in caplog.text)
+    assert query.handle.isActive
+    for end in ends:
+        end.close()

@@ -1,0 +1,105 @@
+"""Task slots: how many lanes a session holds, with one slot left free for the user's other jobs.
+
+Spark does not preempt: lanes that hold every slot keep all other jobs waiting until they end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark import SparkContext
+
+EXECUTORS_TIMEOUT_S = 15.0
+"""How long a cluster's executors may take to register before their missing slots count as missing."""
+EXECUTORS_POLL_S = 0.25
+ROUNDING = 1e-9
+"""Shares of a core are binary fractions: 0.3 / 0.1 must be 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of one session, for lanes that ask for `task_cpus` cores each (None: `spark.task.cpus`)."""
+
+    context: SparkContext
+    allow_all: bool
+    task_cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.task_cpus is None:
+            return
+        if isinstance(self.task_cpus, bool) or not isinstance(self.task_cpus, int | float) or not self.task_cpus > 0:
+            raise UsageError(f"task_cpus={self.task_cpus!r}: give a number above 0, for example 0.25")
+        if self._is_local:
+            raise UsageError(
+                f"task_cpus={self.task_cpus!r} on {self.context.master}: Spark sizes the tasks of one job only on "
+                "clusters; start the local session with spark.task.cpus instead"
+            )
+
+    def check(self, lanes: int) -> int:
+        """`lanes`, once the session holds them; waits for executors that have yet to register.
+
+        Raises `UsageError` when it does not. With dynamic allocation Spark is trusted to add executors.
+        """
+        if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
+            raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
+        if self._is_dynamic:
+            return lanes
+        deadline = time.monotonic() + (0.0 if self._is_local else EXECUTORS_TIMEOUT_S)
+        while (room := self.room()) < lanes and time.monotonic() < deadline:
+            time.sleep(EXECUTORS_POLL_S)
+        if room < lanes:
+            free = "" if self.allow_all else "leave no task slot free"
+            what = f"would {free} of {self._all()}" if free else f"need more task slots than {self._all()}"
+            way_out = "" if self.allow_all else ", or pass allow_all_slots=True"
+            more = lanes + (not self.allow_all)
+            raise UsageError(
+                f"lanes={lanes} on {self.context.master} {what}: run at most {max(0, room)} lanes, "
+                f"give Spark at least {more} slots{way_out}"
+            )
+        return lanes
+
+    def default(self, partitions: int) -> int:
+        """One lane a partition, as long as a slot stays free; at least one."""
+        least = 1 if self._is_dynamic else self.check(1)
+        return max(least, min(partitions, self.room()))
+
+    def room(self) -> int:
+        """How many lanes the registered executors hold, beside the slot that stays free."""
+        return self._all() - (0 if self.allow_all else math.ceil(self._usual_cpus / self._cpus - ROUNDING))
+
+    def _all(self) -> int:
+        if self.task_cpus is None:
+            return sum(tasks for tasks, _ in executors(self.context))
+        return sum(int(cores / self.task_cpus + ROUNDING) for _, cores in executors(self.context))
+
+    @property
+    def _usual_cpus(self) -> float:
+        return float(self.context.getConf().get("spark.task.cpus", "1") or 1)
+
+    @property
+    def _cpus(self) -> float:
+        return self._usual_cpus if self.task_cpus is None else self.task_cpus
+
+    @property
+    def _is_local(self) -> bool:
+        return (self.context.master or "").split("[")[0] == "local"
+
+    @property
+    def _is_dynamic(self) -> bool:
+        return self.context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def executors(context: SparkContext) -> Sequence[tuple[int, int]]:
+    """Of each registered executor: the tasks that it can run at once, and its cores."""
+    store = context._jsc.sc().statusStore()  # noqa: SLF001 - what Spark's UI reads; defaultParallelism can be configured
+    found = store.executorList(True)
+    summaries = [found.apply(index) for index in range(found.size())]
+    return [(int(one.maxTasks()), int(one.totalCores())) for one in summaries]

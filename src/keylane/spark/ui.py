@@ -1,0 +1,35 @@
+"""A lane's name in Spark's UI while it runs: group, lane and partitions.
+
+Spark fixes a job's description when the job starts, and a lane learns its partitions later, and again with every
+rebalance. The description is therefore replaced in the store that the UI reads. That store is not public: where this
+does not work (another store, another Spark), the UI shows the name without partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+MOST_NAMED = 8
+"""Partitions in a name; a lane may have hundreds."""
+
+
+def lane_words(lane: int, group: str, partitions: tuple[str, ...] | None = None) -> str:
+    """`keylane lane 0 of group weather: flights-0, flights-3`."""
+    words = f"keylane lane {lane} of group {group}"
+    if partitions is None:
+        return words
+    named = ", ".join(partitions[:MOST_NAMED]) or "no partition"
+    more = f" and {len(partitions) - MOST_NAMED} more" if len(partitions) > MOST_NAMED else ""
+    return f"{words}: {named}{more}"
+
+
+def describe_job(context: SparkContext, job: int, words: str) -> None:
+    """Replaces the description of a job that runs. Raises what py4j does when the store is another one."""
+    info = context._jsc.sc().statusStore().job(job)  # noqa: SLF001 - what the UI reads
+    field = info.getClass().getDeclaredField("description")
+    field.setAccessible(True)
+    jvm: Any = context._jvm  # noqa: SLF001
+    field.set(info, jvm.scala.Some(words))
