@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
 Delivery = Literal["at_least_once"]
+Tracing = Literal["auto", "on", "off"]
 OffsetReset = Literal["earliest", "latest", "error"]
 
 TRACKING_SETTINGS = {
@@ -210,6 +211,9 @@ class Pipeline:
     """How long a revoked partition waits for its records in handlers before it is given up."""
     offset_metadata_max_bytes: int = DEFAULT_METADATA_CAP
     rebalance_listener: RebalanceListener | None = None
+    tracing: Tracing = "auto"
+    """OpenTelemetry spans around the handler, in the trace of the record's headers, carried on by its outputs. "auto":
+    when the application has set a tracer provider before the consumer starts."""
 
     def __post_init__(self) -> None:
         self._check_kafka()
@@ -256,6 +260,7 @@ class Pipeline:
 
     def _check_flow(self) -> None:
         _one_of("ordering", self.ordering, get_args(Ordering))
+        _one_of("tracing", self.tracing, get_args(Tracing))
         _one_of("traversal", self.traversal, get_args(Traversal))
         if self.not_before is not None and not callable(self.not_before):
             raise UsageError(f"not_before={self.not_before!r}: give a function of (record), to epoch ms or None")

@@ -88,7 +88,12 @@ def test_the_guides_code_runs(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("example", "says"), [("note_outputs", "2000 outputs in 1 partitions"), ("read_results", "18890 bytes in all")]
+    ("example", "says"),
+    [
+        ("note_outputs", "2000 outputs in 1 partitions"),
+        ("read_results", "18890 bytes in all"),
+        ("traced", "\n".join(["process orders"] * RECORDS)),
+    ],
 )
 def test_the_guides_programs_say_what_they_did(copies: tuple[Path, str], example: str, says: str) -> None:
     folder, _ = copies

@@ -166,6 +166,48 @@ def test_several_requests_of_a_record_are_sent_at_once_and_answered_in_their_ord
     assert said == [["a", "b"]] * RECORDS
 
 
+def numbers(records: list[kl.Record]) -> list[int]:
+    return [int(record.value or b"") for record in records]
+
+
+def test_one_request_serves_a_batch_and_each_record_has_its_outcome(stage: Stage, service: Service) -> None:
+    stage.create(1, "dead-" + stage.topic)
+
+    async def judge(request: web.Request) -> web.Response:
+        return web.json_response([number % 10 != 3 for number in await request.json()])
+
+    service.answer = lambda request, _: judge(request)
+
+    def on_response(records: list[kl.Record], response: http.Response) -> list[Any]:
+        return [None if fine else ValueError("refused") for fine in response.json()]
+
+    options = {
+        "request": lambda records: http.Request("POST", f"{service.url}/batch", json=numbers(records)),
+        "on_response": on_response,
+    }
+    snapshot = run(
+        stage,
+        service,
+        options,
+        batch_size=RECORDS,
+        batch_min_size=RECORDS,
+        batch_linger_ms=500,
+        on_exhausted=kl.DeadLetter("dead-" + stage.topic),
+        retries=kl.Retries(max_attempts=1),
+    )
+    assert (snapshot.processed, snapshot.dead_lettered) == (RECORDS - 4, 4)
+    assert sorted(int(one.value or b"") for one in stage.read("dead-" + stage.topic)) == [3, 13, 23, 33]
+    assert service.asked["/batch"] < RECORDS / 2
+
+
+def test_the_response_of_a_batch_is_the_value_of_each_of_its_records(stage: Stage, service: Service) -> None:
+    calls = http.Calls(request=lambda records: http.Request("GET", f"{service.url}/{len(records)}"))
+    pipeline = stage.pipeline(calls, resource=calls.pool, batch_size=5)
+    with kl.ParallelConsumer(pipeline, ending_offsets="latest").stream() as results:
+        assert {result.value.text for result in results} == {"ok"}
+    assert sum(int(path.strip("/")) * times for path, times in service.asked.items()) == RECORDS
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_status_that_is_worth_it_is_tried_again(stage: Stage, service: Service, status: int) -> None:
     service.answer = lambda _, before: web.Response(status=status if before < 2 else 200)

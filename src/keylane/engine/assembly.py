@@ -12,6 +12,7 @@ from keylane.engine.intake import Intake
 from keylane.engine.loop import Loop
 from keylane.engine.results import Callbacks, ResultsRule, with_results
 from keylane.engine.threads import ThreadWorkers
+from keylane.engine.tracing import traced, wants_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ def assemble(
     (the jitter of retries); `name` begins the names of the threads.
     """
     inbox = Inbox()
+    if wants_tracing(pipeline):
+        pipeline = replace(pipeline, handler=traced(pipeline))
     if stream is not None:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
     make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers

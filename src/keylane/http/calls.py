@@ -45,10 +45,12 @@ class Calls:
 
     request: Callable[..., Any]
     """From the record to a `Request`, to several (sent at once; the record is complete when all are answered), or to
-    None for no request. A plain function, or a coroutine function."""
+    None for no request. A plain function, or a coroutine function. With the pipeline's `batch_size` it gets the list of
+    records, and its requests are the batch's."""
     on_response: Callable[..., Any] | None = None
     """Gets the record and the response (the list of responses when there were several requests), and returns what a
-    handler returns. Without it, the response is the handler's value (`ParallelConsumer.stream`)."""
+    handler returns; of a batch, the list of records, and None or a list with one result a record. Without it, the
+    response is the value of the record, or of each of the batch (`ParallelConsumer.stream`)."""
     retry_statuses: Collection[int] = RETRY_STATUSES
     """Statuses after which the record is tried again, as after an exception; Retry-After is kept to."""
     fatal_statuses: Collection[int] | None = None
@@ -95,8 +97,8 @@ class Calls:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             yield session
 
-    async def __call__(self, record: Record, context: Context) -> Any:
-        made = self.request(record)
+    async def __call__(self, what: Record | list[Record], context: Context) -> Any:
+        made = self.request(what)
         if inspect.isawaitable(made):
             made = await made
         if made is None:
@@ -107,8 +109,8 @@ class Calls:
         answers = await self._send_all(context.resource, list(made) if several else [made])
         response: Any = answers if several else answers[0]
         if self.on_response is None:
-            return Returned(response)
-        result = self.on_response(record, response)
+            return [Returned(response)] * len(what) if isinstance(what, list) else Returned(response)
+        result = self.on_response(what, response)
         return await result if inspect.isawaitable(result) else result
 
     async def _send_all(self, session: aiohttp.ClientSession, requests: list[Any]) -> list[Response]:

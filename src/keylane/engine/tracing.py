@@ -1,0 +1,175 @@
+"""OpenTelemetry spans: one of kind CONSUMER around each call of the handler, and its trace carried on by the outputs.
+
+The idea: tracing is a handler around the handler, so the rest of the engine knows nothing of it. What the producer
+wrote into the record's headers (W3C `traceparent`, or whatever the global propagator reads) is the span's parent and
+link; inside the handler the span is current, so that clients which are instrumented go on with the trace. Names follow
+OpenTelemetry's semantic conventions for messaging (1.27) and Kafka. Needs the extra `tracing`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import UsageError
+from keylane.options import is_coroutine_function, takes_context
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from opentelemetry.context import Context as TraceContext
+    from opentelemetry.trace import Link, Span, Tracer
+
+    from keylane.options import Pipeline
+    from keylane.records import Context, Record
+
+OPERATION = "process"
+
+
+def wants_tracing(pipeline: Pipeline) -> bool:
+    """By the pipeline's `tracing`; "auto" is on when the application has set a tracer provider of its own.
+
+    Raises `UsageError` for "on" without opentelemetry-api.
+    """
+    if pipeline.tracing == "on":
+        try:
+            import opentelemetry.trace  # noqa: F401
+        except ImportError:
+            raise UsageError("tracing='on' needs opentelemetry-api: run `pip install 'keylane[tracing]'`") from None
+        return True
+    trace = sys.modules.get("opentelemetry.trace")
+    if pipeline.tracing == "off" or trace is None:
+        return False
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
+def traced(pipeline: Pipeline) -> Callable[..., Any]:
+    """The pipeline's handler with a span around each call."""
+    handler, takes = pipeline.handler, takes_context(pipeline.handler)
+    span_of = partial(_batch_span if pipeline.batch_size > 1 else _record_span, _LazyTracer(), pipeline.group_id)
+
+    def call(what: Any, context: Context) -> Any:
+        with span_of(what, context) as span:
+            return _carried_on(span, handler(what, context) if takes else handler(what))
+
+    async def call_async(what: Any, context: Context) -> Any:
+        with span_of(what, context) as span:
+            return _carried_on(span, await (handler(what, context) if takes else handler(what)))
+
+    return call_async if is_coroutine_function(handler) else call
+
+
+class _LazyTracer:
+    """keylane's tracer of the process that it is used in: a tracer itself does not travel."""
+
+    def __init__(self) -> None:
+        self._tracer: Tracer | None = None
+
+    def __reduce__(self) -> tuple[type[_LazyTracer], tuple[()]]:
+        return _LazyTracer, ()
+
+    def __call__(self) -> Tracer:
+        if self._tracer is None:
+            from opentelemetry import trace
+
+            self._tracer = trace.get_tracer("keylane", version("keylane"))
+        return self._tracer
+
+
+def _record_span(tracer: _LazyTracer, group: str, record: Record, context: Context) -> AbstractContextManager[Span]:
+    attributes = _attributes(group, record.topic, context) | {
+        "messaging.destination.partition.id": str(record.partition),
+        "messaging.kafka.offset": record.offset,
+    }
+    key: Any = record.key
+    value: Any = record.value
+    if key is not None:
+        text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+        attributes["messaging.kafka.message.key"] = text
+    if value is None:
+        attributes["messaging.kafka.message.tombstone"] = True
+    elif isinstance(value, bytes):
+        attributes["messaging.message.body.size"] = len(value)
+    parent = _extracted(record)
+    return _span(tracer, record.topic, attributes, _links([parent]), parent)
+
+
+def _batch_span(
+    tracer: _LazyTracer, group: str, records: Sequence[Record], context: Context
+) -> AbstractContextManager[Span]:
+    """Of a batch: linked to every record's trace, in none of them."""
+    topics = sorted({record.topic for record in records})
+    attributes = _attributes(group, ",".join(topics), context) | {"messaging.batch.message_count": len(records)}
+    return _span(tracer, ",".join(topics), attributes, _links(map(_extracted, records)), None)
+
+
+def _attributes(group: str, destination: str, context: Context) -> dict[str, Any]:
+    return {
+        "messaging.system": "kafka",
+        "messaging.operation.name": OPERATION,
+        "messaging.operation.type": OPERATION,
+        "messaging.destination.name": destination,
+        "messaging.consumer.group.name": group,
+        "keylane.attempt": context.attempt,
+    }
+
+
+@contextmanager
+def _span(
+    tracer: _LazyTracer, destination: str, attributes: dict[str, Any], links: list[Link], parent: TraceContext | None
+) -> Iterator[Span]:
+    from opentelemetry.trace import SpanKind
+
+    with tracer().start_as_current_span(
+        f"{OPERATION} {destination}", parent, SpanKind.CONSUMER, attributes, links
+    ) as span:
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            raise
+
+
+def _extracted(record: Record) -> TraceContext:
+    """The context that the record's producer wrote into its headers."""
+    from opentelemetry import propagate
+
+    carrier = {name.lower(): (value or b"").decode(errors="replace") for name, value in record.headers}
+    return propagate.extract(carrier)
+
+
+def _links(contexts: Iterable[TraceContext]) -> list[Link]:
+    from opentelemetry import trace
+
+    spans = (trace.get_current_span(context).get_span_context() for context in contexts)
+    return [trace.Link(span) for span in spans if span.is_valid]
+
+
+def _carried_on(span: Span, result: Any) -> Any:
+    """What the handler returned, its outputs with the span's context in their headers."""
+    if isinstance(result, Output):
+        return _with_context(result)
+    if isinstance(result, list | tuple):
+        for one in result:
+            if isinstance(one, Exception):
+                span.record_exception(one)
+        return [_carried_on(span, one) for one in result]
+    return result
+
+
+def _with_context(output: Output) -> Output:
+    """The output with the current context in its headers, unless its handler has put one there."""
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    given = {name.lower() for name, _ in output.headers}
+    if not carrier or given & carrier.keys():
+        return output
+    return replace(output, headers=[*output.headers, *((name, value.encode()) for name, value in carrier.items())])
