@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined] # exported untyped
 
 from keylane.errors import UsageError
@@ -42,6 +42,9 @@ TIMEOUT_MS = 10_000
 
 _GRACE_S = 1.0
 """What the client may take beyond its own timeout before its future is given up."""
+
+_NO_GROUP = "keylane-admin"
+"""A consumer needs a group's name, also one that only asks for offsets by time; it joins nothing."""
 
 _LOG_CRITICAL = "2"
 """librdkafka's log level: what goes wrong is in the errors; its lines about each attempt to connect are not wanted."""
@@ -139,21 +142,49 @@ class Admin:
                 if refused.code not in NO_PARTITION:
                     raise
 
-    def log_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """The log end offset of each partition (the next offset to be written); None for one that does not exist."""
-        return self._offsets("log ends", partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    def log_ends(self, partitions: Iterable[Partition], *, read_committed: bool = False) -> dict[Partition, int | None]:
+        """The log end offset of each partition (the next offset to be written); None for one that does not exist.
+
+        With `read_committed`, the end of what a consumer with that isolation level may read.
+        """
+        level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets("log ends", partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log start offset of each partition (the first that can be read); None for one that does not exist."""
         return self._offsets("log starts", partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def _offsets(self, what: str, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int | None]:
+    def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """The first offset at or after a time (milliseconds since the epoch); None for a partition with no such record,
+        and for one that does not exist."""
+        counts = self.topics() if times else {}
+        asked = [TopicPartition(topic, one, time) for (topic, one), time in times.items() if one < counts.get(topic, 0)]
+        consumer = self._consumer_of(_NO_GROUP)
+
+        def attempt(timeout_s: float) -> list[TopicPartition]:
+            answered = consumer.offsets_for_times(asked, timeout=timeout_s)
+            for one in answered:
+                if one.error is not None and one.error.code() not in NO_PARTITION:
+                    raise KafkaException(one.error)
+            return answered
+
+        answered = self._ask("look for offsets by time", attempt) if asked else []
+        found = {(one.topic, one.partition): one.offset for one in answered if one.error is None and one.offset >= 0}
+        return dict.fromkeys(times) | found
+
+    def _offsets(
+        self,
+        what: str,
+        partitions: Iterable[Partition],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[Partition, int | None]:
         wanted = list(partitions)
         counts = self.topics() if wanted else {}  # for topics that are all unknown, the client finds no leader, ever
         asked = {TopicPartition(topic, one): spec for topic, one in wanted if one < counts.get(topic, 0)}
 
         def attempt(timeout_s: float) -> dict[Partition, int | None]:
-            futures = self._client.list_offsets(asked, request_timeout=timeout_s)
+            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
             return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
 
         return dict.fromkeys(wanted) | (self._ask(f"read the {what}", attempt) if asked else {})

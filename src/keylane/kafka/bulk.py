@@ -74,6 +74,7 @@ class BulkProducer:
                     value=record.value,
                     headers=list(record.headers),
                     partition=-1 if record.partition is None else record.partition,
+                    timestamp=record.timestamp_ms or 0,  # 0: now
                     on_delivery=self._on_delivery,
                 )
             except BufferError:

@@ -1,0 +1,76 @@
+"""Records as Arrow batches in the schema of Spark's Kafka source. The one idea: a column at a time, never a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from keylane.kafka.ranges import Columns
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+_TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
+"""librdkafka's numbers for none, create time and log append time, and Kafka's."""
+
+
+def source_schema(*, include_headers: bool) -> StructType:
+    """The schema of Spark's Kafka source."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        fields.append(StructField("headers", ArrayType(_HEADER)))
+    return StructType(fields)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark asks for it from a Python data source: types and nullability must match exactly."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
+    """One batch; `columns` must not be empty."""
+    count = len(columns.offsets)
+    types, times = zip(*columns.timestamps, strict=True)
+    arrays = [
+        pa.array(columns.keys, pa.binary(), size=count),
+        pa.array(columns.values, pa.binary(), size=count),
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        pa.array(columns.offsets, pa.int64(), size=count),
+        pa.array(times, pa.timestamp("ms", "UTC"), size=count).cast(pa.timestamp("us", "UTC")),
+        _timestamp_types(types),
+    ]
+    if columns.headers is not None:
+        arrays.append(_headers(columns.headers, schema.field("headers").type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _timestamp_types(types: tuple[int, ...]) -> pa.Array:
+    if types.count(types[0]) == len(types):
+        return pa.repeat(pa.scalar(_TIMESTAMP_TYPES[types[0]], pa.int32()), len(types))
+    return pa.array([_TIMESTAMP_TYPES[one] for one in types], pa.int32())
+
+
+def _headers(headers: list[list[tuple[str, bytes | None]] | None], kind: Any) -> pa.Array:
+    rows = [None if some is None else [{"key": name, "value": value} for name, value in some] for some in headers]
+    return pa.array(rows, kind)

@@ -1,0 +1,159 @@
+"""`Plan`: what one batch of a stream reads, which is also its offset in the checkpoint (docs/adr/0041). Pure.
+
+The idea: an offset that Spark stores is a batch's whole plan, so a batch that is replayed after a crash reads the same
+records, whatever has happened to the topics and the group since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import PeerError
+from keylane.offsets import decode
+from keylane.spark.structured import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from keylane.spark.structured.options import TopicPartition
+    from keylane.spark.structured.spans import Spans
+
+logger = logging.getLogger(__name__)
+
+CARRIED_A_PARTITION = 383
+"""Carried records that stop new ones of their partition: so many incomplete offsets always fit into a commit's map."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A batch. The first offset of a query, before any batch, is a plan with `seq` 0 that reads nothing."""
+
+    id: str
+    """The query's, made with its first offset: carry-over lists of another query are told by it."""
+    seq: int
+    start: Mapping[TopicPartition, int]
+    next: Mapping[TopicPartition, int]
+    done: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
+    """Base and metadata of what the group had complete above `start` when the query began."""
+    redo: int | None = None
+    """The Spark batch whose carry-over list is run again."""
+
+    def spans(self, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, Spans]:
+        """The offsets to read, given the records (topic, partition, offset) of the list `redo`."""
+        parts: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+        for topic, partition, offset in carried:
+            parts[topic, partition].append((offset, offset + 1))
+        for name, stop in self.next.items():
+            known = decode(self.done[name][1], self.done[name][0]) if name in self.done else None
+            parts[name] += spans.incomplete(self.start.get(name, stop), stop, known)
+        return {name: joined for name, some in parts.items() if (joined := spans.joined(some))}
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"id": self.id, "seq": self.seq, "from": _nested(self.start), "next": _nested(self.next)}
+        if self.done:
+            made["done"] = _nested({name: list(some) for name, some in self.done.items()})
+        if self.redo is not None:
+            made["redo"] = self.redo
+        return made
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Plan:
+        """Raises `PeerError` for an offset that is not of this source."""
+        try:
+            done = {name: (int(base), str(text)) for name, (base, text) in _flat(found.get("done", {})).items()}
+            return cls(
+                found["id"], int(found["seq"]), _flat(found["from"]), _flat(found["next"]), done, found.get("redo")
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise PeerError(
+                f"the checkpoint holds the offset {str(found)[:200]}, which is not of this source: use a new "
+                "checkpoint, with startingOffsets=committed to go on where a group stands"
+            ) from None
+
+
+def follow(
+    before: Plan,
+    log_starts: Mapping[TopicPartition, int],
+    log_ends: Mapping[TopicPartition, int],
+    *,
+    limit: int | None = None,
+    redo: int | None = None,
+    carried: Mapping[TopicPartition, int] | None = None,
+    due: bool = False,
+    fail_on_data_loss: bool = True,
+) -> Plan:
+    """The plan after `before`; `before` itself when there is nothing to do.
+
+    `carried` counts the records of the list `redo`, and `due` says whether one of them may be tried. Raises
+    `PeerError` when records that were not read are no longer there, unless that is accepted.
+    """
+    carried = carried or {}
+    start = _start(before, log_starts, log_ends, fail_on_data_loss=fail_on_data_loss)
+    available = {
+        name: log_ends[name] - first
+        for name, first in start.items()
+        if log_ends[name] > first and carried.get(name, 0) <= CARRIED_A_PARTITION
+    }
+    taken = available if limit is None else spans.shares(available, limit)
+    went_back = any(start[name] < stop for name, stop in before.next.items() if name in start)
+    if not any(taken.values()) and not due and not went_back:  # an empty batch remembers that a log was cut
+        return before
+    stops = {name: first + taken.get(name, 0) for name, first in start.items()}
+    done = {name: some for name, some in before.done.items() if name in start and not _passed(some, start[name])}
+    return Plan(before.id, before.seq + 1, start, stops, done, redo if carried else None)
+
+
+def new_records(before: Plan, log_ends: Mapping[TopicPartition, int]) -> int:
+    """How many offsets there are beyond the plan; those of unknown partitions count from the first."""
+    return sum(max(0, end - before.next.get(name, 0)) for name, end in log_ends.items())
+
+
+def _start(
+    before: Plan,
+    log_starts: Mapping[TopicPartition, int],
+    log_ends: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[TopicPartition, int]:
+    """Where each partition goes on. A new one starts at its log start."""
+    if gone := sorted(set(before.next) - set(log_ends)):
+        _lost(f"partitions {gone} do not exist any more", fail=fail_on_data_loss)
+    start = {}
+    for name, end in sorted(log_ends.items()):
+        first = before.next.get(name, log_starts[name])
+        if first < log_starts[name]:
+            _lost(f"{name[0]}-{name[1]} starts at {log_starts[name]}, and {first} is next", fail=fail_on_data_loss)
+            first = log_starts[name]
+        elif first > end:
+            _lost(f"{name[0]}-{name[1]} ends at {end}, and {first} is next", fail=fail_on_data_loss)
+            first = end
+        start[name] = first
+    return start
+
+
+def _lost(text: str, *, fail: bool) -> None:
+    if fail:
+        raise PeerError(
+            f"{text}: records were deleted before they were read (retention, or the topic was made anew); set "
+            "failOnDataLoss=false to go on without them"
+        )
+    logger.warning("%s: going on without what is lost (failOnDataLoss=false)", text)
+
+
+def _passed(done: tuple[int, str], start: int) -> bool:
+    base, metadata = done
+    return decode(metadata, base).highest_completed < start
+
+
+def _nested(flat: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(flat.items()):
+        made.setdefault(topic, {})[str(partition)] = value
+    return made
+
+
+def _flat(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
+    return {(topic, int(one)): value for topic, some in nested.items() for one, value in some.items()}

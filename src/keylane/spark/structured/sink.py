@@ -1,0 +1,137 @@
+"""The sink `keylane`: `df.write.format("keylane")` and `df.writeStream.format("keylane")`, as Spark's own Kafka sink.
+
+The idea: a task is done when the broker has acknowledged its records. The options and columns are Spark's: `value`, and
+optionally `key`, `topic`, `partition`, `headers`; rows of a task that is run again are produced again (at least once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
+
+from keylane.errors import UsageError
+from keylane.records import Output
+from keylane.spark.structured.options import kafka_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.types import DataType
+
+COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "key": (StringType, BinaryType),
+    "value": (StringType, BinaryType),
+    "headers": (ArrayType,),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+}
+
+_SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
+"""Options that Spark itself hands on to every sink."""
+_OWN = frozenset({"topic", "includeheaders"})
+_HEADER_FIELDS = [("key", StringType), ("value", BinaryType)]
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    settings: Mapping[str, str]
+    topic: str | None
+    """Wins over the column."""
+    include_headers: bool
+
+
+def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """Checks options and columns. Raises `UsageError` that names what cannot work."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name, value in given.items():
+        if name not in _OWN | _SPARKS and not name.startswith("kafka."):
+            raise UsageError(f"option {name}={value!r} is not known: the sink takes kafka.*, topic and includeHeaders")
+    topic = given.get("topic")
+    names = {field.name.lower(): field.dataType for field in schema.fields}
+    for name in names:
+        if name not in COLUMNS:
+            raise UsageError(f"column {name!r}: the sink takes {', '.join(COLUMNS)}; drop it, or put it into value")
+    if "value" not in names:
+        raise UsageError("the sink needs a column 'value' of string or binary; there is none")
+    if topic is None and "topic" not in names:
+        raise UsageError("no topic: give option topic, or a column 'topic'")
+    for name, kind in names.items():
+        if not isinstance(kind, COLUMNS[name]) or (name == "headers" and not _is_headers(kind)):
+            wanted = " or ".join(one().simpleString() for one in COLUMNS[name] if one is not ArrayType)
+            raise UsageError(
+                f"column {name!r} is {kind.simpleString()}: give {wanted or 'array<struct<key:string,value:binary>>'}"
+            )
+    headers = given.get("includeheaders", "").strip().lower() == "true"
+    return SinkOptions(kafka_settings(options), topic, headers)
+
+
+def _is_headers(kind: Any) -> bool:
+    element = kind.elementType
+    return isinstance(element, StructType) and all(
+        field.name == name and isinstance(field.dataType, wanted)
+        for field, (name, wanted) in zip(element.fields, _HEADER_FIELDS, strict=False)
+    )
+
+
+@dataclass
+class Acknowledged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    records: int
+
+
+class KeylaneWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
+        return _produce(iterator, self._options)
+
+
+class KeylaneStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write: each task of each batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
+        return _produce(iterator, self._options)
+
+
+def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowledged:
+    """Produce every row, and wait until all are acknowledged."""
+    from keylane.kafka.bulk import BulkProducer
+
+    servers = options.settings["bootstrap.servers"]
+    with BulkProducer(servers, options.settings) as producer:
+        for batch in batches:
+            for output in _outputs(batch, options):
+                producer.produce(output)
+    return Acknowledged(producer.delivered)
+
+
+def _outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
+    count = batch.num_rows
+    columns = {name.lower(): batch.column(name) for name in batch.schema.names}
+    nothing: list[None] = [None] * count
+    topics = [options.topic] * count if options.topic is not None else columns["topic"].to_pylist()
+    keys, values = (_bytes(columns[name]) if name in columns else nothing for name in ("key", "value"))
+    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    headers = columns["headers"].to_pylist() if options.include_headers and "headers" in columns else nothing
+    for topic, key, value, partition, some in zip(topics, keys, values, partitions, headers, strict=True):
+        if topic is None:
+            raise UsageError("a row has no topic: its column 'topic' is null, and there is no option topic")
+        pairs = [(one["key"], one["value"]) for one in some] if some else ()
+        yield Output(topic, key, value, pairs, partition)
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    """Strings as UTF-8."""
+    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return found

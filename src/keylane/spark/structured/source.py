@@ -1,0 +1,205 @@
+"""The data source `keylane`, for `spark.read` and `spark.readStream`; what writes is in `sink`.
+
+The idea: on the driver, planning (`plans`, `spans`: pure) between questions to brokers (`topics`); in tasks, offset
+ranges become Arrow batches (`keylane.kafka.ranges`, `columns`). Spark pickles readers into tasks, so they hold options
+and nothing that is open.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from keylane.errors import UsageError
+from keylane.spark.structured import spans
+from keylane.spark.structured.columns import arrow_schema, record_batch, source_schema
+from keylane.spark.structured.options import parse_source
+from keylane.spark.structured.plans import Plan, follow, new_records
+from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, parse_sink
+from keylane.spark.structured.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from keylane.spark.structured.options import SourceOptions, TopicPartition
+    from keylane.spark.structured.spans import Spans
+
+NAME = "keylane"
+
+
+class KeylaneSource(DataSource):
+    """Kafka's topics as DataFrames, with the options and the schema of Spark's own Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        options = {name.lower(): value for name, value in self.options.items()}
+        return source_schema(include_headers=options.get("includeheaders", "").strip().lower() == "true")
+
+    def reader(self, schema: StructType) -> KeylaneReader:
+        self._check_schema(schema)
+        return KeylaneReader(parse_source(dict(self.options), streaming=False))
+
+    def streamReader(self, schema: StructType) -> KeylaneStreamReader:  # noqa: N802 - Spark's name
+        self._check_schema(schema)
+        return KeylaneStreamReader(parse_source(dict(self.options), streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> KeylaneWriter:
+        if overwrite:
+            raise UsageError('mode("overwrite"): a topic cannot be overwritten; use mode("append")')
+        return KeylaneWriter(parse_sink(dict(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
+        if overwrite:
+            raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
+        return KeylaneStreamWriter(parse_sink(dict(self.options), schema))
+
+    def _check_schema(self, schema: StructType) -> None:
+        if schema != self.schema():
+            raise UsageError(
+                f"schema {schema.simpleString()}: the source has Kafka's schema, and takes no other; select and cast "
+                "after load()"
+            )
+
+
+@dataclass
+class OffsetRanges(InputPartition):
+    """What one task reads of one partition."""
+
+    topic: str
+    partition: int
+    spans: Spans
+
+
+class KeylaneReader(DataSourceReader):
+    """A batch query: from startingOffsets to endingOffsets, as they are when it is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        topics = Topics(self._options)
+        names = topics.partitions()
+        starts, maps = topics.resolve(self._options.start, names)
+        ends, _ = topics.resolve(self._options.end, names)
+        plan = Plan("", 1, starts, {name: max(ends[name], starts[name]) for name in names}, maps)
+        return _tasks(plan.spans(), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. Lives in one process for the query; tasks get pickled copies for `read`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._topics: Topics | None = None
+        self._last: tuple[list[TopicPartition], dict[TopicPartition, int]] | None = None
+        """The log ends as last seen, for `reportLatestOffset`."""
+        self._fixed_ends: dict[TopicPartition, int] | None = None
+        """Of trigger availableNow."""
+        self._planned_at = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
+        return Plan(uuid.uuid4().hex, 0, starts, starts, maps).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        before = Plan.from_json(start)
+        starts, ends = self._log()
+        if self._must_wait(before, ends):
+            return start
+        after = follow(
+            before,
+            starts,
+            ends,
+            limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        if after is before:
+            return start
+        self._planned_at = time.monotonic()
+        return after.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        return _tasks(Plan.from_json(end).spans(), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._fixed_ends = self._asked.log_ends(self._asked.partitions())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        if self._last is None:
+            return None
+        latest: dict[str, dict[str, int]] = {}
+        for (topic, partition), end in self._last[1].items():
+            latest.setdefault(topic, {})[str(partition)] = end
+        return latest
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: options alone."""
+        return {"_options": self._options}
+
+    @property
+    def _asked(self) -> Topics:
+        if self._topics is None:
+            self._topics = Topics(self._options)
+        return self._topics
+
+    def _log(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Log starts and ends; the ends are fixed under trigger availableNow."""
+        names = self._asked.partitions()
+        starts, ends = self._asked.log_starts(names), self._asked.log_ends(names)
+        self._last = (names, ends)
+        if self._fixed_ends is not None:
+            ends = {name: self._fixed_ends[name] for name in ends if name in self._fixed_ends}
+        return {name: starts[name] for name in ends}, ends
+
+    def _must_wait(self, before: Plan, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether there are fewer records than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
+        least = self._options.min_offsets
+        if least is None or self._fixed_ends is not None or new_records(before, ends) >= least:
+            return False
+        return time.monotonic() - self._planned_at < self._options.max_trigger_delay_ms / 1000
+
+
+def _tasks(wanted: Mapping[TopicPartition, Spans], options: SourceOptions) -> list[InputPartition]:
+    found = spans.tasks(wanted, options.min_partitions, options.max_records_per_partition)
+    return [OffsetRanges(topic, partition, some) for (topic, partition), some in found]
+
+
+def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    if not isinstance(task, OffsetRanges):  # what Spark makes of a batch query without partitions
+        return
+    from keylane.kafka.ranges import borrowed
+
+    schema = arrow_schema(source_schema(include_headers=options.include_headers))
+    with borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
+        for columns in reader.read(
+            task.topic,
+            task.partition,
+            task.spans,
+            silence_ms=options.poll_timeout_ms,
+            fail_on_data_loss=options.fail_on_data_loss,
+            headers=options.include_headers,
+        ):
+            yield record_batch(columns, task.topic, task.partition, schema)

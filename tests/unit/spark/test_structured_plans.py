@@ -1,0 +1,105 @@
+"""Plans of a stream: the next one, what it reads, and that it survives the checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keylane.errors import PeerError
+from keylane.offsets import OffsetMap, encode
+from keylane.spark.structured.plans import CARRIED_A_PARTITION, Plan, follow, new_records
+
+T0, T1 = ("t", 0), ("t", 1)
+FIRST = Plan("q", 0, {T0: 5, T1: 0}, {T0: 5, T1: 0})
+STARTS = {T0: 0, T1: 0}
+
+
+def test_nothing_new_is_the_same_plan() -> None:
+    assert follow(FIRST, STARTS, {T0: 5, T1: 0}) is FIRST
+
+
+def test_a_plan_reads_from_where_the_last_one_ended() -> None:
+    plan = follow(FIRST, STARTS, {T0: 8, T1: 2})
+    assert (plan.seq, plan.start, plan.next) == (1, FIRST.next, {T0: 8, T1: 2})
+    assert plan.spans() == {T0: ((5, 8),), T1: ((0, 2),)}
+    assert follow(plan, STARTS, {T0: 9, T1: 2}).spans() == {T0: ((8, 9),)}
+
+
+def test_a_limit_is_shared_in_proportion() -> None:
+    plan = follow(FIRST, STARTS, {T0: 35, T1: 10}, limit=8)
+    assert plan.next == {T0: 11, T1: 2}
+
+
+def test_a_new_partition_starts_at_its_log_start() -> None:
+    plan = follow(FIRST, {**STARTS, ("t", 2): 3}, {T0: 5, T1: 0, ("t", 2): 4})
+    assert plan.spans() == {("t", 2): ((3, 4),)}
+    assert new_records(FIRST, {T0: 7, ("t", 2): 4}) == 6
+
+
+def test_what_the_group_had_complete_is_left_out_until_it_is_passed() -> None:
+    done = {T0: (5, encode(OffsetMap(5, [5, 7], 9)))}
+    first = Plan("q", 0, {T0: 5}, {T0: 5}, done)
+    plan = follow(first, {T0: 0}, {T0: 20}, limit=4)
+    assert plan.spans() == {T0: ((5, 6), (7, 8))}
+    assert plan.done == done
+    second = follow(plan, {T0: 0}, {T0: 12})
+    assert second.spans() == {T0: ((10, 12),)}
+    assert follow(second, {T0: 0}, {T0: 13}).done == {}
+
+
+def test_carried_records_are_planned_with_new_ones_and_alone_when_they_are_due() -> None:
+    plan = follow(FIRST, STARTS, {T0: 8, T1: 0}, redo=0, carried={T0: 1})
+    assert plan.redo == 0
+    assert plan.spans([("t", 0, 2)]) == {T0: ((2, 3), (5, 8))}
+    assert follow(plan, STARTS, {T0: 8, T1: 0}, redo=1, carried={T0: 1}) is plan
+    alone = follow(plan, STARTS, {T0: 8, T1: 0}, redo=1, carried={T0: 1}, due=True)
+    assert alone.seq == 2
+    assert alone.spans([("t", 0, 2)]) == {T0: ((2, 3),)}
+    assert alone.to_json() != plan.to_json()
+
+
+def test_a_partition_with_many_carried_records_gets_no_new_ones() -> None:
+    ends = {T0: 8, T1: 2}
+    assert follow(FIRST, STARTS, ends, redo=0, carried={T0: CARRIED_A_PARTITION}).next == ends
+    assert follow(FIRST, STARTS, ends, redo=0, carried={T0: CARRIED_A_PARTITION + 1}).next == {T0: 5, T1: 2}
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "says", "goes_on_at"),
+    [
+        ({T0: 7, T1: 0}, {T0: 9, T1: 0}, "t-0 starts at 7, and 5 is next", 7),
+        ({T0: 0, T1: 0}, {T0: 3, T1: 0}, "t-0 ends at 3, and 5 is next", 3),
+    ],
+)
+def test_lost_records_are_an_error_or_passed(
+    starts: dict[tuple[str, int], int], ends: dict[tuple[str, int], int], says: str, goes_on_at: int
+) -> None:
+    with pytest.raises(PeerError, match=says):
+        follow(FIRST, starts, ends)
+    plan = follow(FIRST, starts, {**ends, T1: 1}, fail_on_data_loss=False)
+    assert plan.start[T0] == goes_on_at
+
+
+def test_a_log_that_was_cut_is_remembered_by_an_empty_batch() -> None:
+    plan = follow(FIRST, STARTS, {T0: 3, T1: 0}, fail_on_data_loss=False)
+    assert (plan.seq, plan.spans()) == (1, {})
+    assert follow(plan, STARTS, {T0: 4, T1: 0}).spans() == {T0: ((3, 4),)}
+
+
+def test_a_partition_that_is_gone_is_lost() -> None:
+    with pytest.raises(PeerError, match="do not exist any more"):
+        follow(FIRST, {T0: 0}, {T0: 6})
+    assert follow(FIRST, {T0: 0}, {T0: 6}, fail_on_data_loss=False).spans() == {T0: ((5, 6),)}
+
+
+def test_a_plan_comes_back_from_the_checkpoint_as_it_was() -> None:
+    done = {T0: (5, encode(OffsetMap(5, [5], 9)))}
+    for plan in (FIRST, Plan("q", 3, {T0: 6, T1: 0}, {T0: 8, T1: 1}, done, redo=2)):
+        assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+@pytest.mark.parametrize("foreign", [{"t": {"0": 5}}, {}, {"id": "x", "seq": 1, "from": 3, "next": {}}])
+def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
+    with pytest.raises(PeerError, match="not of this source"):
+        Plan.from_json(foreign)
