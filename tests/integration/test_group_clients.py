@@ -11,6 +11,7 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -250,6 +251,38 @@ def test_the_admin_client(shared: BrokerProcess) -> None:
     listing = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("managed")])["managed"].result(DEADLINE_S)
     assert [(row.partition, row.offset) for row in listing.topic_partitions] == [(1, 42)]
     assert admin.describe_consumer_groups(["managed"])["managed"].result(DEADLINE_S).state == ConsumerGroupState.EMPTY
+
+
+def test_groups_and_offsets_are_deleted_by_clients(shared: BrokerProcess) -> None:
+    """confluent-kafka and kafka-python; the Java tool is in tests/interop."""
+    topic = make_topic(shared, "deleted-by-clients")
+    admin = AdminClient({"bootstrap.servers": shared.bootstrap})
+    for group in ("by-confluent", "by-python"):
+        request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p, 5) for p in range(3)])
+        admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S)
+    assert admin.delete_consumer_groups(["by-confluent"])["by-confluent"].result(DEADLINE_S) is None
+    with pytest.raises(KafkaException) as raised:
+        admin.delete_consumer_groups(["by-confluent"])["by-confluent"].result(DEADLINE_S)
+    assert raised.value.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+    member = Member(shared, "by-confluent", topic)
+    poll_until([member], lambda: member.owned == EVERYTHING)
+    with pytest.raises(KafkaException) as raised:
+        admin.delete_consumer_groups(["by-confluent"])["by-confluent"].result(DEADLINE_S)
+    assert raised.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
+    member.close()
+
+    kafka = pytest.importorskip("kafka")
+    other = kafka.KafkaAdminClient(bootstrap_servers=shared.bootstrap)
+    names = [kafka.TopicPartition(topic, partition) for partition in range(3)]
+    other.delete_group_offsets("by-python", names[:2])
+    assert {name: row.offset for name, row in other.list_group_offsets({"by-python": names})["by-python"].items()} == {
+        names[0]: -1,
+        names[1]: -1,
+        names[2]: 5,
+    }
+    other.delete_groups(["by-python"])
+    assert "by-python" not in {row.group_id for row in admin.list_consumer_groups().result(DEADLINE_S).valid}
+    other.close()
 
 
 def test_a_group_reads_the_offsets_topic(shared: BrokerProcess) -> None:
