@@ -215,7 +215,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 
 
 def test_the_help_has_examples_and_needs_no_broker() -> None:
-    for command in ("list", "describe"):
+    for command in ("list", "describe", "offsets", "map", "reset", "delete"):
         done = subprocess.run(
             [sys.executable, "-m", "keylane", "groups", command, "--help"], capture_output=True, text=True, check=False
         )

@@ -70,6 +70,15 @@ class CommittedOffset:
     """As it was committed; `keylane.offsets.decode` reads an offset map."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Offset:
+    """An offset to commit."""
+
+    name: Partition
+    offset: int
+    metadata: str = ""
+
+
 class Admin:
     """Asks the brokers at `kafka["bootstrap.servers"]`; settings of consumers and producers in the dict are left out.
 
@@ -255,6 +264,32 @@ class Admin:
             if one.error is None and one.offset >= 0
         }
         return dict(sorted(found.items()))
+
+    def commit_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Commit for a group without members, with empty metadata. Raises `PeerError` when the coordinator refuses a
+        partition (for a group that has members, all of them); the others are committed then."""
+        _check_name(group)
+        wanted = [_Offset(name, offset) for name, offset in offsets.items()]
+        if not wanted:
+            return
+        consumer = self._consumer_of(group)
+
+        def attempt(timeout_s: float) -> None:
+            answered = exact.commit_now(consumer, wanted, timeout_s)
+            for error in (one.error for one in answered if one.error is not None):
+                raise KafkaException(error)
+
+        self._ask(f"commit offsets of the group {group!r}", attempt)
+        consumer.poll(0)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group without members, and its offsets. Raises `PeerError` when it has members or is not there."""
+        _check_name(group)
+
+        def attempt(timeout_s: float) -> None:
+            _answer(self._client.delete_consumer_groups([group], request_timeout=timeout_s)[group], timeout_s)
+
+        self._ask(f"delete the group {group!r}", attempt)
 
     def _consumer_of(self, group: str) -> Consumer:
         """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes 60 ms."""

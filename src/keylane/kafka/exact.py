@@ -116,13 +116,17 @@ class CommitQueue:
         _library.rd_kafka_queue_destroy(self._queue)
 
 
-def commit_now(client: Consumer, offsets: Sequence[Offset]) -> list[GroupOffset]:
-    """Commit and wait for the answer, which may name errors of single partitions. Raises `KafkaException`."""
+def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = _NO_TIMEOUT_S) -> list[GroupOffset]:
+    """Commit and wait for the answer, which may name errors of single partitions.
+
+    Raises `KafkaException`; after `timeout_s` without an answer, one of a timeout: the commit may still be made.
+    """
     queue = CommitQueue(client)
     try:
         queue.send(offsets)
-        answer = queue.answer(_NO_TIMEOUT_S)
-        assert answer is not None
+        answer = queue.answer(timeout_s)
+        if answer is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
         error, found = answer
         if error is not None and not any(one.error for one in found):  # else the error of the whole is a partition's
             raise KafkaException(error)

@@ -1,0 +1,147 @@
+"""`keylane groups reset | delete`: plan first, change with `--execute` only, and never under a live group.
+
+The broker refuses commits and deletes of groups that have members, too; asking first gives the error that helps, and
+keeps a request for several groups from being done in half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from keylane.cli.groups_offsets import selected
+from keylane.cli.tables import print_table
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from keylane.kafka.admin import Admin, CommittedOffset
+    from keylane.kafka.members import GroupDescription, Partition
+
+DRY_RUN = "nothing was changed: add --execute to do it"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where offsets are to go."""
+
+    kind: Literal["earliest", "latest", "time", "offset"]
+    value: int = 0
+    """A time in milliseconds since the epoch, or an offset."""
+
+    @classmethod
+    def of(cls, earliest: bool, latest: bool, time: str | None, offset: int | None) -> Target:
+        """The one that was given. Raises `UsageError` for a time or an offset that is none."""
+        if earliest or latest:
+            return cls("earliest" if earliest else "latest")
+        if time is not None:
+            return cls("time", _milliseconds(time))
+        if offset is None or offset < 0:
+            raise UsageError(f"--to-offset {offset}: give an offset from 0 on")
+        return cls("offset", offset)
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--to-datetime {text}: give a time like 2026-11-21T08:00:00 or 2026-11-21T08:00+01:00"
+        ) from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *, execute: bool) -> dict[str, Any]:
+    """Set the offsets of a group without members; the report says what was, or would be, changed.
+
+    Raises `UsageError` for a group with members, and for one without offsets where no topic is named.
+    """
+    description = _check_empty(admin, group)
+    committed = admin.committed_offsets(group)
+    names = selected(selections, admin.topics()) if selections else list(committed)
+    if not names:
+        raise UsageError(f"the group {group!r} has no offsets: name what to set with --topic TOPIC[:N,N-N]")
+    rows = _planned(admin, names, committed, target)
+    if execute:
+        admin.commit_offsets(group, {(row["topic"], row["partition"]): row["new_offset"] for row in rows})
+    return {"group": group, "state": description.state, "executed": execute, "partitions": rows}
+
+
+def _planned(
+    admin: Admin, names: Sequence[Partition], committed: dict[Partition, CommittedOffset], target: Target
+) -> list[dict[str, Any]]:
+    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    times = admin.offsets_at(dict.fromkeys(names, target.value)) if target.kind == "time" else {}
+    rows = []
+    for name in sorted(names):
+        start, end, commit = starts[name], ends[name], committed.get(name)
+        if start is None or end is None:
+            raise UsageError(f"{name[0]}-{name[1]} does not exist any more: name others with --topic TOPIC[:N,N-N]")
+        at_time = times.get(name)
+        found = {
+            "earliest": start,
+            "latest": end,
+            "offset": target.value,
+            "time": end if at_time is None else at_time,
+        }[target.kind]
+        rows.append(
+            {
+                "topic": name[0],
+                "partition": name[1],
+                "committed": None if commit is None else commit.offset,
+                "drops_metadata": commit is not None and bool(commit.metadata),
+                "new_offset": min(max(found, start), end),
+                "log_start_offset": start,
+                "log_end_offset": end,
+            }
+        )
+    return rows
+
+
+def print_reset(report: dict[str, Any]) -> None:
+    """As a table."""
+    headings = ("TOPIC", "PARTITION", "COMMITTED", "NEW OFFSET", "LOG START", "LOG END", "NOTE")
+    names = ("topic", "partition", "committed", "new_offset", "log_start_offset", "log_end_offset")
+    rows = [
+        (*(one[name] for name in names), "its metadata is dropped" if one["drops_metadata"] else "")
+        for one in report["partitions"]
+    ]
+    print_table(headings, rows, numbers=range(1, 6))
+    count = len(report["partitions"])
+    print(f"group {report['group']}: {count} offsets set" if report["executed"] else DRY_RUN)
+
+
+def delete(admin: Admin, groups: Iterable[str], *, execute: bool) -> dict[str, Any]:
+    """Delete groups without members; the report says what was, or would be, deleted. Raises `UsageError` before
+    anything is deleted when one of them has members or is not there."""
+    names = list(dict.fromkeys(groups))
+    rows = []
+    for group in names:
+        description = _check_empty(admin, group)
+        committed = admin.committed_offsets(group)
+        if description.state == "dead" and not committed:
+            raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+        rows.append({"group": group, "state": description.state, "offsets": len(committed)})
+    if execute:
+        for group in names:
+            admin.delete_group(group)
+    return {"executed": execute, "groups": rows}
+
+
+def print_delete(report: dict[str, Any]) -> None:
+    """As a table."""
+    print_table(("GROUP", "STATE", "OFFSETS"), (one.values() for one in report["groups"]), numbers=[2])
+    print(f"{len(report['groups'])} groups deleted" if report["executed"] else DRY_RUN)
+
+
+def _check_empty(admin: Admin, group: str) -> GroupDescription:
+    description = admin.describe_group(group)
+    if description.members or description.state not in ("empty", "dead"):
+        clients = ", ".join(sorted({f"{one.client_id} on {one.host}" for one in description.members})) or "joining now"
+        raise UsageError(
+            f"the group {group!r} is {description.state} with {len(description.members)} members ({clients}): stop "
+            "them first; a live group's offsets are its members' to commit"
+        )
+    return description
