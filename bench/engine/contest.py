@@ -94,13 +94,17 @@ class Contest:
         """Make the topics that are not there yet, and fill them."""
         wanted = [topic for topic in dict.fromkeys(topics) if topic not in self._filled]
         admin = Admin({"bootstrap.servers": self._bootstrap})
-        made = admin.create_topics({self._name(topic): topic.partitions for topic in wanted})
         for topic in wanted:
-            assert self._name(topic) in made
+            assert admin.create_topics({self._name(topic): topic.partitions})
             with BulkProducer(self._bootstrap) as producer:
                 for key, value, partition in topic.content():
                     producer.produce(Output(self._name(topic), key=key, value=value, partition=partition))
         self._filled |= set(wanted)
+
+    @property
+    def processes(self) -> dict[str, jvm.LineProcess]:
+        """The contestants by name."""
+        return self._processes
 
     def warm_up(self, row: Row) -> None:
         """One run of each contestant that does not count."""
@@ -109,7 +113,7 @@ class Contest:
 
     def play(self, row: Row, repeat: int, report: Callable[[str, Result], None]) -> dict[str, Standing]:
         """The row `repeat` times by each contestant, in turns."""
-        names = list(self._processes)
+        names = [name for name in self._processes if takes_part(name, row)]
         standings = {name: Standing() for name in names}
         for turn in range(repeat):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
@@ -121,7 +125,7 @@ class Contest:
     def _run(self, contestant: str, row: Row) -> Result:
         topic = row.peer_topic if contestant == JVM else row.topic
         process, load = self._processes[contestant], os.getloadavg()[0]
-        work = "sleep" if topic.sleeping else "noop"
+        work = "sleep" if topic.sleeping else "gated" if row.backlog else "noop"
         command = f"{self._name(topic)} {row.ordering.upper()} {topic.records} {row.concurrency} {work}"
         before_s = processor_s(process.pid)
         watch = threading.Timer(RUN_LIMIT_S, process.kill)
@@ -142,6 +146,13 @@ class Contest:
 
     def _name(self, topic: Topic) -> str:
         return f"bench-{os.getpid()}-{topic.name}"
+
+
+def takes_part(name: str, row: Row) -> bool:
+    """Whether a contestant runs this row."""
+    if row.contestants == "threads":
+        return name == THREADS
+    return row.contestants == "all" or name != THREADS
 
 
 def processor_s(pid: int) -> float:

@@ -1,7 +1,9 @@
 """keylane as a contestant: `python -m engine.keylane_run BOOTSTRAP threads|asyncio`, run by run in one warm process.
 
-Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop, answered with FROM_SUBSCRIBE_S FROM_FIRST_S
-SUM_S HEAVIEST_S RECORDS_DONE, as the Java program beside it does. A handler measures what it really took.
+Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop|gated|latency, answered with FROM_SUBSCRIBE_S
+FROM_FIRST_S SUM_S HEAVIEST_S RECORDS_DONE, as the Java program beside it does. A handler measures what it really took;
+"gated" ones wait until all records are polled, and count from then. "latency" is answered with P50_MS P99_MS
+RECORDS_DONE: the time from a record's value, nanoseconds since the epoch, to its handler, over the second half.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections import defaultdict
 from itertools import count
@@ -30,6 +33,8 @@ class Run:
         self._begun = count(1)
         self._done = count(1)
         self._took: list[tuple[Any, int]] = []
+        self._ages_ns: list[int] = []
+        self._gate = threading.Event()
         self.first_ns = 0
         self.last_ns = 0
 
@@ -52,6 +57,29 @@ class Run:
 
     async def noop_async(self, record: kl.Record) -> None:
         self.noop(record)
+
+    def gated(self, record: kl.Record) -> None:  # noqa: ARG002 - a handler's signature
+        self._gate.wait()
+        if next(self._done) == self._records:
+            self.last_ns = time.perf_counter_ns()
+
+    def open_gate(self, snapshot: kl.Snapshot) -> None:
+        """Let handlers go on once everything is polled."""
+        if snapshot.buffered >= self._records and not self._gate.is_set():
+            self.first_ns = time.perf_counter_ns()
+            self._gate.set()
+
+    def note_age(self, record: kl.Record) -> None:
+        self._ages_ns.append(time.time_ns() - int(record.value or 0))
+
+    async def note_age_async(self, record: kl.Record) -> None:
+        self.note_age(record)
+
+    def ages(self) -> str:
+        """What of the second half: the first is from before the consumer had its partitions."""
+        ages = sorted(self._ages_ns[len(self._ages_ns) // 2 :])
+        half, most = ages[len(ages) // 2], ages[len(ages) * 99 // 100]
+        return f"{half / 1e6:.3f} {most / 1e6:.3f} {len(self._ages_ns)}"
 
     def answer(self, start_ns: int, processed: int) -> str:
         took: defaultdict[Any, int] = defaultdict(int)
@@ -82,7 +110,11 @@ def run(bootstrap: str, mode: str, group: str, command: str) -> str:
         ("asyncio", "sleep"): one.sleep_async,
         ("threads", "noop"): one.noop,
         ("asyncio", "noop"): one.noop_async,
+        ("threads", "gated"): one.gated,
+        ("threads", "latency"): one.note_age,
+        ("asyncio", "latency"): one.note_age_async,
     }
+    gated = {"max_buffered_records": int(records), "max_buffered_bytes": 1 << 31}
     pipeline = kl.Pipeline(
         kafka={"bootstrap.servers": bootstrap, "group.id": group},
         topics=[topic],
@@ -91,10 +123,15 @@ def run(bootstrap: str, mode: str, group: str, command: str) -> str:
         max_concurrency=int(concurrency),
         threads=int(concurrency),
         offset_reset="earliest",
+        **(gated if work == "gated" else {}),  # type: ignore[arg-type]
     )
-    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+    ends: Any = {(topic, 0): int(records)} if work == "latency" else "latest"
+    progress = one.open_gate if work == "gated" else None
+    with kl.ParallelConsumer(pipeline, ending_offsets=ends, on_progress=progress) as consumer:
         start_ns = time.perf_counter_ns()
         consumer.run()
+    if work == "latency":
+        return one.ages()
     return one.answer(start_ns, consumer.snapshot().processed)
 
 

@@ -1,4 +1,7 @@
-"""What a contest found: a table to read, a JSON file to compare, a picture for the docs."""
+"""What a contest found: JSON that later runs are merged into, and from it the tables and the picture of the docs.
+
+Rows take half an hour together, so they are run some at a time; what is written is always made from all that is known.
+"""
 
 from __future__ import annotations
 
@@ -10,63 +13,43 @@ import subprocess
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from engine.contest import Result, Standing
+from engine.rows import Row, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from engine.contest import Standing
-    from engine.rows import Row
-
-Standings = dict[str, "Standing"]
-COLOURS = ("#1f6f8b", "#99c1de", "#e07a3f")
+Standings = dict[str, Standing]
+Found = dict[str, Any]
+COLOURS = {"keylane threads": "#1f6f8b", "keylane asyncio": "#99c1de", "JVM Parallel Consumer": "#e07a3f"}
 
 
-def table(found: Sequence[tuple[Row, Standings]]) -> Table:
-    """Medians by row, see `cell`."""
-    made = Table(
-        title="Medians, first record to last: seconds and times the limit of its own handlers;\n"
-        "with a handler that does nothing, records a second and processor time a record"
-    )
-    made.add_column("row")
-    made.add_column("limit", justify="right")
-    contestants = list(found[0][1])
-    for name in contestants:
-        made.add_column(name, justify="right")
-    for row, standings in found:
-        limits = [standing.median(lambda result: result.limit_s) for standing in standings.values()]
-        limit = f"{limits[0]:.2f} s" if row.topic.sleeping else ""
-        made.add_row(row.name, limit, *(cell(row, standings[name]) for name in contestants))
-    return made
+def load(path: Path) -> Found:
+    """What earlier runs found; empty when there were none."""
+    if not path.exists():
+        return {"rows": {}}
+    found: Found = json.loads(path.read_text())
+    return found
 
 
-def cell(row: Row, standing: Standing) -> str:
-    """Seconds from the first record to the last and times the limit, or records a second and processor time."""
-    seconds = standing.median(lambda result: result.from_first_s)
-    if row.topic.sleeping:
-        return f"{seconds:.2f} s  {standing.times_the_limit:.2f}×"
-    processor_us = standing.median(lambda result: result.processor_us_a_record)
-    return f"{standing.median(lambda result: result.records_per_s):,.0f}/s  {processor_us:.1f} µs"
+def note_row(found: Found, row: Row, standings: Standings) -> None:
+    """Put a row's results in the place of earlier ones."""
+    found["rows"][row.name] = {name: [asdict(one) for one in standing.results] for name, standing in standings.items()}
 
 
-def markdown(found: Sequence[tuple[Row, Standings]]) -> str:
-    """The table for the docs."""
-    contestants = list(found[0][1])
-    lines = [f"| row | limit | {' | '.join(contestants)} |", f"|---|---:|{'---:|' * len(contestants)}"]
-    for row, standings in found:
-        limit = next(iter(standings.values())).median(lambda result: result.limit_s)
-        cells = [cell(row, standings[name]).replace("  ", " · ") for name in contestants]
-        lines.append(f"| {row.name} | {f'{limit:.2f} s' if row.topic.sleeping else ''} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def save(path: Path, found: Found) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
-def write_json(path: Path, found: Sequence[tuple[Row, Standings]], environment: Mapping[str, Any]) -> None:
-    rows = [
-        asdict(row) | {"contestants": {name: [asdict(r) for r in one.results] for name, one in standings.items()}}
-        for row, standings in found
+def known(found: Found, section: str) -> list[tuple[Row, Standings]]:
+    """The rows of a section that have results, in their order."""
+    return [
+        (row, {name: Standing([Result(**one) for one in results]) for name, results in found["rows"][row.name].items()})
+        for row in rows(["*"], quick=False)
+        if row.section == section and row.name in found["rows"]
     ]
-    path.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
 
 
 def environment(broker: str) -> dict[str, Any]:
@@ -90,40 +73,112 @@ def _java_version() -> str | None:
     return said.splitlines()[0]
 
 
-def draw(path: Path, found: Sequence[tuple[Row, Standings]]) -> None:
+# --- tables ---
+
+
+def markdown(found: Found) -> str:
+    """Everything that is known, as the docs have it."""
+    parts = [_environment_line(found.get("environment", {}))]
+    for section, title, cells in (
+        ("wait", "Handlers that wait: seconds from the first record to the last, and times the limit", _waiting),
+        ("noop", "A handler that does nothing: records a second, and processor time a record", _idle),
+        ("cost", "What a record costs the engine when something grows (threads, concurrency 16)", _cost),
+    ):
+        entries = known(found, section)
+        if entries:
+            parts.append(f"**{title}**\n\n{_table(entries, cells, with_limit=section == 'wait')}")
+    parts += [f"**{table['title']}**\n\n{table['markdown']}" for table in found.get("tables", {}).values()]
+    return "\n".join(parts)
+
+
+def _environment_line(said: Mapping[str, Any]) -> str:
+    names = ("broker", "python", "java", "confluent-kafka")
+    return f"{said.get('cpus')} cores; " + "; ".join(f"{name}: {said.get(name)}" for name in names) + ".\n"
+
+
+def _table(entries: Sequence[tuple[Row, Standings]], cells: Any, *, with_limit: bool) -> str:
+    names = list(dict.fromkeys(name for _, standings in entries for name in standings))
+    head = ["row", *(["limit"] if with_limit else []), *names]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for row, standings in entries:
+        limits = [standing.median(lambda result: result.limit_s) for standing in standings.values()]
+        limit = [f"{limits[0]:.2f} s"] if with_limit else []
+        shown = [cells(standings[name]) if name in standings else "" for name in names]
+        lines.append(f"| {' | '.join([row.name, *limit, *shown])} |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(row: Row, standing: Standing) -> str:
+    """One result, for the console."""
+    return {"wait": _waiting, "noop": _idle, "cost": _cost}[row.section](standing)
+
+
+def _waiting(standing: Standing) -> str:
+    seconds = standing.median(lambda result: result.from_first_s)
+    return f"{seconds:.2f} s · {standing.times_the_limit:.2f}×"
+
+
+def _idle(standing: Standing) -> str:
+    processor_us = standing.median(lambda result: result.processor_us_a_record)
+    return f"{standing.median(lambda result: result.records_per_s):,.0f}/s · {processor_us:.1f} µs"
+
+
+def _cost(standing: Standing) -> str:
+    return f"{standing.median(lambda result: 1e6 / result.records_per_s):.2f} µs"
+
+
+def write_page(page: Path, name: str, text: str) -> None:
+    """Put `text` between a page's two comments of that name."""
+    begin, end = f"<!-- {name}: written by the harness -->", f"<!-- end of {name} -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    assert rest, f"{page} has no {begin}"
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
+
+
+# --- the picture ---
+
+
+def draw(path: Path, found: Found) -> None:
     """Bars: how many times the limit by row and concurrency, and records a second where the handler does nothing."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    sleeping = [entry for entry in found if entry[0].topic.sleeping]
+    waiting = known(found, "wait")
     panels: list[tuple[str, list[tuple[Row, Standings]]]] = [
-        (f"concurrency {concurrency}: times the limit", [e for e in sleeping if e[0].concurrency == concurrency])
-        for concurrency in sorted({row.concurrency for row, _ in sleeping})
+        (f"concurrency {concurrency}: times the limit", [e for e in waiting if e[0].concurrency == concurrency])
+        for concurrency in sorted({row.concurrency for row, _ in waiting})
     ]
-    panels.append(("handler that does nothing: records a second", [e for e in found if not e[0].topic.sleeping]))
+    panels.append(("handler that does nothing: records a second", known(found, "noop")))
     panels = [panel for panel in panels if panel[1]]
+    if not panels:
+        return
     figure, axes = pyplot.subplots(len(panels), 1, figsize=(10, 3.4 * len(panels)), squeeze=False, layout="constrained")
     for axis, (title, entries) in zip(axes[:, 0], panels, strict=True):
         _bars(axis, title, entries)
     axes[0, 0].legend(frameon=False, ncols=3, loc="upper left", fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
 def _bars(axis: Any, title: str, entries: list[tuple[Row, Standings]]) -> None:
-    contestants = list(entries[0][1])
+    contestants = [name for name in COLOURS if any(name in standings for _, standings in entries)]
     width = 0.8 / len(contestants)
-    sleeping = entries[0][0].topic.sleeping
+    waiting = entries[0][0].section == "wait"
     for index, name in enumerate(contestants):
-        standings = [one[name] for _, one in entries]
-        heights = [s.times_the_limit if sleeping else s.median(lambda r: r.records_per_s) for s in standings]
-        places = [place + (index - (len(contestants) - 1) / 2) * width for place in range(len(entries))]
-        axis.bar(places, heights, width * 0.92, label=name, color=COLOURS[index % len(COLOURS)])
-    if sleeping:
+        heights, places = [], []
+        for place, (_, standings) in enumerate(entries):
+            if name in standings:
+                one = standings[name]
+                heights.append(one.times_the_limit if waiting else one.median(lambda r: r.records_per_s))
+                places.append(place + (index - (len(contestants) - 1) / 2) * width)
+        axis.bar(places, heights, width * 0.92, label=name, color=COLOURS[name])
+    if waiting:
         axis.axhline(1, color="black", linewidth=0.8)
     axis.set_title(title, fontsize=10, loc="left")
-    names = [row.name.split("/")[0] if sleeping else row.name for row, _ in entries]
+    names = [row.name.split("/")[0] if waiting else row.name for row, _ in entries]
     axis.set_xticks(range(len(entries)), names, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""What is measured: the rows of the Parallel Consumer's table, a skewed one, and a handler that does nothing.
+"""What is measured: the rows of the Parallel Consumer's table, skewed and wide ones, and a handler that does nothing.
 
 A row is a value; the records of its topic follow from it and a seed, so that every contestant gets the same work.
 """
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MAX_SLEEP_US = 5_000
 """A record's handler sleeps 0–5 ms, uniformly."""
+SERVICE_US = 50_000
+"""What a slow service takes for each record."""
 TABLE_RECORDS = 10_000
 QUICK_RECORDS = 2_000
 NOOP_RECORDS = 1_000_000
@@ -25,10 +27,21 @@ KEYS = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
 CONCURRENCIES = (16, 100)
 NOOP_PARTITIONS = 4
 NOOP_KEYS = 10_000
-ZIPF_EXPONENT = 1.0
+ZIPF_EXPONENT = 1.1
+WIDE_CONCURRENCY = 1_000
+"""In flight at once where a handler waits for a service; only what needs no thread a record takes part."""
+ZIPF_KEYS = 10_000
+ZIPF_RECORDS = 5_000
+DEVICES = 100_000
+DEVICE_PARTITIONS = 10
+COST_RECORDS = 200_000
+COST_KEYS = (1, 100, 10_000, 1_000_000)
+COST_PARTITIONS = (1, 10, 100, 1_000)
+COST_BACKLOGS = (10_000, 100_000, 1_000_000)
 SEED = 20_13
 
 Ordering = Literal["partition", "key", "unordered"]
+Contestants = Literal["all", "threadless", "threads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +53,12 @@ class Topic:
     partitions: int
     sleeping: bool
     zipf: bool = False
+    service_us: int = 0
+    """What every handler sleeps, in microseconds; 0 for 0–5 ms by chance."""
 
     @property
     def name(self) -> str:
-        kind = "sleep" if self.sleeping else "noop"
+        kind = f"sleep{self.service_us or ''}" if self.sleeping else "noop"
         return f"{kind}-{self.records}-{self.keys}{'-zipf' if self.zipf else ''}-{self.partitions}"
 
     def content(self) -> Iterator[tuple[bytes, bytes, int]]:
@@ -53,8 +68,8 @@ class Topic:
         skewed = rng.choices(range(self.keys), shares, k=self.records) if self.zipf else None
         for number in range(self.records):
             key = skewed[number] if skewed else number % self.keys
-            sleep_us = rng.randrange(MAX_SLEEP_US) if self.sleeping else 0
-            yield b"k%d" % key, b"%d" % sleep_us, key % self.partitions
+            sleep_us = (self.service_us or rng.randrange(MAX_SLEEP_US)) if self.sleeping else 0
+            yield b"k%d" % key, b"%d" % sleep_us, (key if self.keys >= self.partitions else number) % self.partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,17 @@ class Row:
     topic: Topic
     peer_topic: Topic
     """What the JVM gets: the same, or fewer records of the same kind."""
+    contestants: Contestants = "all"
+    """Who takes part: "threadless" leaves our threads out, "threads" is them alone."""
+    backlog: int = 0
+    """So many records are polled before the first handler goes on; 0 for none."""
+
+    @property
+    def section(self) -> str:
+        """Which table of the page it is in."""
+        if self.contestants == "threads":
+            return "cost"
+        return "wait" if self.topic.sleeping else "noop"
 
     def limit_s(self, sum_s: float, heaviest_s: float) -> float:
         """The least time in which these handlers can run: side by side, and one after another within a key or
@@ -77,21 +103,32 @@ class Row:
 
 def rows(patterns: list[str], *, quick: bool) -> list[Row]:
     """The rows whose names match one of the patterns."""
-    every = [*_table(QUICK_RECORDS if quick else TABLE_RECORDS), *_noop(QUICK_NOOP_RECORDS if quick else NOOP_RECORDS)]
+    every = [
+        *_table(QUICK_RECORDS if quick else TABLE_RECORDS),
+        *_wide(QUICK_RECORDS if quick else DEVICES),
+        *_noop(QUICK_NOOP_RECORDS if quick else NOOP_RECORDS),
+        *_cost(COST_RECORDS),
+    ]
     return [row for row in every if any(fnmatch(row.name, pattern) for pattern in patterns)]
 
 
 def _table(records: int) -> Iterator[Row]:
-    def topic(keys: int, *, zipf: bool = False) -> Topic:
-        return Topic(records, keys, 1, sleeping=True, zipf=zipf)
+    def topic(keys: int) -> Topic:
+        return Topic(records, keys, 1, sleeping=True)
 
     for concurrency in CONCURRENCIES:
         yield Row(f"partition/{concurrency}", "partition", concurrency, topic(20), topic(20))
         for keys in KEYS:
             yield Row(f"key-{keys}/{concurrency}", "key", concurrency, topic(keys), topic(keys))
-        skewed = topic(1_000, zipf=True)
-        yield Row(f"key-1000-zipf/{concurrency}", "key", concurrency, skewed, skewed)
         yield Row(f"unordered/{concurrency}", "unordered", concurrency, topic(20), topic(20))
+
+
+def _wide(devices: int) -> Iterator[Row]:
+    """A service of 50 ms with 1,000 requests at once: skewed keys, and many keys on few partitions."""
+    skewed = Topic(min(devices, ZIPF_RECORDS), ZIPF_KEYS, 1, sleeping=True, zipf=True, service_us=SERVICE_US)
+    even = Topic(devices, devices, DEVICE_PARTITIONS, sleeping=True, service_us=SERVICE_US)
+    for name, topic in (("zipf-50ms", skewed), ("devices-50ms", even)):
+        yield Row(f"{name}/{WIDE_CONCURRENCY}", "key", WIDE_CONCURRENCY, topic, topic, "threadless")
 
 
 def _noop(records: int) -> Iterator[Row]:
@@ -101,3 +138,17 @@ def _noop(records: int) -> Iterator[Row]:
     for ordering in orderings:
         for concurrency in CONCURRENCIES:
             yield Row(f"noop-{ordering}/{concurrency}", ordering, concurrency, topic, peer_topic)
+
+
+def _cost(records: int) -> Iterator[Row]:
+    """The engine's own cost a record against what may grow: keys, partitions, and records that wait."""
+
+    def row(name: str, topic: Topic, backlog: int = 0) -> Row:
+        return Row(f"cost-{name}/16", "key", 16, topic, topic, "threads", backlog)
+
+    for keys in COST_KEYS:
+        yield row(f"keys-{keys}", Topic(max(keys, records), keys, NOOP_PARTITIONS, sleeping=False))
+    for partitions in COST_PARTITIONS:
+        yield row(f"partitions-{partitions}", Topic(records, NOOP_KEYS, partitions, sleeping=False))
+    for backlog in COST_BACKLOGS:
+        yield row(f"backlog-{backlog}", Topic(backlog, NOOP_KEYS, 1, sleeping=False), backlog)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import engine
 import pytest
-from engine import report
+from engine import pace, report
 from engine.contest import ASYNCIO, THREADS, Contest
-from engine.rows import Ordering, Row, Topic
+from engine.rows import Ordering, Row, Topic, rows
 
 from keylane.broker.process import BrokerProcess
 
@@ -19,25 +18,28 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def contest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contest]:
-    with (
-        BrokerProcess(tmp_path_factory.mktemp("bench") / "data") as broker,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("bench") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def contest(broker: BrokerProcess) -> Iterator[Contest]:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(engine.__file__).parents[1]))
         with Contest(broker.bootstrap, with_jvm=False) as made:
             yield made
 
 
-def played(contest: Contest, ordering: Ordering, topic: Topic) -> Row:
-    row = Row(f"{ordering}/8", ordering, 8, topic, topic)
+def played(contest: Contest, ordering: Ordering, topic: Topic, name: str) -> Row:
+    row = Row(name, ordering, 8, topic, topic)
     contest.fill([topic])
     contest.fill([topic])  # nothing to do the second time
     return row
 
 
 def test_rows_are_run_whole_and_no_faster_than_their_limit(contest: Contest, tmp_path: Path) -> None:
-    sleeping = played(contest, "key", Topic(200, 5, 1, sleeping=True))
+    sleeping = played(contest, "key", Topic(200, 5, 1, sleeping=True), "key-5/16")
     standings = contest.play(sleeping, 2, lambda *_: None)
     assert set(standings) == {THREADS, ASYNCIO}
     for standing in standings.values():
@@ -45,18 +47,53 @@ def test_rows_are_run_whole_and_no_faster_than_their_limit(contest: Contest, tmp
         assert standing.times_the_limit >= 1
         assert all(result.from_subscribe_s > result.from_first_s for result in standing.results)
 
-    idle = played(contest, "unordered", Topic(1_000, 5, 2, sleeping=False))
-    found = [(sleeping, standings), (idle, contest.play(idle, 1, lambda *_: None))]
-    assert [column.header for column in report.table(found).columns] == ["row", "limit", THREADS, ASYNCIO]
-    assert report.markdown(found).count("\n") == 4
-    report.write_json(tmp_path / "bench.json", found, report.environment("embedded"))
-    written = json.loads((tmp_path / "bench.json").read_text())
-    assert written["rows"][0]["contestants"][THREADS][0]["records"] == 200
-    report.draw(tmp_path / "bench.png", found)
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    idle = played(contest, "unordered", Topic(1_000, 5, 2, sleeping=False), "noop-unordered/16")
+    found = report.load(tmp_path / "engine.json")
+    report.note_row(found, sleeping, standings)
+    report.save(tmp_path / "engine.json", found)
+    found = report.load(tmp_path / "engine.json")
+    report.note_row(found, idle, contest.play(idle, 1, lambda *_: None))
+    [(row, again)] = report.known(found, "wait")
+    assert row.name == "key-5/16"
+    assert again == standings, "results survive their file"
+    table = report.markdown(found)
+    assert table.count("| key-5/16 | ") == table.count("| noop-unordered/16 | ") == 1
+    report.draw(tmp_path / "engine.png", found)
+    assert (tmp_path / "engine.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_backlog_is_polled_before_its_handlers_go_on(contest: Contest) -> None:
+    topic = Topic(3_000, 50, 1, sleeping=False)
+    row = Row("cost-backlog-10000/16", "key", 8, topic, topic, "threads", backlog=3_000)
+    contest.fill([topic])
+    standings = contest.play(row, 1, lambda *_: None)
+    assert set(standings) == {THREADS}
+    [result] = standings[THREADS].results
+    assert (result.records, result.from_first_s < result.from_subscribe_s) == (3_000, True)
+
+
+def test_records_are_appended_at_a_pace_and_their_ages_measured(
+    contest: Contest, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SECONDS", 1)
+    found = pace.measure(contest, broker.bootstrap, 1)
+    for [(half, most)] in found.values():
+        assert 0 < half <= most < 10_000
+    assert pace.table(found)["markdown"].count("\n") == 4
 
 
 def test_a_run_that_fails_is_told_with_its_cause(contest: Contest) -> None:
     topic = Topic(10, 5, 1, sleeping=False)  # never filled
     with pytest.raises(RuntimeError, match=r"keylane threads on key/8: error: .*does not exist"):
         contest.play(Row("key/8", "key", 8, topic, topic), 1, lambda *_: None)
+
+
+def test_tables_are_put_between_a_pages_comments(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- engine: written by the harness -->\nold\n<!-- end of engine -->\nafter\n")
+    for text in ("new", "newer"):
+        report.write_page(page, "engine", text)
+    assert page.read_text() == (
+        "before\n<!-- engine: written by the harness -->\n\nnewer\n<!-- end of engine -->\nafter\n"
+    )
+    assert {row.section for row in rows(["*"], quick=False)} == {"wait", "noop", "cost"}

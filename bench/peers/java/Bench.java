@@ -5,6 +5,8 @@ import io.confluent.parallelconsumer.ParallelConsumerOptions.ProcessingOrder;
 import io.confluent.parallelconsumer.ParallelStreamProcessor;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.time.Instant;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -22,9 +24,10 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 /**
  * The JVM Parallel Consumer with its defaults on a given topic, run by run in one warm JVM: BOOTSTRAP.
  *
- * <p>Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop. A record's value is the time that its
- * handler sleeps, in microseconds; a handler measures what it really took, by partition for PARTITION and else by key.
- * Each run is answered with: FROM_SUBSCRIBE_S FROM_FIRST_S SUM_S HEAVIEST_S RECORDS_DONE.
+ * <p>Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop|latency. A record's value is the time
+ * that its handler sleeps, in microseconds; a handler measures what it really took, by partition for PARTITION and else
+ * by key. Each run is answered with: FROM_SUBSCRIBE_S FROM_FIRST_S SUM_S HEAVIEST_S RECORDS_DONE. For latency a value is
+ * nanoseconds since the epoch, and the answer is P50_MS P99_MS RECORDS_DONE over the second half of the records.
  */
 final class Bench {
   private static final long LIMIT_S = 300;
@@ -37,11 +40,13 @@ final class Bench {
   private final AtomicLong firstNs = new AtomicLong();
   private final AtomicLong lastNs = new AtomicLong();
   private final CountDownLatch finished = new CountDownLatch(1);
+  private final long[] agesNs;
   private final Map<String, LongAdder> tookNs = new ConcurrentHashMap<>();
 
   private Bench(int records, ProcessingOrder ordering) {
     this.records = records;
     this.ordering = ordering;
+    this.agesNs = new long[records];
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -49,11 +54,11 @@ final class Bench {
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       String[] words = line.split(" ");
       Bench bench = new Bench(Integer.parseInt(words[2]), ProcessingOrder.valueOf(words[1]));
-      System.out.println(bench.run(arguments[0], words[0], Integer.parseInt(words[3]), words[4].equals("sleep")));
+      System.out.println(bench.run(arguments[0], words[0], Integer.parseInt(words[3]), words[4]));
     }
   }
 
-  private String run(String bootstrap, String topic, int concurrency, boolean sleep) throws Exception {
+  private String run(String bootstrap, String topic, int concurrency, String work) throws Exception {
     ParallelStreamProcessor<String, String> processor =
         ParallelStreamProcessor.createEosStreamProcessor(
             ParallelConsumerOptions.<String, String>builder()
@@ -63,10 +68,11 @@ final class Bench {
                 .build());
     long startNs = System.nanoTime();
     processor.subscribe(List.of(topic));
-    processor.poll(context -> handle(context.getSingleConsumerRecord(), sleep));
+    processor.poll(context -> handle(context.getSingleConsumerRecord(), work));
     boolean inTime = finished.await(LIMIT_S, TimeUnit.SECONDS);
     processor.closeDontDrainFirst();
     if (!inTime) return "error: " + done.get() + " of " + records + " records in " + LIMIT_S + " s";
+    if (work.equals("latency")) return ages();
     long sum = tookNs.values().stream().mapToLong(LongAdder::sum).sum();
     long heaviest = tookNs.values().stream().mapToLong(LongAdder::sum).max().orElse(0);
     return String.format(
@@ -74,7 +80,22 @@ final class Bench {
         (lastNs.get() - startNs) / 1e9, (lastNs.get() - firstNs.get()) / 1e9, sum / 1e9, heaviest / 1e9, done.get());
   }
 
-  private void handle(ConsumerRecord<String, String> record, boolean sleep) {
+  private String ages() {
+    long[] second = Arrays.copyOfRange(agesNs, records / 2, records);
+    Arrays.sort(second);
+    return String.format(
+        "%.3f %.3f %d", second[second.length / 2] / 1e6, second[(int) (second.length * 99L / 100)] / 1e6, done.get());
+  }
+
+  private void handle(ConsumerRecord<String, String> record, String work) {
+    if (work.equals("latency")) {
+      Instant now = Instant.now();
+      long nowNs = now.getEpochSecond() * 1_000_000_000L + now.getNano();
+      agesNs[begun.getAndIncrement()] = nowNs - Long.parseLong(record.value());
+      if (done.incrementAndGet() == records) finished.countDown();
+      return;
+    }
+    boolean sleep = work.equals("sleep");
     if (begun.getAndIncrement() == 0) firstNs.set(System.nanoTime());
     if (sleep) {
       long startNs = System.nanoTime();
