@@ -80,13 +80,8 @@ def warm_up(contest: Contest, selected: list[Row]) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-engine", description=__doc__)
     add = parser.add_argument
-    add(
-        "--rows",
-        nargs="+",
-        default=["*", *MORE],
-        metavar="NAME",
-        help="rows by name or pattern (key-*/16), latency, memory",
-    )
+    text = "rows by name or pattern (key-*/16), latency, memory; none: only write the files again"
+    add("--rows", nargs="*", default=["*", *sorted(MORE)], metavar="NAME", help=text)
     add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
     add("--quick", action="store_true", help="a fifth of the records, each row once: a few minutes")
     add("--bootstrap", metavar="HOST:PORT", help="a running broker; else one is started")
