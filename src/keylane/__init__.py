@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
 from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
-from keylane.records import Context, Output, Produced, Record, Result
+from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 if TYPE_CHECKING:
     from keylane import http as http
@@ -21,6 +21,7 @@ __all__ = [
     "BrokerUnavailableError",
     "Context",
     "DeadLetter",
+    "DecodedRecord",
     "Fatal",
     "Halt",
     "HandlerError",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from keylane.engine import events
 from keylane.engine.assembly import assemble
+from keylane.engine.closing import CloseMode
 from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
@@ -152,14 +153,20 @@ class ParallelConsumer:
         finally:
             thread.join()
 
-    def stop(self) -> None:
-        """Start no more records, finish those in handlers (at most `drain_timeout_ms`), commit, leave the group.
+    def stop(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
+        """Poll no more records, finish some of those that were polled, commit what is complete, leave the group.
 
-        Returns at once; `run` then returns. Safe from any thread and from signal handlers.
+        `mode` says which: "drain" all that were polled, waiting retries among them; "in_flight" those in handlers;
+        "now" none: what runs is cancelled, and runs again another time. What is not finished within `timeout_ms`
+        (default `drain_timeout_ms`) is cancelled too. Whatever the mode, the committed map is true.
+        Returns at once; `run` then returns. A second call can shorten the end and not lengthen it. Safe from any thread
+        and from signal handlers. Raises `UsageError` for another mode.
         """
+        if mode not in get_args(CloseMode):
+            raise UsageError(f"mode={mode!r}: give one of {', '.join(map(repr, get_args(CloseMode)))}")
         self._stopped = True
         if self._loop is not None:
-            self._loop.stop()
+            self._loop.stop(mode, None if timeout_ms is None else timeout_ms / 1000)
 
     def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Start no more records of these partitions (None: of any), now and after rebalances, until `resume`.
@@ -184,9 +191,9 @@ class ParallelConsumer:
             raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
         self._tell(events.Adjust(max_concurrency, rates))
 
-    def close(self) -> None:
+    def close(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
         """`stop`, and wait until every thread that was started has ended. May be called again."""
-        self.stop()
+        self.stop(mode, timeout_ms)
         with self._lock:
             begun = self._begun
             self._begun = True
@@ -233,6 +240,7 @@ class ParallelConsumer:
             random=random.Random().random,
             name=name,
             ending_offsets=ends,
+            session_s=consumer.session_s,
             stream=self._stream,
         )
 

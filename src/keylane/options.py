@@ -21,6 +21,8 @@ Traversal = Literal["fair", "depth_first"]
 Delivery = Literal["at_least_once"]
 Tracing = Literal["auto", "on", "off"]
 OffsetReset = Literal["earliest", "latest", "error"]
+OnForeignMetadata = Literal["ignore", "fail"]
+CommitMode = Literal["async", "sync"]
 
 TRACKING_SETTINGS = {
     "enable.auto.commit": "keylane commits what is complete; use commit_interval_ms",
@@ -160,11 +162,21 @@ class Pipeline:
 
     kafka: Mapping[str, Any]
     """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required."""
-    topics: Sequence[str]
-    """Names; or a regular expression that begins with ^, alone or among them. What matches later is read as well."""
     handler: Callable[..., Any]
     """One or two positional arguments (record, context). A coroutine function runs on asyncio, another one in threads.
     Returns None, an `Output`, or a list of them."""
+    topics: Sequence[str] = ()
+    """Names; or a regular expression that begins with ^, alone or among them. What matches later is read as well."""
+    assignment: Sequence[tuple[str, int]] = ()
+    """Partitions (topic, number) to read without taking part in a group's rebalances, instead of `topics`. Offsets are
+    committed to `group.id`, which must have no members."""
+    outputs: Sequence[str] = ()
+    """Topics that the handler produces to: they are looked for at the start, so that a missing one is told at once."""
+    key_deserializer: Callable[..., Any] | None = None
+    """A function of (bytes or None, context) that makes `record.key`, as confluent-kafka's and Schema Registry's are.
+    It runs in the worker, and its failure is a failed attempt. Ordering goes by the bytes."""
+    value_deserializer: Callable[..., Any] | None = None
+    """The same for `record.value`."""
     resource: Callable[[], Any] | None = None
     """Returns a (sync or async) context manager, entered once a worker process; its value is `context.resource`."""
     on_produced: Callable[[Produced], Any] | None = None
@@ -205,6 +217,32 @@ class Pipeline:
     commit_interval_ms: int = 5_000
     offset_reset: OffsetReset = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs."""
+    commit_mode: CommitMode = "async"
+    """"async": records go on while a commit is on its way. "sync": nothing new starts until the broker has answered, so
+    that a crash repeats at most what ran in one period."""
+    commit_every_records: int = 0
+    """Commit as well whenever this many records have completed since the last commit; 0: on the period alone."""
+    on_commit: Callable[..., Any] | None = None
+    """Called after each commit with ({(topic, partition): offset}, error): what the broker took, and None; or what it
+    did not take, and a `keylane.PeerError`."""
+    on_committed: Callable[[Record], Any] | None = None
+    """Called with each record once its completion is in an acknowledged commit: it will not run again. Records are kept
+    until then."""
+    beyond_log_end: OffsetReset = "error"
+    """Where a partition starts whose committed offset is beyond the end of its log (the topic was made anew, or its log
+    was cut); anything but "error" is committed before the first record runs."""
+    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
+    """For commit metadata that is no offset map (Kafka Streams', garbage), or one that speaks of offsets beyond the end
+    of the log. "ignore": start from the committed offset with nothing complete above it, and log that; "fail": stop. A
+    function of (topic, partition, offset, metadata) returns a `keylane.offsets.OffsetMap` with that base, or None to
+    ignore it."""
+    handler_timeout_ms: int = 0
+    """How long one attempt may take; 0: as long as it likes. A coroutine is cancelled and a worker process is killed,
+    which is a failed attempt. A thread cannot be ended: it keeps its key, is named in the log, and is counted as stuck
+    until it comes back."""
+    stall_timeout_ms: int = 600_000
+    """The consumer leaves the group and fails, naming a record, when handlers run and none has ended for this long; 0:
+    never."""
     drain_timeout_ms: int = 30_000
     """How long closing waits for records in handlers."""
     revoke_timeout_ms: int = 10_000
@@ -217,7 +255,11 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._check_kafka()
-        self._check_topics()
+        self._check_subscription()
+        self._check_membership()
+        self._check_commits()
+        if not callable(self.handler):
+            raise UsageError(f"handler={self.handler!r}: give a function of (record) or (record, context)")
         _check_arity(self.handler)
         if self.resource is not None and not callable(self.resource):
             raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
@@ -227,19 +269,10 @@ class Pipeline:
             raise UsageError(
                 f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
             )
-        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
         self._check_numbers()
         self._check_flow()
         self._check_batches()
         self._check_ends()
-
-    def _check_topics(self) -> None:
-        if isinstance(self.topics, str) and self.topics.startswith("^"):
-            object.__setattr__(self, "topics", [self.topics])
-        if isinstance(self.topics, str) or not self.topics or not all(isinstance(t, str) and t for t in self.topics):
-            raise UsageError(
-                f"topics={self.topics!r}: give a list of topic names, or a regular expression that begins with ^"
-            )
 
     def _check_numbers(self) -> None:
         for name in (
@@ -249,12 +282,9 @@ class Pipeline:
             "batch_min_size",
             "max_buffered_records",
             "max_buffered_bytes",
-            "commit_interval_ms",
-            "offset_metadata_max_bytes",
         ):
             _at_least(name, getattr(self, name), 1)
-        for name in ("batch_linger_ms", "drain_timeout_ms", "revoke_timeout_ms"):
-            _at_least(name, getattr(self, name), 0)
+        _at_least("batch_linger_ms", self.batch_linger_ms, 0)
         if self.max_uncommitted is not None:
             _at_least("max_uncommitted", self.max_uncommitted, 1)
 
@@ -270,15 +300,52 @@ class Pipeline:
     def _check_ends(self) -> None:
         if not isinstance(self.retries, Retries):
             raise UsageError(f"retries={self.retries!r}: give keylane.Retries(...)")
+        if not isinstance(self.on_exhausted, DeadLetter | Skip | Halt):
+            raise UsageError(
+                f"on_exhausted={self.on_exhausted!r}: give keylane.DeadLetter(topic), keylane.Skip() or keylane.Halt()"
+            )
+
+    def _check_subscription(self) -> None:
+        if isinstance(self.topics, str) and self.topics.startswith("^"):
+            object.__setattr__(self, "topics", [self.topics])
+        for name in ("topics", "outputs"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
+                more = ", or a regular expression that begins with ^" if name == "topics" else ""
+                raise UsageError(f"{name}={given!r}: give a list of topic names{more}")
+        if bool(self.topics) == bool(self.assignment):
+            raise UsageError(
+                f"topics={self.topics!r}, assignment={self.assignment!r}: give topics to subscribe to, or partitions "
+                "that are assigned by hand"
+            )
+        for one in self.assignment:
+            if not (isinstance(one, tuple) and [type(part) for part in one] == [str, int] and one[1] >= 0):
+                raise UsageError(f"assignment: {one!r}: give (topic, partition)")
+        for name in ("key_deserializer", "value_deserializer"):
+            if not callable(getattr(self, name) or print):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give a function of (bytes, context)")
+
+    def _check_membership(self) -> None:
+        for name in ("drain_timeout_ms", "revoke_timeout_ms", "handler_timeout_ms", "stall_timeout_ms"):
+            _at_least(name, getattr(self, name), 0)
         if not isinstance(self.rebalance_listener, RebalanceListener | None):
             raise UsageError(
                 f"rebalance_listener={self.rebalance_listener!r}: give an object of a class derived from "
                 "keylane.RebalanceListener"
             )
-        if not isinstance(self.on_exhausted, DeadLetter | Skip | Halt):
-            raise UsageError(
-                f"on_exhausted={self.on_exhausted!r}: give keylane.DeadLetter(topic), keylane.Skip() or keylane.Halt()"
-            )
+
+    def _check_commits(self) -> None:
+        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
+        _one_of("beyond_log_end", self.beyond_log_end, get_args(OffsetReset))
+        if not callable(self.on_foreign_metadata):
+            _one_of("on_foreign_metadata", self.on_foreign_metadata, get_args(OnForeignMetadata))
+        _one_of("commit_mode", self.commit_mode, get_args(CommitMode))
+        for name in ("commit_interval_ms", "offset_metadata_max_bytes"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("commit_every_records", self.commit_every_records, 0)
+        for name, takes in (("on_commit", "(offsets, error)"), ("on_committed", "one keylane.Record")):
+            if not callable(getattr(self, name) or print):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give a function of {takes}")
 
     def _check_batches(self) -> None:
         if self.batch_min_size > self.batch_size:

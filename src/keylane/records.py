@@ -99,6 +99,15 @@ class Record:
         return self._message.value()
 
     @property
+    def raw_key(self) -> bytes | None:
+        """The key's bytes, with or without a deserializer."""
+        return self._message.key()
+
+    @property
+    def raw_value(self) -> bytes | None:
+        return self._message.value()
+
+    @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers in order; a name may occur more than once."""
         return self._message.headers() or []
@@ -128,6 +137,33 @@ class Record:
             m.leader_epoch(),
         )
         return (Record, (plain,))
+
+
+class DecodedRecord(Record):
+    """A record whose key and value are what the pipeline's deserializers made of them."""
+
+    __slots__ = ("_key", "_value")
+
+    _key: Any
+    _value: Any
+
+    @classmethod
+    def of(cls, record: Record, key: Any, value: Any) -> DecodedRecord:
+        made = cls(record._message)  # noqa: SLF001 - a record of ours
+        made._key, made._value = key, value
+        return made
+
+    @property
+    def key(self) -> Any:
+        return self._key
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make, (plain,) = super().__reduce__()
+        return (DecodedRecord.of, (make(plain), self._key, self._value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,33 @@ def test_after_a_sigkill_only_what_no_acknowledged_commit_covers_runs_again(tmp_
         ledger.close()
 
 
+def test_a_member_that_was_frozen_starts_nothing_when_it_wakes(tmp_path: Path) -> None:
+    """SIGSTOP for longer than its session; the other member has taken over and has run everything."""
+    with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
+        stage = Stage(broker.bootstrap, "frozen")
+        filled(stage)
+        ledger = Ledger(tmp_path / "ledger")
+        options = {
+            "kafka": stage.kafka | {"session.timeout.ms": 1_500},
+            "topic": stage.topic,
+            "ledger": str(ledger.path),
+            "work_s": 0.02,
+        }
+        with Member(**options) as frozen:
+            until(lambda: len(ledger.done_times()) > 50, "it works")
+            frozen.freeze()
+            ledger.died(frozen.name)  # its handlers may end after this, but none may begin
+            with Member(**options) as other:
+                other.end()
+            frozen.wake()
+            frozen.end()
+        begun = [entry.member for entry in ledger.after_deaths() if entry.what == "began"]
+        assert set(begun) == {other.name}, "it began with something although its partitions were another's"
+        assert set(ledger.done_times()) == {source for source, _ in stage.sources()}, "lost"
+        assert stage.all_is_committed()
+        ledger.close()
+
+
 @pytest.mark.parametrize("workers", ["threads", "asyncio"])
 def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, workers: str) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
@@ -111,7 +138,7 @@ def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, wor
 def test_closing_while_the_broker_is_away_ends_within_its_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keylane.engine.core.FINAL_COMMIT_S", 1.0)
+    monkeypatch.setattr("keylane.engine.closing.FINAL_COMMIT_S", 1.0)
     with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, "away")
         filled(stage)

@@ -11,11 +11,12 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import AsyncExitStack, suppress
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
 from keylane.engine.latency import Meter
+from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -42,6 +43,7 @@ class AsyncioWorkers:
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = pipeline.max_concurrency
+        self.lease = Lease()
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)
         self._not_before = pipeline.not_before
@@ -165,7 +167,7 @@ class AsyncioWorkers:
         self._ended(first)
 
     async def _run_batch(self, batch: list[Work]) -> None:
-        if works := startable(batch, self._not_before):
+        if works := startable(batch, self.lease, self._not_before):
             give_outcomes(works, await self._outcomes(batch[0], works))
         self._report(batch)
         self._ended(batch[0])
@@ -178,7 +180,7 @@ class AsyncioWorkers:
 
     async def _outcome(self, first: Work, work: Work) -> Outcome:
         """Run the handler on a record. `first` is what its task is known by."""
-        if not work.assignment.may_start or self._closing:
+        if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
             return NOT_RUN
         if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
             return outcome

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from keylane.engine.acknowledgements import CommitCallbacks
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.core import Core
-from keylane.engine.events import Delivered, Inbox
+from keylane.engine.decoding import decoding
+from keylane.engine.events import ConsumerFailed, Delivered, Inbox
 from keylane.engine.intake import Intake
+from keylane.engine.lease import Lease
 from keylane.engine.loop import Loop
 from keylane.engine.results import Callbacks, ResultsRule, with_results
 from keylane.engine.threads import ThreadWorkers
+from keylane.engine.timeouts import Watch, in_time
 from keylane.engine.tracing import traced, wants_tracing
 
 if TYPE_CHECKING:
@@ -32,19 +36,23 @@ def assemble(
     name: str,
     ending_offsets: Mapping[TopicPartition, int] | None = None,
     stream: ResultQueue | None = None,
+    session_s: float | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
-    (the jitter of retries); `name` begins the names of the threads.
+    (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     """
     inbox = Inbox()
+    pipeline = replace(pipeline, handler=decoding(pipeline))
     if wants_tracing(pipeline):
         pipeline = replace(pipeline, handler=traced(pipeline))
     if stream is not None:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
+    pipeline, watch = _timed(pipeline)
     make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers
     workers: Workers = make_workers(pipeline, inbox.put, name)
+    workers.lease = lease = Lease(session_s)
     core = Core(
         pipeline,
         concurrency=workers.concurrency,
@@ -53,6 +61,7 @@ def assemble(
         random=random,
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),
+        lease=lease,
     )
     intake = Intake(
         consumer,
@@ -60,6 +69,7 @@ def assemble(
         revoke_timeout_s=pipeline.revoke_timeout_ms / 1000,
         name=name,
         listener=pipeline.rebalance_listener,
+        lease=lease,
     )
 
     def report(answers: Answers) -> None:
@@ -72,8 +82,21 @@ def assemble(
         workers,
         lambda: make_producer(report),
         name=name,
+        watch=watch,
+        callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),
     )
+
+
+def _timed(pipeline: Pipeline) -> tuple[Pipeline, Watch | None]:
+    """The pipeline with its handlers held to their time, and who looks at those in threads."""
+    timeout_s = pipeline.handler_timeout_ms / 1000
+    if not timeout_s:
+        return pipeline, None
+    if pipeline.is_async:
+        return replace(pipeline, handler=in_time(pipeline.handler, timeout_s)), None
+    watch = Watch(pipeline.handler, timeout_s)
+    return replace(pipeline, handler=watch.call), watch
 
 
 def _results(pipeline: Pipeline, stream: ResultQueue | None, inbox: Inbox, name: str) -> ResultsPort | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.work import NOT_RUN, Failure, Later
@@ -17,6 +18,7 @@ from keylane.records import Output, Record, Returned
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.engine.lease import Lease
     from keylane.engine.work import Outcome, Unit, Work
 
     NotBefore = Callable[[Record], float | None]
@@ -76,12 +78,13 @@ def may_start(unit: Unit) -> bool:
     return unit.assignment.may_start
 
 
-def startable(batch: Sequence[Work], not_before: NotBefore | None) -> list[Work]:
+def startable(batch: Sequence[Work], lease: Lease, not_before: NotBefore | None) -> list[Work]:
     """The records of a batch that may start now; the others, and what follows of their shards, get their outcome."""
+    holds = monotonic() < lease.until
     kept_back = set()
     for work in batch:
         chain = work.chain
-        if not work.assignment.may_start or (chain is not None and chain in kept_back):
+        if not holds or not work.assignment.may_start or (chain is not None and chain in kept_back):
             work.outcome = NOT_RUN
         else:
             work.outcome = None if not_before is None else kept(work, not_before)

@@ -15,10 +15,11 @@ from keylane.engine.latency import Meter
 from keylane.offsets import DispatchBound, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.counters import Counters
+    from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.engine")
 
@@ -59,8 +60,11 @@ class CommitProblem:
 class Commits:
     """Plans commits and learns from their answers."""
 
-    def __init__(self, interval_s: float, metadata_cap: int, counters: Counters) -> None:
-        self._interval_s = interval_s
+    def __init__(self, pipeline: Pipeline, counters: Counters) -> None:
+        self._interval_s = pipeline.commit_interval_ms / 1000
+        self._every = pipeline.commit_every_records
+        self.completed = 0
+        """Records since the last commit was planned."""
         self._counters = counters
         self._last = 0.0
         self._sent_at = 0.0
@@ -68,8 +72,8 @@ class Commits:
         """From a commit to its acknowledgement; those of revokes are not in it."""
         self._not_before = 0.0
         self._failing = False
-        self.metadata_cap = metadata_cap
-        self.bound = DispatchBound.for_cap(metadata_cap)
+        self.metadata_cap = pipeline.offset_metadata_max_bytes
+        self.bound = DispatchBound.for_cap(self.metadata_cap)
         self.on_its_way: list[CommitEntry] | None = None
         """The commit that the broker has not answered yet."""
 
@@ -79,6 +83,8 @@ class Commits:
 
     def due_at(self, *, promptly: bool) -> float:
         """The earliest time for the next commit; `promptly` when nothing is left to wait for."""
+        if self._every and self.completed >= self._every:
+            return self._not_before
         regular = self._last + (LEAST_GAP_S if promptly else self._interval_s)
         return max(regular, self._not_before)
 
@@ -87,6 +93,7 @@ class Commits:
         if self.on_its_way is not None:
             return None
         self._last = now
+        self.completed = 0
         entries = self.entries(assignments)
         if not entries:
             return None
@@ -133,14 +140,21 @@ class Commits:
         return CommitEntry(assignment, offsets.base, metadata, changes)
 
     def answered(
-        self, entries: list[CommitEntry], problems: Mapping[tuple[str, int], CommitProblem], now: float
+        self,
+        entries: list[CommitEntry],
+        sent: Sequence[CommitEntry],
+        problems: Mapping[tuple[str, int], CommitProblem],
+        now: float,
     ) -> CommitProblem | None:
-        """The broker answered; returns a problem that the consumer cannot go on with, if there is one."""
+        """The broker answered what was `sent` of a planned commit; returns a problem that the consumer cannot go on
+        with, if there is one."""
         if entries is self.on_its_way:
             self.on_its_way = None
-            if not problems:
+            if sent and not problems:
                 self.latency.add(round((now - self._sent_at) * 1e9))
-        for entry in entries:
+        if not sent:
+            return None
+        for entry in sent:
             problem = problems.get(entry.assignment.name)
             if problem is None:
                 self._acknowledged(entry)
@@ -148,7 +162,7 @@ class Commits:
                 self._lower_cap(entry)
         others = [problem for problem in problems.values() if not problem.metadata_too_large]
         if not others:
-            self._counters.commits += bool(len(problems) < len(entries))
+            self._counters.commits += bool(len(problems) < len(sent))
             self._counters.commit_failures += bool(problems)
             self._failing = False
             return None

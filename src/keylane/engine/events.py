@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keylane.engine.assignment import Start
+    from keylane.engine.closing import CloseMode
     from keylane.engine.commits import CommitEntry, CommitProblem
     from keylane.engine.deliveries import Delivery
     from keylane.engine.ports import Polled, TopicPartition
@@ -92,9 +93,16 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """Handlers may start again."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitAnswered:
     entries: list[CommitEntry]
     problems: dict[TopicPartition, CommitProblem]
+    sent: list[CommitEntry] | None = None
+    """None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,9 @@ class IntakeClosed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    pass
+    mode: CloseMode = "in_flight"
+    timeout_s: float | None = None
+    """None: what the pipeline says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,13 @@ from keylane.engine.events import (
     GroupCommitted,
     IntakeClosed,
     IntakeFailed,
+    LeaseRenewed,
     LogEnds,
     Lost,
     PolledRecords,
     Revoking,
 )
+from keylane.engine.lease import Lease
 from keylane.errors import HandlerError, InternalError, PeerError
 from keylane.options import RebalanceListener
 
@@ -71,7 +73,9 @@ class Intake:
         revoke_timeout_s: float,
         name: str,
         listener: RebalanceListener | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        self._lease = lease or Lease()
         self._consumer = consumer
         self._listener = listener or RebalanceListener()
         self._report = report
@@ -81,7 +85,9 @@ class Intake:
         self._polled = 0
         self._standing = False
         self._closing = False
-        self._on_its_way: list[CommitEntry] | None = None
+        self._on_its_way: tuple[list[CommitEntry], list[CommitEntry]] | None = None
+        """A commit as it was planned, and what was sent of it."""
+        self._sent_at = 0.0
         self._sending = threading.Lock()
         """Held from the look at what is still wanted until a commit of that is sent."""
         self._log_ends_at = 0.0
@@ -170,10 +176,11 @@ class Intake:
         with self._sending:
             current = [entry for entry in entries if entry.assignment.wanted]
             if current:
-                self._on_its_way = entries
+                self._on_its_way = (entries, current)
+                self._sent_at = monotonic()
                 self._consumer.commit(current)
         if not current:
-            self._report(CommitAnswered(entries, {}))
+            self._report(CommitAnswered(entries, {}, []))
 
     def _ask_committed(self, names: Iterable[TopicPartition]) -> None:
         self._report(GroupCommitted(self._consumer.group_committed(names)))
@@ -226,10 +233,19 @@ class Intake:
             made.__cause__ = error
             self._report(ConsumerFailed(made))
 
+    def on_heard(self, heard_at: float) -> None:
+        had_ended = monotonic() >= self._lease.until
+        self._lease.renew(heard_at)
+        if had_ended:
+            self._report(LeaseRenewed())
+
     def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
-        entries, self._on_its_way = self._on_its_way, None
-        if entries is not None:
-            self._report(CommitAnswered(entries, problems))
+        on_its_way, self._on_its_way = self._on_its_way, None
+        if on_its_way is not None:
+            entries, sent = on_its_way
+            if len(problems) < len(sent):
+                self.on_heard(self._sent_at)
+            self._report(CommitAnswered(entries, problems, sent))
 
 
 def _nothing(_: object) -> None:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine import events
-from keylane.engine.core import Core, Phase, Plan
+from keylane.engine.closing import Phase
 from keylane.engine.ports import WorkersFailed
 from keylane.engine.snapshot import Snapshot
 from keylane.engine.work import Work
@@ -23,9 +23,14 @@ from keylane.errors import HandlerError, InternalError, KeylaneError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keylane.engine.acknowledgements import CommitCallbacks
+    from keylane.engine.closing import CloseMode
+    from keylane.engine.core import Core
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
+    from keylane.engine.plan import Plan
     from keylane.engine.ports import ProducerPort, ResultsPort, Workers
+    from keylane.engine.timeouts import Watch
 
 logger = logging.getLogger("keylane.engine")
 
@@ -52,6 +57,8 @@ class Loop:
         *,
         name: str,
         results: ResultsPort | None = None,
+        watch: Watch | None = None,
+        callbacks: CommitCallbacks | None = None,
     ) -> None:
         self._core = core
         self._inbox = inbox
@@ -60,6 +67,8 @@ class Loop:
         self._make_producer = make_producer
         self._producer: ProducerPort | None = None
         self._results = results
+        self._watch = watch
+        self._callbacks = callbacks
         self._polled = 0
         self._intake_closing = False
         self._intake_closed = False
@@ -70,13 +79,16 @@ class Loop:
             events.PolledRecords: self._on_polled,
             events.Assigned: lambda event, now: core.assigned(event.starts, now),
             events.Revoking: lambda event, now: core.revoking(event.names, event.answer, now),
+            events.LeaseRenewed: lambda _, __: None,
             events.Lost: lambda event, _: core.lost(event.names),
-            events.LogEnds: lambda event, _: core.log_ends(event.ends),
-            events.CommitAnswered: lambda event, now: core.commit_answered(event.entries, event.problems, now),
-            events.GroupCommitted: lambda event, now: core.group_committed(event.offsets, now),
+            events.LogEnds: lambda event, _: core.partitions.log_ends(event.ends),
+            events.CommitAnswered: lambda event, now: core.commit_answered(
+                event.entries, event.problems, now, event.sent
+            ),
+            events.GroupCommitted: lambda event, now: core.partitions.group_committed(event.offsets, now),
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             events.ResultsMoved: core.results_moved,
-            events.Stop: lambda _, now: core.stop(now),
+            events.Stop: lambda event, now: core.stop(now, event.mode, event.timeout_s),
             events.Adjust: self._on_adjust,
             events.Pause: lambda event, _: core.pause(event.names),
             events.Resume: lambda event, _: core.resume(event.names),
@@ -96,8 +108,8 @@ class Loop:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def stop(self) -> None:
-        self._inbox.put(events.Stop())
+    def stop(self, mode: CloseMode = "in_flight", timeout_s: float | None = None) -> None:
+        self._inbox.put(events.Stop(mode, timeout_s))
 
     def tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
         self._inbox.put(event)
@@ -139,6 +151,8 @@ class Loop:
     def _turn(self) -> None:
         now = monotonic()
         check = self._core.next_check(now)
+        if self._watch is not None:
+            check = self._watch.next_check if check is None else min(check, self._watch.next_check)
         taken = self._inbox.take(None if check is None else check - now)
         now = monotonic()
         works: list[Work] = []
@@ -155,6 +169,8 @@ class Loop:
             self._core.completed(works, now)
         if batches:
             self._core.batches_completed(batches, now)
+        if self._watch is not None and now >= self._watch.next_check:
+            self._core.counters.stuck = self._watch.check(now)
         self._act(self._core.plan(now))
 
     def _act(self, plan: Plan) -> None:
@@ -167,6 +183,9 @@ class Loop:
         if plan.results:
             assert self._results is not None, "results that nobody wants"
             self._results.put(plan.results)
+        for told in plan.told:
+            assert self._callbacks is not None, "nobody wants to hear of commits"
+            self._callbacks.put(told)
         if plan.withdraw and (withdrawn := self._workers.withdraw()):
             self._core.withdrawn(withdrawn, monotonic())
             self._act(self._core.plan(monotonic()))
@@ -228,12 +247,14 @@ class Loop:
         closed = self._workers.close(WORKERS_CLOSE_S)
         for name in closed.still_running:
             logger.error("closed while the handler still ran on %s; its thread is left behind", name)
-        if closed.error is not None and self._core.failure is None:
-            self._core.failure = _resource_error("could not be closed", closed.error)
+        if closed.error is not None:
+            self._core.note(_resource_error("could not be closed", closed.error))
         if self._producer is not None:
             self._producer.close(PRODUCER_CLOSE_S)
         if self._results is not None:
             self._results.close(WORKERS_CLOSE_S)
+        if self._callbacks is not None:
+            self._callbacks.close(WORKERS_CLOSE_S)
         self._intake.join()
         self._last_snapshot = self._snapshot(monotonic())
         self.ended.set()

@@ -11,7 +11,7 @@ from keylane.engine.assignment import Assignment
 from keylane.engine.ending import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Start
     from keylane.engine.counters import Counters
@@ -50,6 +50,8 @@ class Partitions:
         """Records polled and not complete, over all of them."""
         self.buffered_bytes = 0
         """Of their values."""
+        self.on_complete: Callable[[Assignment, Sequence[Work]], None] = lambda _, __: None
+        """Told of records that are complete."""
         self.uncommitted = False
         """Whether a commit could have something new to say."""
 
@@ -133,6 +135,7 @@ class Partitions:
         self.buffered_bytes -= size
         self.buffered -= assignment.tracker.complete(offsets)
         self.uncommitted = True
+        self.on_complete(assignment, works)
 
     # --- what the user pauses ---
 
@@ -156,6 +159,16 @@ class Partitions:
         for assignment in before:
             assignment.on_hold = self._all_on_hold or assignment.name in self._on_hold
         return [one for one in before if not one.on_hold]
+
+    def log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """High watermarks as last seen."""
+        for assignment in self.named(ends):
+            assignment.log_end = ends[assignment.name]
+
+    def group_committed(self, offsets: Mapping[TopicPartition, int | None], now: float) -> None:
+        """The answer to `Plan.ask_committed`; empty when there was none."""
+        assert self.ending is not None
+        self.ending.committed(offsets, now)
 
     # --- what the plan needs ---
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Revoking
     from keylane.engine.latency import Histogram
+    from keylane.engine.lease import Lease
     from keylane.engine.work import Unit
     from keylane.records import Message
 
@@ -58,6 +59,9 @@ class ConsumerListener(Protocol):
         """Returns once the partitions are committed and forgotten."""
 
     def on_lost(self, names: list[TopicPartition]) -> None: ...
+
+    def on_heard(self, heard_at: float) -> None:
+        """The group's coordinator answered this member at `heard_at` (`time.monotonic()`)."""
 
     def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
         """The answer to the last `commit`. Called inside `commit` and `poll`."""
@@ -139,6 +143,8 @@ class Workers(Protocol):
     """Whether it takes more than that, and keeps what does not run yet."""
     elastic: bool
     """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
+    lease: Lease
+    """No handler starts once it has ended; what would have is reported as not run."""
 
     def start(self) -> None: ...
     def resize(self, concurrency: int) -> None: ...

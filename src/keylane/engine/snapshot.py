@@ -89,6 +89,8 @@ class Snapshot:
     """Polled records that were not run, because an earlier run had completed them."""
     lost_to_retention: int = 0
     """Offsets that the log had dropped before they were complete."""
+    stuck: int = 0
+    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
     in_flight: int = 0
     """Records handed to workers, waiting for the acknowledgement of their outputs, or for their result to be seen."""
     unseen: int = 0

@@ -1,22 +1,27 @@
 """Where a newly assigned partition starts: base resolution, as a pure decision.
 
 The idea: the client never resets a position by itself (`auto.offset.reset=error`). What the group committed and what
-the log holds go in, the start comes out; what cannot be decided safely is an error that names both figures.
+the log holds go in, the start comes out; what cannot be decided safely is an error that names both figures. Metadata is
+anybody's: whoever may commit to the group wrote it, so what it says is held against the log before it is believed.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from keylane.errors import MetadataError, PeerError
+from keylane.errors import HandlerError, MetadataError, PeerError
 from keylane.offsets import OffsetMap, decode
 
 if TYPE_CHECKING:
-    from keylane.options import OffsetReset
+    from collections.abc import Callable
+
+    from keylane.options import OffsetReset, OnForeignMetadata, Pipeline
 
 logger = logging.getLogger("keylane.engine")
+
+WAY_OUT = "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +36,87 @@ class Committed:
     log_start: int
     log_end: int
 
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
-def resolve(group: str, found: Committed, offset_reset: OffsetReset) -> tuple[OffsetMap, bool]:
-    """The map to start from, and whether it has to be committed before the first dispatch (nothing was).
+    def at(self, where: OffsetReset) -> OffsetMap:
+        """A start at one of the log's ends."""
+        return OffsetMap(self.log_start if where == "earliest" else self.log_end)
 
-    A base below the log's start is returned as it is: the tracker drops what the log dropped, and counts it. Metadata
-    that is no offset map is logged, and the start is its offset with nothing complete above it.
-    Raises `PeerError` without a commit under `offset_reset="error"`, and for a commit beyond the log's end.
-    """
-    name = f"{found.topic}-{found.partition}"
-    if found.offset is None:
-        if offset_reset == "error":
-            raise PeerError(
-                f"group {group!r} has no committed offset for {name}, and offset_reset='error': "
-                "commit one, or set offset_reset to 'earliest' or 'latest'"
+
+@dataclass(frozen=True, slots=True)
+class StartRule:
+    """The pipeline's options that decide where partitions start."""
+
+    group: str
+    offset_reset: OffsetReset = "latest"
+    beyond_log_end: OffsetReset = "error"
+    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> StartRule:
+        return cls(pipeline.group_id, pipeline.offset_reset, pipeline.beyond_log_end, pipeline.on_foreign_metadata)
+
+    def resolve(self, found: Committed) -> tuple[OffsetMap, bool]:
+        """The map to start from, and whether it has to be committed before the first dispatch (nothing was).
+
+        A base below the log's start is returned as it is: the tracker drops what the log dropped, and counts it.
+        Raises `PeerError` where an option says so, and `HandlerError` when the user's function fails.
+        """
+        if found.offset is None:
+            if self.offset_reset == "error":
+                raise PeerError(
+                    f"group {self.group!r} has no committed offset for {found.name}, and offset_reset='error': "
+                    "commit one, or set offset_reset to 'earliest' or 'latest'"
+                )
+            return found.at(self.offset_reset), True
+        if found.offset > found.log_end:
+            text = (
+                f"group {self.group!r} has committed {found.offset} for {found.name}, beyond the end of its log at "
+                f"{found.log_end}"
             )
-        return OffsetMap(found.log_start if offset_reset == "earliest" else found.log_end), True
-    offsets = _decoded(group, name, found.offset, found.metadata)
-    known = max(offsets.base, offsets.highest_completed + 1)
-    if known > found.log_end:
-        raise PeerError(
-            f"group {group!r} has committed {known} for {name}, beyond the end of its log at {found.log_end} "
-            "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
-        )
-    return offsets, False
+            if self.beyond_log_end == "error":
+                raise PeerError(f"{text} {WAY_OUT}, or set beyond_log_end to 'earliest' or 'latest'")
+            logger.warning("%s: starting from the %s offset (beyond_log_end)", text, self.beyond_log_end)
+            return found.at(self.beyond_log_end), True
+        return self._decoded(found, found.offset), False
 
+    def _decoded(self, found: Committed, base: int) -> OffsetMap:
+        try:
+            offsets = decode(found.metadata, base)
+            if offsets.highest_completed >= found.log_end:
+                raise MetadataError(
+                    f"the map has {offsets.highest_completed} complete, beyond the end of the log at {found.log_end} "
+                    f"{WAY_OUT}"
+                )
+        except MetadataError as error:
+            return self._foreign(found, base, error)
+        return offsets
 
-def _decoded(group: str, name: str, base: int, metadata: str) -> OffsetMap:
-    try:
-        return decode(metadata, base)
-    except MetadataError as error:
-        logger.warning("group %r, %s: starting from offset %d without its map: %s", group, name, base, error)
+    def _foreign(self, found: Committed, base: int, error: MetadataError) -> OffsetMap:
+        rule = self.on_foreign_metadata
+        where = f"group {self.group!r}, {found.name}"
+        if rule == "fail":
+            raise PeerError(
+                f"{where}: the metadata of the committed offset {base} is not for keylane: {error}; "
+                "use another group.id, or set on_foreign_metadata"
+            ) from error
+        if callable(rule) and (made := self._asked(rule, found, base, where)) is not None:
+            return made
+        logger.warning("%s: starting from offset %d without its map: %s", where, base, error)
         return OffsetMap(base)
+
+    def _asked(self, rule: Callable[..., Any], found: Committed, base: int, where: str) -> OffsetMap | None:
+        try:
+            made = rule(found.topic, found.partition, base, found.metadata)
+        except Exception as error:
+            raise HandlerError(f"{where}: on_foreign_metadata raised {type(error).__name__}: {error}") from error
+        if made is None:
+            return None
+        if not isinstance(made, OffsetMap) or made.base != base or made.highest_completed >= found.log_end:
+            raise HandlerError(
+                f"{where}: on_foreign_metadata returned {made!r}; return None, or an OffsetMap with base {base} that "
+                f"ends below the log's end at {found.log_end}"
+            )
+        return made

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
 from keylane.engine.latency import Meter, merged
+from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -43,6 +44,7 @@ class ThreadWorkers:
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.threads, pipeline.max_concurrency)
+        self.lease = Lease()
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)
         self._not_before = pipeline.not_before
@@ -145,7 +147,7 @@ class ThreadWorkers:
                     break
 
     def _run(self, slot: int, work: Work) -> Outcome:
-        if not work.assignment.may_start:
+        if not work.assignment.may_start or monotonic() >= self.lease.until:
             return NOT_RUN
         if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
             return outcome
@@ -164,7 +166,7 @@ class ThreadWorkers:
             self._running[slot] = None
 
     def _run_batch(self, slot: int, batch: list[Work]) -> None:
-        works = startable(batch, self._not_before)
+        works = startable(batch, self.lease, self._not_before)
         if not works:
             return
         records = [Record(work.message) for work in works]

@@ -14,6 +14,7 @@ from keylane.errors import UsageError
 from keylane.kafka import exact
 from keylane.kafka.faults import Faults, commit_problem, describe, error_of
 from keylane.kafka.fetcher import Fetcher
+from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, member_settings
@@ -42,7 +43,11 @@ class KafkaConsumer:
         self._faults = Faults()
         self._patience = Patience(servers)
         settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
-        self._group = self._client(member_settings(settings))
+        self._heartbeats = Heartbeats(pipeline.kafka, self._heard, self._faults.fail)
+        self._group = self._client(
+            member_settings(settings)
+            | {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
+        )
         exact.check(self._group, str(settings["client.id"]))
         reader = self._client(fetcher_settings(settings))
         self._logs = Logs(self._group, self._patience, self._faults)
@@ -69,6 +74,11 @@ class KafkaConsumer:
             raise UsageError(
                 f"kafka={dict(self._pipeline.kafka)!r}: librdkafka refuses these settings: {text}"
             ) from None
+
+    @property
+    def session_s(self) -> float:
+        """The session timeout."""
+        return session_s(self._pipeline.kafka)
 
     # --- before joining the group ---
 
@@ -125,6 +135,10 @@ class KafkaConsumer:
 
     def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
         return self._membership.commit_now(offsets)
+
+    def _heard(self, heard_at: float) -> None:
+        if self._listener is not None:
+            self._listener.on_heard(heard_at)
 
     def _serve_commits(self) -> None:
         if self._commit_is_on_its_way and (answer := self._commits.answer()) is not None:

@@ -146,10 +146,14 @@ class Faults:
         """An error from the client; `failure` is set when it is one to stop for."""
         self.last = describe(error)
         if error.fatal() or error.code() in REFUSED:
-            self.failure = self.failure or PeerError(f"the Kafka client cannot go on: {self.last}")
+            self.fail(PeerError(f"the Kafka client cannot go on: {self.last}"))
             return
         if self._repeats.is_new(error.code()):
             logger.warning("%s (will be tried again)", self.last)
+
+    def fail(self, error: BaseException) -> None:
+        """There is something to stop for; the first such thing is told."""
+        self.failure = self.failure or error
 
     def raise_failure(self) -> None:
         """Raise what there is to stop for, once: the client is still served until it is closed."""

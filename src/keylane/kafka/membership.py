@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from keylane.engine.assignment import Start
-from keylane.engine.start import Committed, resolve
+from keylane.engine.start import Committed, StartRule
 from keylane.kafka import exact
 from keylane.kafka.faults import commit_problem, error_of
 from keylane.kafka.logs import ANSWER_S
@@ -133,7 +134,7 @@ class Membership:
         try:
             starts = self._resolved(partitions)
         except Exception as error:  # the callback cannot fail: the next poll raises it
-            self._faults.failure = self._faults.failure or error
+            self._faults.fail(error)
         if starts:
             self._ours.update((one.topic, one.partition) for one in starts)
             self._listening.on_assigned(starts)
@@ -205,9 +206,10 @@ class Membership:
         if not partitions:
             return []
         give_up_at = self._patience.give_up_at()
+        rule = StartRule.of(self._pipeline)
         starts, first = [], []
         for found in self._committed(partitions, give_up_at):
-            offsets, commit_first = resolve(self._pipeline.group_id, found, self._pipeline.offset_reset)
+            offsets, commit_first = rule.resolve(found)
             self._epoch += 1
             starts.append(Start(found.topic, found.partition, self._epoch, offsets, found.log_start, found.log_end))
             if commit_first:
@@ -224,12 +226,14 @@ class Membership:
     def _committed(self, partitions: list[TopicPartition], give_up_at: float) -> list[Committed]:
         """What the group has committed for each, and what its log holds."""
         while True:
+            asked_at = monotonic()
             try:
                 found = exact.committed(self._client, [(one.topic, one.partition) for one in partitions], ANSWER_S)
                 failed = next((one.error for one in found if one.error is not None), None)
             except KafkaException as raised:
                 failed = error_of(raised)
             if failed is None:
+                self._listening.on_heard(asked_at)
                 break
             what = f"the committed offsets of group {self._pipeline.group_id!r}"
             self._patience.ask_again(failed, give_up_at, what)

@@ -16,7 +16,7 @@ from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
 from keylane.engine.events import Answer
 from keylane.engine.ports import Polled
-from keylane.engine.start import Committed, resolve
+from keylane.engine.start import Committed, StartRule
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class FakeConsumer:
         for name in names:
             offset, metadata = self._broker.committed.get(name, (None, ""))
             found = Committed(*name, offset, metadata, 0, len(self._broker.logs[name]))
-            offsets, first = resolve(self._group, found, self._offset_reset)
+            offsets, first = StartRule(self._group, self._offset_reset).resolve(found)
             if first:
                 self._broker.committed[name] = (offsets.base, "")
             self._epoch += 1

@@ -72,15 +72,19 @@ class Ledger:
         """How often each record's handler succeeded."""
         return Counter(entry.source for entry in self.entries() if entry.what == "done")
 
-    def begun_after_deaths(self) -> list[Source]:
-        """What began after the last death, in order."""
-        begun: list[Source] = []
+    def after_deaths(self) -> list[Entry]:
+        """What is noted after the last death, in order."""
+        entries: list[Entry] = []
         for entry in self.entries():
             if entry.what == "died":
-                begun = []
-            elif entry.what == "began":
-                begun.append(entry.source)
-        return begun
+                entries = []
+            else:
+                entries.append(entry)
+        return entries
+
+    def begun_after_deaths(self) -> list[Source]:
+        """What began after the last death, in order."""
+        return [entry.source for entry in self.after_deaths() if entry.what == "began"]
 
     def disorders(self, ordering: Ordering, records: Iterable[tuple[Source, bytes | None]]) -> list[str]:
         """Where two records of a shard overlapped, or one began before an earlier one of its shard was done.

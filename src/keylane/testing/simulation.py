@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.assignment import Start
+from keylane.engine.closing import Phase
 from keylane.engine.commits import CommitEntry, CommitProblem
-from keylane.engine.core import Core, Phase, Plan
+from keylane.engine.core import Core
+from keylane.engine.lease import Lease
 from keylane.engine.results import ResultsRule
-from keylane.engine.start import Committed, resolve
+from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
 from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
@@ -35,6 +37,7 @@ from keylane.testing.simulated_workers import SimulatedWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from keylane.engine.plan import Plan
     from keylane.engine.work import Work
     from keylane.options import OnExhausted, Ordering, Traversal
 
@@ -153,8 +156,10 @@ class Simulation:
             batch_min_size=settings.batch_min_size,
             batch_linger_ms=30 if settings.batch_min_size > 1 else 0,
         )
+        self.lease = Lease(3.0)
         self.core = Core(
             self.pipeline,
+            lease=self.lease,
             concurrency=settings.concurrency,
             may_queue=self.random.random() < 0.5,
             elastic=self.random.random() < 0.5,
@@ -182,6 +187,7 @@ class Simulation:
             (self._answer_commit, 10),
             (self._grow, 12),
             (self._pass_time, 20),
+            (self._hear, 4),
             (self._assign, 8 * self.settings.rebalances),
             (self._revoke, 2 * self.settings.rebalances),
             (self._lose, self.settings.rebalances),
@@ -208,7 +214,7 @@ class Simulation:
         self.faults = False
         self.core.resume(None)
         handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
-        actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time]
+        actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time, self._hear]
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
@@ -242,7 +248,9 @@ class Simulation:
 
     def _assigned(self, log: Log) -> Start:
         offset, metadata = log.committed or (None, "")
-        offsets, first = resolve("simulated", Committed(*log.name, offset, metadata, log.start, log.end), "earliest")
+        offsets, first = StartRule("simulated", "earliest").resolve(
+            Committed(*log.name, offset, metadata, log.start, log.end)
+        )
         if first:
             log.committed = (offsets.base, "")
         self._epoch += 1
@@ -358,6 +366,10 @@ class Simulation:
             self.seen["stopped"] += 1
             self.core.stop(self.now)
 
+    def _hear(self) -> None:
+        """The coordinator answers."""
+        self.lease.renew(self.now - self.random.random() * 0.2)
+
     def _pass_time(self) -> None:
         self.now += self.random.random() * 0.1
         check = self.core.next_check(self.now)
@@ -367,6 +379,8 @@ class Simulation:
     # --- what the core asks for ---
 
     def _act(self, plan: Plan) -> None:
+        self.check(not plan.dispatch or self.now < self.lease.until, "dispatched after the lease had ended")
+        self.seen["lease ended"] += self.now >= self.lease.until
         self.workers.hand_over(plan.dispatch)
         self.workers.send(plan.produce, plan.results)
         if plan.withdraw:

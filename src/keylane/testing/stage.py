@@ -117,6 +117,13 @@ class Member:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def freeze(self) -> None:
+        """SIGSTOP: nothing of it runs until it is woken."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> str:
         """Wait for it to finish by itself; what it said."""
         said, _ = self.process.communicate(timeout=WAIT_S)

@@ -20,7 +20,7 @@ from keylane.testing.fakes import FakeBroker, FakeEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.core import Plan
+    from keylane.engine.plan import Plan
     from keylane.engine.work import Outcome, Unit, Work
 
 WAIT_S = 20.0

@@ -10,8 +10,9 @@ import pytest
 
 from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
 from keylane.engine.assignment import Start
+from keylane.engine.closing import FINAL_COMMIT_S, Phase
 from keylane.engine.commits import CommitProblem
-from keylane.engine.core import FINAL_COMMIT_S, Core, Phase, Plan
+from keylane.engine.core import Core
 from keylane.engine.ending import SETTLE_S
 from keylane.engine.events import Answer, ResultsMoved
 from keylane.engine.results import NO_RESULTS, ResultsRule
@@ -20,6 +21,7 @@ from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage, Returned
 
 if TYPE_CHECKING:
+    from keylane.engine.plan import Plan
     from keylane.engine.work import Outcome, Work
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
@@ -701,7 +703,7 @@ def test_stop_finishes_what_is_in_handlers_commits_and_is_finished() -> None:
     world.core.stop(world.now)
     plan = world.plan()
     assert plan.withdraw
-    assert [one.partition for one in plan.pause] == [0]
+    assert plan.credit == 0, "nothing is polled any more"
     world.finish(2)
     plan = world.finish(0)
     assert world.running == [], "1 does not start"
@@ -800,11 +802,11 @@ def test_others_partitions_are_asked_for_once_our_own_are_through_and_not_too_of
     world.commit(world.finish(0))
     assert world.plan().ask_committed == [("t", 1)]
     assert world.plan(wait=9.0).ask_committed == [], "one question at a time"
-    world.core.group_committed({("t", 1): 6}, world.now)
+    world.core.partitions.group_committed({("t", 1): 6}, world.now)
     assert world.plan().ask_committed == []
     assert world.core.next_check(world.now) == pytest.approx(world.now + 0.5)
     assert world.plan(wait=0.5).ask_committed == [("t", 1)]
-    world.core.group_committed({("t", 1): 7}, world.now)
+    world.core.partitions.group_committed({("t", 1): 7}, world.now)
     world.plan()
     assert world.phase() is Phase.FINISHED
 
@@ -812,11 +814,11 @@ def test_others_partitions_are_asked_for_once_our_own_are_through_and_not_too_of
 def test_a_commit_past_the_ending_offset_counts_once_a_beyond_the_log_would_have_been_found_out() -> None:
     world = World(ending={("t", 1): 7})
     assert world.plan().ask_committed == [("t", 1)]
-    world.core.group_committed({("t", 1): 9}, world.now)
+    world.core.partitions.group_committed({("t", 1): 9}, world.now)
     world.plan()
     assert world.phase() is Phase.RUNNING
     assert world.plan(wait=SETTLE_S).ask_committed == [("t", 1)]
-    world.core.group_committed({("t", 1): 9}, world.now)
+    world.core.partitions.group_committed({("t", 1): 9}, world.now)
     world.plan()
     assert world.phase() is Phase.FINISHED
 
@@ -824,7 +826,7 @@ def test_a_commit_past_the_ending_offset_counts_once_a_beyond_the_log_would_have
 def test_a_commit_at_the_ending_offset_counts_at_once() -> None:
     world = World(ending={("t", 1): 7})
     world.plan()
-    world.core.group_committed({("t", 1): 7}, world.now)
+    world.core.partitions.group_committed({("t", 1): 7}, world.now)
     world.plan()
     assert world.phase() is Phase.FINISHED
 
@@ -832,7 +834,7 @@ def test_a_commit_at_the_ending_offset_counts_at_once() -> None:
 def test_an_unanswered_question_is_asked_again() -> None:
     world = World(ending={("t", 1): 7})
     assert world.plan().ask_committed == [("t", 1)]
-    world.core.group_committed({}, world.now)
+    world.core.partitions.group_committed({}, world.now)
     assert world.plan(wait=0.5).ask_committed == [("t", 1)]
 
 
@@ -847,7 +849,7 @@ def test_the_snapshot_names_the_head_of_the_line() -> None:
     world.now += 2.0
     world.poll(message(0))
     world.now += 1.0
-    world.core.log_ends({("t", 0): 77, ("gone", 1): 1})
+    world.core.partitions.log_ends({("t", 0): 77, ("gone", 1): 1})
     snapshot = world.core.snapshot(world.now)
     assert snapshot.oldest is not None
     assert (snapshot.oldest.partition, snapshot.oldest.offset, snapshot.oldest.age_ms) == (1, 4, 3_000)

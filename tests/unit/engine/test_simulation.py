@@ -46,7 +46,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
     total, seen = simulate(SEEDS, STEPS)
     assert total >= 100_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
-    new = ("later", "died", "paused by hand", "chains", "same key batches", "settled")
+    new = ("later", "died", "paused by hand", "chains", "same key batches", "settled", "lease ended")
     common = ("maps", "failed", "paused", "assigned", "revoked")
     for what in (*new, *common, *rare):
         assert seen[what] > 0, f"the schedules never reached: {what}"
@@ -185,7 +185,7 @@ def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monk
     break_it(monkeypatch)
 
     def broken() -> None:
-        for seed in range(6):
+        for seed in range(24):
             for settings in (Settings(), Settings(rebalances=5), VARIETY[5]):
                 simulation = Simulation(seed, settings)
                 simulation.run(1_000)

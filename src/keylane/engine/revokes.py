@@ -1,0 +1,65 @@
+"""`Revokes`: partitions that the group takes back, while their records in handlers come to an end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keylane.engine.assignment import Assignment
+
+logger = logging.getLogger("keylane.engine")
+
+
+@dataclass(slots=True)
+class Revoke:
+    token: Any
+    """Whom to answer."""
+    assignments: list[Assignment]
+    deadline: float
+
+    @property
+    def busy(self) -> list[Assignment]:
+        """Those with records in handlers."""
+        return [one for one in self.assignments if one.in_flight]
+
+
+class Revokes:
+    """Those that were not answered yet, in order. Each waits for its handlers, at most `timeout_s`."""
+
+    __slots__ = ("_timeout_s", "_waiting")
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._waiting: list[Revoke] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def begin(self, assignments: list[Assignment], token: Any, now: float) -> None:
+        """Nothing of these starts any more."""
+        for assignment in assignments:
+            assignment.may_start = False
+        self._waiting.append(Revoke(token, assignments, now + self._timeout_s))
+
+    def deadlines(self) -> list[float]:
+        return [revoke.deadline for revoke in self._waiting]
+
+    def take(self, now: float, *, at_once: bool) -> Iterator[Revoke]:
+        """Those whose handlers are through, or have had their time; `at_once`: all."""
+        waiting, self._waiting = self._waiting, []
+        for revoke in waiting:
+            busy = revoke.busy
+            if busy and now < revoke.deadline and not at_once:
+                self._waiting.append(revoke)
+                continue
+            for one in busy:
+                logger.warning(
+                    "%s-%d is given up with %d records in handlers; they may run again elsewhere",
+                    *one.name,
+                    len(one.in_flight),
+                )
+            yield revoke

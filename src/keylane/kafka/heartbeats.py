@@ -1,0 +1,88 @@
+"""When the group's coordinator was last heard of, from librdkafka's statistics.
+
+The idea: librdkafka has no callback for heartbeats, but its statistics say how long ago each connection last received
+something, and the coordinator has a connection of its own that carries heartbeats, joins and commits.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+COORDINATOR = "GroupCoordinator"
+"""What librdkafka calls the connection."""
+
+MOST_INTERVAL_MS = 1_000
+LEAST_INTERVAL_MS = 50
+INTERVALS_A_SESSION = 20
+"""Statistics in a session timeout: the lease is two thirds of it, and what they say must not be old."""
+
+BELIEVED_INTERVALS = 4
+"""Statistics that come later than this many intervals after the ones before are not believed: the process was frozen,
+and what it received meanwhile looks as if it were new."""
+
+DEFAULT_SESSION_MS = 45_000
+"""librdkafka's default, and the broker's for KIP-848's protocol, where the broker decides."""
+
+UNSUPPORTED_AFTER_S = 3.0
+"""A coordinator that is connected this long, and was not asked to take the member in, lacks KIP-848's API."""
+
+
+def session_s(kafka: Mapping[str, Any]) -> float:
+    """The session timeout of a group's member."""
+    return int(kafka.get("session.timeout.ms", DEFAULT_SESSION_MS)) / 1000
+
+
+def interval_ms(kafka: Mapping[str, Any]) -> int:
+    """How often to take statistics."""
+    return max(LEAST_INTERVAL_MS, min(MOST_INTERVAL_MS, int(session_s(kafka) * 1000) // INTERVALS_A_SESSION))
+
+
+class Heartbeats:
+    """Reads statistics; `heard` is told when the coordinator answered last, in `time.monotonic()`.
+
+    `failed` gets a `PeerError` when the broker lacks the group protocol that was asked for. Thread safety: the thread
+    that polls the client.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, Any], heard: Callable[[float], None], failed: Callable[[PeerError], None]
+    ) -> None:
+        self._is_kip_848 = kafka.get("group.protocol") == "consumer"
+        self._believed_s = BELIEVED_INTERVALS * interval_ms(kafka) / 1000
+        self._heard = heard
+        self._failed = failed
+        self._before = -inf
+        self._ahead = inf
+        """Of our clock before the client's, at least: statistics may have waited for the poll."""
+
+    def read(self, text: str) -> None:
+        """librdkafka's statistics callback."""
+        statistics = json.loads(text)
+        taken = statistics["ts"] / 1e6
+        gap, self._before = taken - self._before, taken
+        self._ahead = min(self._ahead, monotonic() - taken)
+        for broker in statistics["brokers"].values():
+            if broker["name"] == COORDINATOR:
+                self._on_coordinator(broker, taken + self._ahead, is_fresh=gap <= self._believed_s)
+
+    def _on_coordinator(self, broker: Mapping[str, Any], taken: float, *, is_fresh: bool) -> None:
+        idle_us = broker["rxidle"]
+        if is_fresh and idle_us >= 0:
+            self._heard(taken - idle_us / 1e6)
+        if self._is_kip_848 and broker["state"] == "UP" and broker["stateage"] > UNSUPPORTED_AFTER_S * 1e6:
+            self._is_kip_848 = False  # told once
+            if not broker["req"].get("ConsumerGroupHeartbeat"):
+                self._failed(
+                    PeerError(
+                        "the broker does not offer group.protocol='consumer' (KIP-848): "
+                        "leave group.protocol out, or use Apache Kafka 4"
+                    )
+                )

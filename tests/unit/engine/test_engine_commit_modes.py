@@ -1,0 +1,236 @@
+"""When commits go, what they hold up, and who hears of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane import HandlerError, PeerError, Pipeline, Record
+from keylane.engine.acknowledgements import Acknowledgements
+from keylane.engine.assignment import Assignment, Start
+from keylane.engine.commits import CommitEntry, CommitProblem
+from keylane.engine.core import Core
+from keylane.offsets import DispatchBound, OffsetMap
+from keylane.records import PlainMessage
+from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.engine.plan import Plan
+
+T0, T1 = ("t", 0), ("t", 1)
+KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+
+
+def pipeline(handler: Callable[..., Any] = print, **options: Any) -> Pipeline:
+    return Pipeline(**{"kafka": KAFKA, "topics": ["t"], "offset_reset": "earliest", "handler": handler, **options})
+
+
+class Running:
+    """A core with one partition of unordered records."""
+
+    def __init__(self, **options: Any) -> None:
+        made = pipeline(ordering="unordered", commit_interval_ms=1_000, **options)
+        self.core = Core(made, concurrency=4, may_queue=False, random=lambda: 0.0)
+        self.now = 100.0
+        self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
+        self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])
+        self.works: list[Any] = []
+        self.plan()
+
+    def plan(self, wait: float = 0.0) -> Plan:
+        self.now += wait
+        plan = self.core.plan(self.now)
+        self.works += plan.dispatch
+        return plan
+
+    def finish(self, count: int) -> Plan:
+        done, self.works = self.works[:count], self.works[count:]
+        self.core.completed(done, self.now)
+        return self.plan()
+
+
+def test_after_so_many_records_a_commit_goes_whatever_the_period() -> None:
+    running = Running(commit_every_records=3)
+    assert running.finish(2).commit is None
+    plan = running.finish(1)
+    assert plan.commit is not None
+    assert plan.commit[0].offset == 3
+    assert running.finish(3).commit is None, "one is on its way"
+    running.core.commit_answered(plan.commit, {}, running.now)
+    assert running.plan().commit is not None
+
+
+def test_a_synchronous_commit_holds_up_what_would_start() -> None:
+    running = Running(commit_mode="sync")
+    assert len(running.finish(1).dispatch) == 1
+    running.finish(1)
+    plan = running.plan(wait=1.0)
+    assert plan.commit is not None
+    running.finish(2)
+    assert len(running.works) == 2, "nothing new starts"
+    running.core.commit_answered(plan.commit, {}, running.now)
+    running.plan()
+    assert len(running.works) == 4
+
+
+def test_an_asynchronous_commit_holds_up_nothing() -> None:
+    running = Running()
+    plan = running.plan(wait=1.0) if running.finish(1).commit is None else None
+    assert plan is not None
+    assert plan.commit is not None
+    running.finish(2)
+    assert len(running.works) == 4
+
+
+def test_a_commit_that_was_overtaken_by_a_revoke_counts_for_nothing() -> None:
+    running = Running()
+    running.finish(1)
+    plan = running.plan(wait=1.0)
+    assert plan.commit is not None
+    running.core.commit_answered(plan.commit, {}, running.now, [])
+    assert running.core.snapshot(running.now).commits == 0
+    running.finish(1)
+    assert running.plan(wait=1.0).commit is not None, "and the next one may go"
+
+
+# --- who hears of it ---
+
+
+def assignment() -> Assignment:
+    return Assignment(Start("t", 0, 1, OffsetMap(0), 0, 100), "unordered", DispatchBound.for_cap(4096))
+
+
+class Completing:
+    """An assignment whose records complete, with what is told of that."""
+
+    def __init__(self) -> None:
+        self.assignment = assignment()
+        self.acknowledgements = Acknowledgements(pipeline(on_committed=print))
+        self.assignment.observe([PlainMessage("t", 0, offset) for offset in range(10)], with_keys=False)
+        self.works = {work.offset: work for work in self.assignment.take(10, 0.0)}
+
+    def complete(self, *offsets: int) -> None:
+        works = [self.works[offset] for offset in offsets]
+        self.assignment.tracker.complete(offsets)
+        self.acknowledgements.completed(self.assignment, works)
+
+    def entry(self, metadata: str = "map") -> CommitEntry:
+        tracker = self.assignment.tracker
+        return CommitEntry(self.assignment, tracker.base, metadata, tracker.changes)
+
+    def told(self, entry: CommitEntry, problem: CommitProblem | None = None) -> list[int]:
+        told = self.acknowledgements.answered([entry], {} if problem is None else {T0: problem})
+        assert told is not None
+        return [work.offset for work in told.records]
+
+
+def test_a_record_is_told_once_when_a_commit_that_was_made_after_it_is_acknowledged() -> None:
+    world = Completing()
+    world.complete(0, 3)
+    first = world.entry()
+    world.complete(1)
+    assert world.told(first) == [0, 3]
+    assert world.told(world.entry()) == [1]
+    assert world.told(world.entry()) == []
+
+
+def test_a_commit_that_failed_tells_nothing_and_the_next_one_all() -> None:
+    world = Completing()
+    world.complete(0)
+    assert world.told(world.entry(), CommitProblem("no")) == []
+    world.complete(1)
+    assert world.told(world.entry()) == [0, 1]
+
+
+def test_a_commit_without_its_map_tells_what_lies_below_its_offset() -> None:
+    world = Completing()
+    world.complete(0, 3)
+    world.complete(4)
+    assert world.told(world.entry(metadata="")) == [0]
+    world.complete(1)
+    assert world.told(world.entry()) == [3, 4, 1]
+
+
+def engine(count: int, handler: Callable[..., Any] = lambda _: None, **options: Any) -> tuple[FakeBroker, FakeEngine]:
+    log = FakeBroker([T0, T1])
+    for name in (T0, T1):
+        log.append(name, [(b"%d" % (i % 5), b"") for i in range(count)])
+    made = pipeline(handler, commit_interval_ms=20, **options)
+    return log, FakeEngine(made, log, ending_offsets={T0: count, T1: count})
+
+
+def test_on_commit_hears_of_offsets_and_errors_and_one_commit_carries_all_that_changed() -> None:
+    heard: list[tuple[dict[Any, int], Any]] = []
+    log, running = engine(50, on_commit=lambda offsets, error: heard.append((offsets, error)), threads=2)
+    log.fail_commits.append(CommitProblem("COORDINATOR_LOAD_IN_PROGRESS: loading"))
+    with running:
+        assert running.loop.ended.wait(20)
+    taken = [offsets for offsets, error in heard if error is None]
+    [(refused, error)] = [(offsets, error) for offsets, error in heard if error is not None]
+    assert isinstance(error, PeerError)
+    assert "loading" in str(error)
+    assert refused
+    assert [set(said) for said in log.commits] == [set(offsets) for offsets in taken]
+    assert {T0: 50, T1: 50}.items() <= {name: offset for said in taken for name, offset in said.items()}.items()
+
+
+def test_on_committed_hears_of_each_record_once_and_only_when_it_is_committed() -> None:
+    heard: list[tuple[int, int]] = []
+    early: list[tuple[int, int]] = []
+    log: FakeBroker
+
+    def committed(record: Record) -> None:
+        offset = log.committed[record.topic, record.partition][0]
+        if not (record.offset < offset or log.committed[record.topic, record.partition][1]):
+            early.append((record.partition, record.offset))
+        heard.append((record.partition, record.offset))
+
+    log, running = engine(200, on_committed=committed)
+    with running:
+        assert running.loop.ended.wait(20)
+    assert sorted(heard) == [(partition, offset) for partition in (0, 1) for offset in range(200)]
+    assert early == []
+
+
+def test_what_a_revoke_commits_is_told_and_what_is_lost_is_not() -> None:
+    heard: list[tuple[int, int]] = []
+    gate = threading.Event()
+
+    def handler(record: Record) -> None:
+        if record.offset == 3:
+            gate.wait(20)
+
+    log = FakeBroker([T0, T1])
+    for name in (T0, T1):
+        log.append(name, [(b"%d" % i, b"") for i in range(4)])
+    made = pipeline(
+        handler,
+        commit_interval_ms=60_000,
+        revoke_timeout_ms=100,
+        on_committed=lambda record: heard.append((record.partition, record.offset)),
+    )
+    with FakeEngine(made, log) as running:
+        until(lambda: running.loop.snapshot().processed == 6, "the others are through")
+        running.consumer.lose([T1])
+        running.consumer.revoke([T0])
+        until(lambda: not running.loop.snapshot().partitions, "both are gone")
+        until(lambda: len(heard) == 3, "told")
+        gate.set()
+    assert sorted(heard) == [(0, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("option", ["on_commit", "on_committed"])
+def test_a_callback_that_raises_ends_the_run(option: str) -> None:
+    def callback(*_: Any) -> None:
+        raise ValueError("not today")
+
+    _, running = engine(10, **{option: callback})
+    with running:
+        assert running.loop.ended.wait(20)
+    assert isinstance(running.loop.failure, HandlerError)
+    assert str(running.loop.failure) == f"{option} raised ValueError: not today"

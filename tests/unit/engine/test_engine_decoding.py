@@ -1,0 +1,100 @@
+"""Deserializers: in the worker, with failures that are the record's."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries
+from keylane.records import PlainMessage
+from keylane.testing.fakes import FakeBroker, FakeEngine
+
+T0 = ("t", 0)
+BAD = (2, 5)
+
+
+def run(handler: Any, **options: Any) -> FakeEngine:
+    """Eight records with JSON values, two of which are none; bad ones go to the dead-letter topic."""
+    log = FakeBroker([T0])
+    log.append(T0, [(b"%d" % (i % 2), b"{" if i in BAD else b'{"n": %d}' % i) for i in range(8)])
+    made = Pipeline(
+        kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"},
+        topics=["t"],
+        handler=handler,
+        offset_reset="earliest",
+        retries=Retries(max_attempts=2, delay_ms=1),
+        on_exhausted=DeadLetter("dead"),
+        **options,
+    )
+    with FakeEngine(made, log, ending_offsets={T0: 8}) as engine:
+        assert engine.loop.ended.wait(20)
+    assert engine.loop.failure is None
+    return engine
+
+
+def decode(data: bytes, context: Any) -> Any:
+    assert (context.topic, context.field, context.headers) == ("t", "value", [])
+    return json.loads(data)
+
+
+def decode_key(data: bytes, context: Any) -> int:
+    assert context.field == "key"
+    return int(data)
+
+
+def check(engine: FakeEngine, seen: list[tuple[Any, Any, Any]]) -> None:
+    assert sorted(seen, key=lambda one: one[1]["n"]) == [
+        (i % 2, {"n": i}, b'{"n": %d}' % i) for i in range(8) if i not in BAD
+    ]
+    letters = {dict(one.headers)["keylane.offset"]: one for one in engine.producer.sent}
+    assert letters.keys() == {b"2", b"5"}
+    assert all(one.value == b"{" and one.key in (b"0", b"1") for one in letters.values()), "the bytes as they were"
+    assert dict(letters[b"2"].headers)["keylane.error.class"] == b"json.decoder.JSONDecodeError"
+    assert engine.loop.snapshot().retried == 2
+
+
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_a_handler_gets_what_they_make_and_the_undecodable_take_the_dead_letter_path(ordering: str) -> None:
+    seen: list[tuple[Any, Any, Any]] = []
+
+    def handler(record: Record) -> None:
+        seen.append((record.key, record.value, record.raw_value))
+
+    check(run(handler, ordering=ordering, key_deserializer=decode_key, value_deserializer=decode), seen)
+
+
+def test_so_does_a_coroutine() -> None:
+    seen: list[tuple[Any, Any, Any]] = []
+
+    async def handler(record: Record, context: Any) -> None:
+        seen.append((record.key, record.value, record.raw_value))
+
+    check(run(handler, key_deserializer=decode_key, value_deserializer=decode), seen)
+
+
+@pytest.mark.parametrize("returns", [None, "list"])
+def test_in_a_batch_only_the_undecodable_fail(returns: Any) -> None:
+    seen: list[tuple[Any, Any, Any]] = []
+
+    def handler(records: list[Record]) -> Any:
+        seen.extend((record.key, record.value, record.raw_value) for record in records)
+        return returns and [None] * len(records)
+
+    options: dict[str, Any] = {"batch_size": 3, "ordering": "unordered"}
+    check(run(handler, key_deserializer=decode_key, value_deserializer=decode, **options), seen)
+
+
+def test_one_alone_leaves_the_other_as_bytes() -> None:
+    seen: list[Any] = []
+    run(lambda record: seen.append((record.key, type(record.value))), value_deserializer=decode)
+    assert {key for key, _ in seen} == {b"0", b"1"}
+
+
+def test_a_decoded_record_crosses_a_process() -> None:
+    record = DecodedRecord.of(Record(PlainMessage("t", 1, 7, b"k", b"v")), "key", {"value": 1})
+    again = pickle.loads(pickle.dumps(record))
+    assert (again.key, again.value, again.raw_key, again.raw_value) == ("key", {"value": 1}, b"k", b"v")
+    assert (again.topic, again.partition, again.offset) == ("t", 1, 7)

@@ -1,0 +1,101 @@
+"""The lease: no handler starts once the coordinator was not heard of for two thirds of the session timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keylane import Pipeline
+from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.assignment import Start
+from keylane.engine.core import Core
+from keylane.engine.lease import Lease
+from keylane.engine.threads import ThreadWorkers
+from keylane.engine.work import NOT_RUN, Work
+from keylane.offsets import OffsetMap
+from keylane.records import PlainMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+
+
+def pipeline(handler: Callable[..., Any], **options: Any) -> Pipeline:
+    return Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options)
+
+
+def test_without_a_group_it_never_ends() -> None:
+    lease = Lease()
+    lease.renew(5.0)
+    assert lease.until == inf
+
+
+def test_it_lasts_two_thirds_of_the_session_from_the_first_answer_on_and_never_gets_shorter() -> None:
+    lease = Lease(6.0)
+    assert lease.holds(1e9), "before the first answer nothing is assigned"
+    lease.renew(100.0)
+    assert lease.until == pytest.approx(104.0)
+    lease.renew(99.0)
+    assert lease.until == pytest.approx(104.0), "an answer that was heard before another one"
+    lease.renew(101.0)
+    assert lease.holds(104.9)
+    assert not lease.holds(105.1)
+
+
+def test_its_end_and_its_renewal_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    lease = Lease(6.0)
+    lease.renew(100.0)
+    with caplog.at_level(logging.WARNING, "keylane"):
+        for now in (101.0, 105.0, 106.0):
+            lease.holds(now)
+        lease.renew(106.0)
+        lease.holds(107.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no handler starts: the group's coordinator has not answered for 4.0 s",
+        "handlers start again: the group's coordinator answers",
+    ]
+
+
+def test_the_core_dispatches_nothing_after_its_end_and_goes_on_when_it_is_renewed() -> None:
+    lease = Lease(6.0)
+    core = Core(pipeline(print, ordering="unordered"), concurrency=10, may_queue=False, random=lambda: 0.0, lease=lease)
+    lease.renew(100.0)
+    core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 9)], 100.0)
+    core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(3)])
+    assert not core.plan(104.5).dispatch
+    lease.renew(104.5)
+    assert len(core.plan(104.6).dispatch) == 3
+
+
+class Part:
+    topic, partition = "t", 0
+    may_start = wanted = True
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is_async: bool) -> None:
+    ran: list[Any] = []
+
+    async def in_task(what: Any) -> None:
+        ran.append(what)
+        await asyncio.sleep(0)
+
+    made = pipeline(in_task if is_async else ran.append, batch_size=batch_size)
+    reports: list[Any] = []
+    workers = (AsyncioWorkers if is_async else ThreadWorkers)(made, reports.append, "test")
+    workers.lease = Lease(1.0)
+    workers.lease.renew(monotonic() - 10.0)
+    works = [Work(cast("Any", Part()), offset, None, PlainMessage("t", 0, offset)) for offset in range(2)]
+    workers.start()
+    workers.submit([works] if batch_size > 1 else works)
+    workers.close(10.0)
+    assert not ran
+    assert [work.outcome for work in works] == [NOT_RUN, NOT_RUN]
+    assert len(reports) == (1 if batch_size > 1 else 2)

@@ -1,0 +1,89 @@
+"""What librdkafka's statistics say of the coordinator."""
+
+from __future__ import annotations
+
+import json
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
+
+if TYPE_CHECKING:
+    from keylane.errors import PeerError
+
+
+class Clients:
+    """Statistics of a client whose clock is a second behind ours."""
+
+    def __init__(self, **kafka: Any) -> None:
+        self.heard: list[float] = []
+        self.failures: list[PeerError] = []
+        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
+        self.now = monotonic()
+
+    def taken(self, wait_s: float, idle_s: float, *, state: str = "UP", age_s: float = 9, sent: int = 1) -> None:
+        self.now += wait_s
+        coordinator = {
+            "name": "GroupCoordinator",
+            "state": state,
+            "stateage": age_s * 1e6,
+            "rxidle": idle_s * 1e6,
+            "req": {"ConsumerGroupHeartbeat": sent},
+        }
+        brokers = {"1": {"name": "here:1/1", "rxidle": 0}, "GroupCoordinator": coordinator}
+        self.heartbeats.read(json.dumps({"ts": (self.now - 1.0) * 1e6, "brokers": brokers}))
+
+
+def test_it_was_heard_as_long_ago_as_its_connection_is_idle() -> None:
+    clients = Clients()
+    clients.taken(0, 0.5)
+    assert clients.heard == [], "whether the first ones are old cannot be said"
+    clients.taken(0.5, 0.3)
+    [heard] = clients.heard
+    assert heard == pytest.approx(clients.now - 0.3 - 0.5, abs=0.4), "in our clock, or somewhat before"
+    assert heard <= monotonic()
+
+
+def test_statistics_after_a_gap_are_not_believed() -> None:
+    """A process that was frozen reads an old answer when it wakes, and takes it for a new one."""
+    clients = Clients(**{"session.timeout.ms": 6_000})
+    clients.taken(0, 0)
+    clients.taken(0.3, 0)
+    assert len(clients.heard) == 1
+    clients.taken(10, 0)
+    assert len(clients.heard) == 1
+    clients.taken(0.3, 0)
+    assert len(clients.heard) == 2
+
+
+def test_a_connection_that_never_received_anything_says_nothing() -> None:
+    clients = Clients()
+    clients.taken(0, -1e-6)
+    clients.taken(0.5, -1e-6)
+    assert clients.heard == []
+
+
+def test_a_coordinator_that_is_never_asked_lacks_kip_848() -> None:
+    clients = Clients(**{"group.protocol": "consumer"})
+    clients.taken(0, 0, age_s=1, sent=0)
+    assert not clients.failures
+    clients.taken(0.5, 0, age_s=4, sent=0)
+    clients.taken(0.5, 0, age_s=5, sent=0)
+    [failure] = clients.failures
+    assert "does not offer group.protocol='consumer' (KIP-848)" in str(failure)
+
+
+def test_a_coordinator_that_is_asked_has_it() -> None:
+    clients = Clients(**{"group.protocol": "consumer"})
+    clients.taken(0, 0, age_s=4, sent=1)
+    assert not clients.failures
+
+
+@pytest.mark.parametrize(
+    ("kafka", "session", "interval"),
+    [({}, 45.0, 1_000), ({"session.timeout.ms": 6_000}, 6.0, 300), ({"session.timeout.ms": 200}, 0.2, 50)],
+)
+def test_intervals_follow_the_session(kafka: dict[str, Any], session: float, interval: int) -> None:
+    assert (session_s(kafka), interval_ms(kafka)) == (session, interval)
