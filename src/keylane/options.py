@@ -313,7 +313,9 @@ class Pipeline:
             if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
                 more = ", or a regular expression that begins with ^" if name == "topics" else ""
                 raise UsageError(f"{name}={given!r}: give a list of topic names{more}")
-        if bool(self.topics) == bool(self.assignment):
+        if not self.topics and not self.assignment:
+            raise UsageError(f"topics={self.topics!r}: give a list of topic names, or partitions as assignment")
+        if self.topics and self.assignment:
             raise UsageError(
                 f"topics={self.topics!r}, assignment={self.assignment!r}: give topics to subscribe to, or partitions "
                 "that are assigned by hand"
