@@ -52,6 +52,7 @@ GAUGES = {
     "in_flight": "Records with workers, or waiting for acknowledgements of their outputs or for a look at their result",
     "unseen": "Results that wait for on_produced or for the reader of a stream",
     "buffered": "Records polled and not complete",
+    "stuck": "Handlers in threads that are over handler_timeout_ms",
 }
 """Fields of `Snapshot` that come and go."""
 
