@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: three workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-scenarios clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-full  the tests, failing on any skip"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
+	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make soak   the long forms of the crash tests"
 
 setup: $(VENV)/.ready
@@ -47,6 +48,9 @@ bench-engine: setup
 
 bench-http: setup
 	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)
+
+bench-scenarios: setup
+	@PYTHONPATH=bench $(BIN)/python -m scenarios $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check .
