@@ -265,6 +265,10 @@ class Pipeline:
             raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
         if self.on_produced is not None and not callable(self.on_produced):
             raise UsageError(f"on_produced={self.on_produced!r}: give a function of one keylane.Produced")
+        if self.on_produced is not None and is_coroutine_function(self.on_produced):
+            raise UsageError(
+                f"on_produced={self.on_produced!r} is a coroutine function: it runs in a thread; give a plain one"
+            )
         if self.delivery not in get_args(Delivery):
             raise UsageError(
                 f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
