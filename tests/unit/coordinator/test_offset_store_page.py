@@ -1,5 +1,6 @@
 """docs/offset-store.md says what the code does, where it can be compared."""
 
+import re
 from pathlib import Path
 
 from keylane.coordinator.frames import SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, encode_segment_header
@@ -18,3 +19,20 @@ def test_the_segment_header_is_as_the_page_says() -> None:
     assert header[:16] == SEGMENT_MAGIC == b"keylane journal\0"
     assert header[16:32] == (1).to_bytes(4, "big") + (7).to_bytes(8, "big") + (50).to_bytes(4, "big")
     assert len(header) == SEGMENT_HEADER_SIZE
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE.read_text())
+    assert len(named) > 30
+    tests = Path(__file__).parents[2]
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not re.search(rf"^(async )?def {name}\(|^{name} = ", (tests / file).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_the_pages_that_the_page_names_are_there() -> None:
+    linked = re.findall(r"\]\(([\w/.-]+\.md)[#)]", PAGE.read_text())
+    assert [link for link in linked if not (PAGE.parent / link).exists()] == []
