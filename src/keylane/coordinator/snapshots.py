@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.coordinator.image import Image
+    from keylane.coordinator.records import OffsetKey
+    from keylane.coordinator.transactional_offsets import Owner, Waiting
     from keylane.storage.filesystem import AppendFile, FileSystem
 
 T = TypeVar("T")
@@ -65,6 +67,9 @@ class Snapshots:
 
         Raises `OSError`, and `SnapshotStoppedError` after `stop`.
         """
+        # First what waits for a marker: a marker from later stands in the segments behind the snapshot and is replayed.
+        # Taken after anything else, what it ends could be missing here and in the offsets too.
+        waiting = list(self._image.transactional)
         groups = await self._groups_by_partition()
         file = await self._in_executor(partial(SnapshotFile, self._filesystem, self._folder, number))
         try:
@@ -73,7 +78,7 @@ class Snapshots:
             await self._in_executor(partial(file.write, snapshot.encode_ends(ends)))
             self._entries = 0
             count = 1
-            for kind, partition, payload in self._chunks(groups):
+            for kind, partition, payload in self._chunks(waiting, groups):
                 self._check_stop()
                 places.append(Place(kind, partition, file.size + snapshot.CHUNK_HEAD_SIZE, len(payload)))
                 await self._in_executor(partial(file.write, snapshot.encode_chunk(kind, partition, payload)))
@@ -122,11 +127,10 @@ class Snapshots:
                 await asyncio.sleep(0)
         return found
 
-    def _chunks(self, groups: list[list[str]]) -> Iterator[tuple[int, int, bytes]]:
+    def _chunks(
+        self, waiting: list[tuple[Owner, OffsetKey, Waiting]], groups: list[list[str]]
+    ) -> Iterator[tuple[int, int, bytes]]:
         """Kind, offsets partition and payload of each chunk; other work may change the image between two of them."""
-        # First what waits for a marker: a marker from later stands in the segments behind the snapshot and is replayed.
-        # Taken last, what it ends would be missing here, and perhaps in the offsets too.
-        waiting = list(self._image.transactional)
         for payload in _joined(snapshot.encode_waiting(*one) for one in waiting):
             yield snapshot.TRANSACTIONAL, snapshot.ALL_PARTITIONS, payload
         for partition, names in enumerate(groups):

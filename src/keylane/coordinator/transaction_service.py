@@ -84,7 +84,7 @@ class TransactionService:
         self._completions: dict[str, asyncio.Task[None]] = {}
         """By transactional id: what carries out a prepared transaction."""
         self._timers: list[asyncio.TimerHandle] = []
-        self._is_loaded = self._is_closed = False
+        self._is_loaded = self._is_closed = self._has_failed = False
 
     # Life
 
@@ -116,6 +116,8 @@ class TransactionService:
         """Why no transactional id is served, or NONE."""
         if self._is_closed:
             return codes.NOT_COORDINATOR
+        if self._has_failed:
+            return codes.KAFKA_STORAGE_ERROR
         return codes.NONE if self._is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
 
     # Requests
@@ -213,7 +215,8 @@ class TransactionService:
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
             if failure is not None:
-                return  # the id stays as it was, and busy: nothing is decided any more before a restart
+                self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart
+                return
             self.transactions.stored(transactional_id)
             if value is not None and value.state in PREPARED:
                 self._begin_completion(transactional_id, value)
@@ -224,6 +227,7 @@ class TransactionService:
             logger.warning("transactional id %s has too many partitions: %s", transactional_id, error)
             return codes.UNKNOWN_SERVER_ERROR
         except StorageError:
+            self._has_failed = True
             return codes.KAFKA_STORAGE_ERROR
         self.transactions.begin(transactional_id, value)
         return durable

@@ -1,0 +1,264 @@
+"""Transactions after a crash or an error at any operation of the disk: whole or not at all, as clients were told.
+
+Two producers write to two topics and commit offsets of a group, in transactions that commit, abort, are fenced, or are
+still open. After the crash a start takes prepared ones up again, and time ends the open ones. The oracle is what
+clients were told: lost, duplicated, aborted and read, or in part: none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from keylane.broker.config import BrokerConfig
+from keylane.broker.node import Node
+from keylane.coordinator import codes
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.offset_service import CommitRequest
+from keylane.coordinator.records import partition_for
+from keylane.coordinator.transaction_service import OFFSETS_TOPIC
+from keylane.coordinator.transactions import Producer
+from keylane.errors import PeerError
+from keylane.testing.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
+from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
+
+DATA = "/data"
+PARTITIONS = 2
+CONFIG = BrokerConfig(
+    log_segment_bytes=1_024, offsets_topic_num_partitions=PARTITIONS, offsets_topic_segment_bytes=1_500
+)
+TIMEOUT_MS = 10_000
+TOPICS = ("a", "b")
+
+
+@dataclass
+class Clock:
+    now_ms: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Told:
+    """What clients were told."""
+
+    topics: set[str] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+    """Transactions whose commit was asked for, answered or not."""
+    is_finished: bool = False
+
+
+class Client:
+    """A transactional producer, without a socket."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.producer = Producer(-1, -1)
+        self.sequences: Counter[tuple[str, int]] = Counter()
+
+    async def init(self) -> None:
+        transactions = self.node.coordinator.transactions
+        error, self.producer = await transactions.init_producer_id(self.name, TIMEOUT_MS, None)
+        if error == codes.CONCURRENT_TRANSACTIONS:  # a transaction is aborted first
+            await transactions.settled()
+            error, self.producer = await transactions.init_producer_id(self.name, TIMEOUT_MS, None)
+        expect(error)
+
+    async def write(self, number: int) -> None:
+        """A record in each topic, and the group's offset, all of transaction `number`."""
+        transactions = self.node.coordinator.transactions
+        offsets = (OFFSETS_TOPIC, partition_for(self.name, PARTITIONS))
+        expect(
+            await transactions.add_partitions(self.name, self.producer, [*((topic, 0) for topic in TOPICS), offsets])
+        )
+        for topic in TOPICS:
+            expect(transactions.check_write(self.name, self.producer, (topic, 0)))
+            await self._append(topic, number)
+        commit = TopicCommit("a", [0], [number], [-1], [f"map-{number}"])
+        result = self.node.coordinator.commit_in_transaction(
+            CommitRequest(self.name, [commit]), self.name, self.producer
+        )
+        if isinstance(result, int):
+            expect(result)
+        assert not isinstance(result, int)
+        assert result.durable is not None
+        await result.durable
+
+    async def _append(self, topic: str, number: int) -> None:
+        log = self.node.topics.log(topic, 0)
+        assert log is not None
+        data = encode_batch(
+            [NewRecord(None, b"%d" % number)],
+            timestamp_ms=1,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+            base_sequence=self.sequences[topic, self.producer.epoch],
+            attributes=0x10,
+        )
+        self.sequences[topic, self.producer.epoch] += 1
+        durable = log.append(data, read_header(data), 1).durable
+        assert durable is not None
+        await durable
+
+    async def end(self, *, committed: bool) -> None:
+        transactions = self.node.coordinator.transactions
+        expect(await transactions.end(self.name, self.producer, committed=committed))
+        await transactions.settled()
+
+
+def expect(error: int) -> None:
+    if error in (codes.KAFKA_STORAGE_ERROR, codes.CONCURRENT_TRANSACTIONS):
+        raise PeerError("the disk has failed, or a marker waits for it")
+    assert error == codes.NONE
+
+
+async def run_transactions(filesystem: SimulatedFileSystem, told: Told) -> None:
+    node = await Node.open(filesystem, DATA, CONFIG, Clock())
+    try:
+        for topic in TOPICS:
+            await node.topics.create(topic, 1)
+            told.topics.add(topic)
+        x, y = Client(node, "x"), Client(node, "y")
+        await x.init()
+        await y.init()
+        await y.write(100)  # stays open, so x is undecided for readers behind it
+        for number in range(4):
+            await x.write(number)
+            told.asked |= set() if number % 2 else {number}
+            await x.end(committed=number % 2 == 0)
+            (told.aborted if number % 2 else told.committed).add(number)
+        await x.write(50)
+        successor = Client(node, "x")
+        await successor.init()
+        told.aborted.add(50)
+        await successor.write(51)
+        told.asked.add(51)
+        await successor.end(committed=True)
+        told.committed.add(51)
+        told.asked.add(100)
+        await y.end(committed=True)
+        told.committed.add(100)
+        await y.write(101)
+    finally:
+        with contextlib.suppress(SimulatedCrashError):
+            await node.close()
+    told.is_finished = True
+    assert told.committed == {0, 2, 51, 100}
+
+
+def read_committed(node: Node, topic: str) -> list[int]:
+    """What a consumer of committed records makes of the log."""
+    log = node.topics.log(topic, 0)
+    assert log is not None
+    assert log.stable_offset == log.high_watermark, "nothing is undecided any more"
+    aborted = sorted(log.aborted(0, log.stable_offset), key=lambda one: one[1])
+    found = []
+    left_out: set[int] = set()
+    position = 0
+    while data := log.read(position, 100_000, at_least_one=True, end=log.stable_position):
+        position += len(data)
+        for at, header in batches(data):
+            while aborted and aborted[0][1] <= header.base_offset:
+                left_out.add(aborted.pop(0)[0])
+            if header.is_control:
+                left_out.discard(header.producer_id)
+            elif header.producer_id not in left_out:
+                found += [int(record.value or b"") for record in decode_records(data, at)]
+    return found
+
+
+async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
+    clock = Clock()
+    node = await Node.open(filesystem, DATA, CONFIG, clock)
+    try:
+        transactions = node.coordinator.transactions
+        await node.coordinator.loaded()
+        await transactions.settled()
+        clock.now_ms += TIMEOUT_MS + 1
+        await transactions.abort_timed_out()
+        await transactions.settled()
+        while any(one.partitions for _, one in transactions.transactions):
+            await asyncio.sleep(0)
+            await transactions.settled()
+        if not told.topics >= set(TOPICS):
+            return
+        a, b = read_committed(node, "a"), read_committed(node, "b")
+        assert a == b, "a transaction is whole in every partition"
+        assert len(a) == len(set(a)), "duplicated"
+        assert told.committed <= set(a), "lost"
+        assert not told.aborted & set(a), "aborted and read"
+        assert set(a) <= told.asked
+        for name, numbers in (("x", range(100)), ("y", range(100, 200))):
+            fetched = node.coordinator.fetch(name, None, require_stable=True)
+            assert not isinstance(fetched, int)
+            last = [number for number in a if number in numbers][-1:]
+            rows = [(list(one.columns.offsets), list(one.columns.metadata or ())) for one in fetched]
+            assert rows == [([number], [f"map-{number}"]) for number in last], "offsets go with their transaction"
+        again = Client(node, "x")
+        await again.init()
+        await again.write(60)
+        await again.end(committed=True)
+        assert read_committed(node, "a") == [*a, 60]
+    finally:
+        await node.close()
+
+
+def attempt(filesystem: SimulatedFileSystem) -> Told:
+    told = Told()
+    with contextlib.suppress(SimulatedCrashError, PeerError, OSError):
+        asyncio.run(run_transactions(filesystem, told))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("names", "content"),
+    [("lost", "lost"), ("kept", "torn"), pytest.param("kept", "kept", marks=pytest.mark.soak)],
+)
+def test_a_crash_at_any_operation_leaves_transactions_whole(names: Names, content: Content) -> None:
+    operation = 0
+    while True:
+        operation += 1
+        filesystem = SimulatedFileSystem()
+        filesystem.crash_at(operation)
+        told = attempt(filesystem)
+        found = filesystem.after_crash(names=names, content=content)
+        try:
+            asyncio.run(check(found, told))
+        except BaseException as error:
+            error.add_note(f"crash at operation {operation}: {filesystem.history[-1]}; {told}")
+            raise
+        if told.is_finished:
+            break
+    assert operation > 100
+
+
+def test_an_error_at_any_operation_is_never_a_false_answer() -> None:
+    operation = 0
+    while True:
+        operation += 1
+        filesystem = SimulatedFileSystem()
+        filesystem.fail_at(operation)
+        told = attempt(filesystem)
+        try:
+            asyncio.run(check(filesystem.after_crash(names="kept"), told))
+        except BaseException as error:
+            error.add_note(f"error at operation {operation} of {len(filesystem.history)}; {told}")
+            raise
+        if told.is_finished and operation > len(filesystem.history):
+            break
+
+
+def test_what_is_live_is_what_a_restart_finds() -> None:
+    """Killed, not crashed: the machine keeps what was written."""
+    filesystem = SimulatedFileSystem()
+    told = attempt(filesystem)
+    assert told.is_finished
+    asyncio.run(check(filesystem.after_kill(), told))
