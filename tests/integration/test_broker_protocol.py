@@ -324,7 +324,11 @@ def test_init_producer_id(client: ProtocolClient, version: int) -> None:
     assert first.error_code == ErrorCode.none
     assert first.producer_epoch == 0
     assert second.producer_id == first.producer_id + 1
-    assert ask("tx").error_code == ErrorCode.transactional_id_authorization_failed
+    name = f"init-{version}"
+    transactional, again = ask(name), ask(name)
+    assert (transactional.error_code, transactional.producer_epoch) == (ErrorCode.none, 0)
+    assert (again.error_code, again.producer_epoch) == (ErrorCode.none, 1)
+    assert again.producer_id == transactional.producer_id == second.producer_id + 1
 
 
 # Produce

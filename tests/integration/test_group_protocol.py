@@ -214,16 +214,19 @@ def test_find_coordinator(client: ProtocolClient, broker: BrokerProcess, version
     found = answer.coordinators if version >= 4 else [answer]
     assert len(found) == (2 if version >= 4 else 1)
     assert {(row.error_code, row.host, row.port) for row in found} == {(ErrorCode.none, broker.host, broker.port)}
+    if version >= 1:  # of a transactional id too
+        answer = ask(client, "find_coordinator", version, **(values | {"key_type": 1}))
+        found = answer.coordinators if version >= 4 else [answer]
+        assert {(row.error_code, row.host, row.port) for row in found} == {(ErrorCode.none, broker.host, broker.port)}
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-@pytest.mark.parametrize("key_type", [1, 2])
+@pytest.mark.parametrize("key_type", [2, 3])
 def test_other_coordinators_are_refused(client: ProtocolClient, version: int, key_type: int) -> None:
     values = {"key": "t", "key_type": key_type, "coordinator_keys": ("t",)}
     answer = ask(client, "find_coordinator", version, **values)
     (found,) = answer.coordinators if version >= 4 else [answer]
-    refused = ErrorCode.transactional_id_authorization_failed if key_type == 1 else ErrorCode.invalid_request
-    assert found.error_code == refused
+    assert found.error_code == ErrorCode.invalid_request
     assert found.error_message
     assert found.node_id == -1
 
