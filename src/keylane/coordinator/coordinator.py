@@ -224,7 +224,11 @@ class Coordinator:
             self._refusal(group)
             or self.transactions.check_write(transactional_id, producer, (OFFSETS_TOPIC, partition))
             or self._groups.groups.check_transactional_commit(
-                group, request.member_id, request.instance_id, request.generation
+                group,
+                request.member_id,
+                request.instance_id,
+                request.generation,
+                has_offsets=self._has_offsets(group) or group in self._image.transactional.groups,
             )
         )
         return error or self._offsets.commit(partition, request, producer)

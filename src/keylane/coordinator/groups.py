@@ -110,7 +110,7 @@ class Groups:
         return codes.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else codes.ILLEGAL_GENERATION
 
     def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, has_offsets: bool
     ) -> int:
         """Whether offsets of this member may become part of a transaction now: an error code (KIP-447). A producer that
         names no member commits for any group, as before that KIP."""
@@ -120,7 +120,8 @@ class Groups:
             return codes.NONE
         group = self._groups.get(group_id)
         if group is None:
-            return codes.NONE if generation < 0 else codes.ILLEGAL_GENERATION
+            unknown = codes.UNKNOWN_MEMBER_ID if has_offsets else codes.ILLEGAL_GENERATION
+            return codes.NONE if generation < 0 else unknown
         return group.check_transactional_commit(member_id, instance_id, generation)
 
     def get(self, group_id: str) -> Group | None:

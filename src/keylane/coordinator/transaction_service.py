@@ -11,6 +11,7 @@ Thread safety: the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -169,16 +170,18 @@ class TransactionService:
     async def abort_timed_out(self) -> None:
         """Abort every transaction that has taken longer than its producer allowed, and fence the producer."""
         now_ms = self._clock()
+        rounds = []
         for transactional_id in self.transactions.timed_out(now_ms):
             current = self.transactions.get(transactional_id)
             assert current is not None
             logger.info("transactional id %s: no end within %d ms; it aborts", transactional_id, current.timeout_ms)
-            self._append(transactional_id, fenced(current, now_ms))
+            rounds.append(self._append(transactional_id, fenced(current, now_ms)))
+        await _wait(rounds)
 
     async def remove_expired(self) -> None:
         """Forget transactional ids that have not been used for `transactional.id.expiration.ms`."""
-        for transactional_id in self.transactions.expired(self._clock()):
-            self._append(transactional_id, None)
+        expired = self.transactions.expired(self._clock())
+        await _wait([self._append(transactional_id, None) for transactional_id in expired])
 
     def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -264,6 +267,14 @@ class TransactionService:
         except ProducerEpochError as error:
             logger.warning("%s: %s; no marker is written", log.folder, error)
             return None
+
+
+async def _wait(appended: Iterable[Round | int]) -> None:
+    """Return when all is durable, or never will be (the journal has said so)."""
+    for one in appended:
+        if not isinstance(one, int):
+            with contextlib.suppress(StorageError):
+                await one
 
 
 async def _no_producer_id() -> int:

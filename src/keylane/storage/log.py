@@ -184,23 +184,15 @@ class PartitionLog:
             raise self._sync.failure
         if header.producer_id < 0:
             return self._queue(batch, header, None)
-        repeated = self.repeated(header)
+        repeated = self._producers.check(header)
         if repeated is not None:
-            return repeated
+            is_durable = repeated.last_offset < self.high_watermark
+            return Appended(repeated.base_offset, None if is_durable else self._sync.pending)
         base_offset = self.next_offset
         self._make_room(header)
         if self._producers.record(header, base_offset, now_ms):
             self._transactions.begin(base_offset, self._active.start + self._appended)
         return self._queue(batch, header, None)
-
-    def repeated(self, header: BatchHeader) -> Appended | None:
-        """Where a producer's batch went that was appended before; None for one that may be appended now. Raises as
-        `append` does."""
-        found = self._producers.check(header)
-        if found is None:
-            return None
-        is_durable = found.last_offset < self.high_watermark
-        return Appended(found.base_offset, None if is_durable else self._sync.pending)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool, now_ms: int) -> Round:
         """Append the marker that ends a producer's transaction here (there need be none).

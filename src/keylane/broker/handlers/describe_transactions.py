@@ -39,7 +39,7 @@ def _state(module: Any, name: str, error: int, found: Transaction | None) -> Any
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(found.partitions) if found else ():
         by_topic.setdefault(topic, []).append(index)
-    started_ms = found.started_ms if found else -1
+    started_ms = found.started_ms if found else 0
     return module.TransactionState(
         error_code=ErrorCode(error),
         transactional_id=name,

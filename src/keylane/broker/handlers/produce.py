@@ -108,9 +108,6 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         header = check_batch(records, topic.max_message_bytes)
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
-            repeated = log.repeated(header)
-            if repeated is not None:
-                return repeated
             _check_transaction(request.transactional_id, header, (topic_name, partition.index), node)
         return log.append(records, header, node.clock())
     except RefusedError as error:

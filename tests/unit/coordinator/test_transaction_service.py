@@ -1,0 +1,256 @@
+"""The transactions' shell over a journal: what is durable when, time, and what a restart takes up again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from keylane.broker.config import BrokerConfig
+from keylane.coordinator import codes
+from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.offset_service import CommitRequest
+from keylane.coordinator.records import partition_for
+from keylane.coordinator.transaction_service import OFFSETS_TOPIC, Ports
+from keylane.coordinator.transaction_states import State
+from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.open_log import create_log
+from keylane.testing.executor import InlineExecutor
+from keylane.testing.filesystem import SimulatedFileSystem
+from keylane.wire.batches import NewRecord, encode_batch, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.coordinator.transactions import Producer
+
+OPTIONS = BrokerConfig(offsets_topic_num_partitions=2, transactional_id_expiration_ms=50_000)
+LOG_OPTIONS = LogOptions(10_000, 4_096)
+TIMEOUT_MS = 1_000
+
+
+class World:
+    """A coordinator, one topic of one partition, a disk and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.filesystem = SimulatedFileSystem()
+        self.log: PartitionLog | None = create_log(self.filesystem, "/t-0", LOG_OPTIONS, InlineExecutor())
+        self.ids = 0
+
+    async def open(self, options: BrokerConfig = OPTIONS) -> Coordinator:
+        coordinator = Coordinator(
+            filesystem=self.filesystem,
+            folder="/coordinator",
+            executor=InlineExecutor(),
+            options=options,
+            partition_count={"t": 1}.get,
+            clock=lambda: self.now,
+            ports=Ports(lambda topic, _partition: self.log if topic == "t" else None, self._take),
+        )
+        await coordinator.start()
+        await coordinator.loaded()
+        return coordinator
+
+    async def _take(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    async def begin(self, coordinator: Coordinator) -> Producer:
+        """A transaction with a record in the topic."""
+        transactions = coordinator.transactions
+        error, producer = await transactions.init_producer_id("x", TIMEOUT_MS, None)
+        assert error == codes.NONE
+        assert await transactions.add_partitions("x", producer, [("t", 0)]) == codes.NONE
+        assert self.log is not None
+        data = encode_batch(
+            [NewRecord(None, b"v")],
+            timestamp_ms=1,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            attributes=0x10,
+        )
+        durable = self.log.append(data, read_header(data), self.now).durable
+        assert durable is not None
+        await durable
+        return producer
+
+
+def state_of(coordinator: Coordinator) -> State | None:
+    found = coordinator.transactions.transactions.get("x")
+    return None if found is None else found.state
+
+
+async def turn_until(is_so: Callable[[], bool]) -> None:
+    """Let timers of a millisecond do their work."""
+    while not is_so():  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0)
+
+
+def test_a_commit_is_answered_before_its_markers_are_there() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        assert world.log is not None
+        assert await coordinator.transactions.end("x", producer, committed=True) == codes.NONE
+        assert state_of(coordinator) is State.PREPARE_COMMIT
+        assert world.log.stable_offset == 0
+        await coordinator.transactions.settled()
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert world.log.stable_offset == world.log.high_watermark == 2
+        assert world.log.aborted(0, 2) == []
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_restart_finishes_what_was_prepared() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        assert world.log is not None
+        await coordinator.transactions.end("x", producer, committed=False)
+        assert world.log.stable_offset == 0, "decided, and not carried out"
+        # The process dies here; the log is the same, the coordinator another.
+        world.filesystem = world.filesystem.after_kill()
+        coordinator = await world.open()
+        await coordinator.transactions.settled()
+        assert state_of(coordinator) is State.COMPLETE_ABORT
+        assert world.log.aborted(0, 9) == [(producer.producer_id, 0)]
+        assert await coordinator.transactions.end("x", producer, committed=False) == codes.NONE
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_an_open_transaction_goes_on_after_a_restart_and_ends_in_time() -> None:
+    async def run() -> None:
+        world = World()
+        producer = await world.begin(await world.open())
+        world.filesystem = world.filesystem.after_kill()
+        coordinator = await world.open()
+        transactions = coordinator.transactions
+        assert transactions.check_write("x", producer, ("t", 0)) == codes.NONE
+        world.now += TIMEOUT_MS
+        await transactions.abort_timed_out()
+        assert state_of(coordinator) is State.ONGOING
+        world.now += 1
+        await transactions.abort_timed_out()
+        await transactions.settled()
+        assert state_of(coordinator) is State.COMPLETE_ABORT
+        assert await transactions.end("x", producer, committed=True) == codes.PRODUCER_FENCED
+        assert world.log is not None
+        assert world.log.aborted(0, 9) == [(producer.producer_id, 0)]
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_timers_do_it_by_themselves() -> None:
+    async def run() -> None:
+        world = World()
+        options = BrokerConfig(
+            offsets_topic_num_partitions=2,
+            transactional_id_expiration_ms=1,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=1,
+            transaction_remove_expired_transaction_cleanup_interval_ms=1,
+        )
+        coordinator = await world.open(options)
+        await world.begin(coordinator)
+        world.now += TIMEOUT_MS + 1
+        await turn_until(lambda: state_of(coordinator) is State.COMPLETE_ABORT)
+        world.now += 1
+        await turn_until(lambda: state_of(coordinator) is None)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_an_expired_id_is_gone_after_a_restart_too() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        error, producer = await coordinator.transactions.init_producer_id("x", TIMEOUT_MS, None)
+        assert error == codes.NONE
+        world.now += OPTIONS.transactional_id_expiration_ms
+        await coordinator.transactions.remove_expired()
+        assert state_of(coordinator) is None
+        await coordinator.close()
+        coordinator = await world.open()
+        assert state_of(coordinator) is None
+        added = await coordinator.transactions.add_partitions("x", producer, [("t", 0)])
+        assert added == codes.INVALID_PRODUCER_ID_MAPPING
+        again = await coordinator.transactions.init_producer_id("x", TIMEOUT_MS, None)
+        assert again.producer.producer_id > producer.producer_id, "never the same producer id twice"
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_gone_needs_no_marker() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        assert world.log is not None
+        await world.log.close()
+        assert await coordinator.transactions.end("x", producer, committed=True) == codes.NONE
+        await coordinator.transactions.settled()
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_failed_disk_decides_nothing() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        world.filesystem.fail_at(world.filesystem.operations + 2)  # the sync of the prepare record
+        transactions = coordinator.transactions
+        assert await transactions.end("x", producer, committed=True) == codes.KAFKA_STORAGE_ERROR
+        assert state_of(coordinator) is State.ONGOING
+        assert transactions.refusal == codes.KAFKA_STORAGE_ERROR
+        assert (await transactions.init_producer_id("y", TIMEOUT_MS, None)).error == codes.KAFKA_STORAGE_ERROR
+        assert transactions.check_write("x", producer, ("t", 0)) == codes.KAFKA_STORAGE_ERROR
+        assert world.log is not None
+        assert world.log.stable_offset == 0
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_of_an_open_transaction_are_kept_over_restarts_and_ended_with_their_topic() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        transactions = coordinator.transactions
+        offsets = (OFFSETS_TOPIC, partition_for("g", 2))
+        assert await transactions.add_partitions("x", producer, [offsets]) == codes.NONE
+        commit = CommitRequest("g", [TopicCommit("t", [0], [5], [-1], ["map"])])
+        result = coordinator.commit_in_transaction(commit, "x", producer)
+        assert not isinstance(result, int)
+        assert result.durable is not None
+        await result.durable
+        world.filesystem = world.filesystem.after_kill()
+        coordinator = await world.open()
+        found = coordinator.fetch("g", [("t", [0])], require_stable=True)
+        assert not isinstance(found, int)
+        assert found[0].errors == [codes.UNSTABLE_OFFSET_COMMIT]
+        await coordinator.delete_topic_offsets("t")
+        await coordinator.transactions.end("x", producer, committed=True)
+        await coordinator.transactions.settled()
+        for _ in range(2):
+            found = coordinator.fetch("g", [("t", [0])], require_stable=True)
+            assert not isinstance(found, int)
+            assert list(found[0].columns.offsets) == [-1], "a topic of that name begins anew"
+            await coordinator.close()
+            coordinator = await world.open()
+        await coordinator.close()
+
+    asyncio.run(run())
