@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OFFSET_MAP_ORACLE = "io.confluent.parallelconsumer.offsets.OffsetMapOracle"
 HAND_OVER = "keylane.peers.HandOver"
 BENCH = "keylane.peers.Bench"
+TRANSACTIONS = "keylane.peers.Transactions"
 
 _SOURCES = Path(__file__).parent / "java"
 _JARS = "parallel_consumer"
