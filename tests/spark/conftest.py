@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +25,14 @@ from keylane.testing.cluster import LIGHT_JVM
 from keylane.testing.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from keylane.spark import LaneQuery
 
 PARTITIONS = 4
+PROGRAM = Path(__file__).with_name("driver_program.py")
 PATIENCE_S = 60.0
 """For what takes a second or two on an idle machine."""
 
@@ -111,6 +119,57 @@ def copies(output: str, usual_ms: float = 5, slow_ms: float = 60) -> Callable[[k
         return kl.Output(output, record.key, record.value, headers=[source_of(record)], partition=record.partition)
 
     return copy
+
+
+class Driver:
+    """A Spark driver in a process of its own. It prints what its lanes do, a JSON object a line."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+            )
+        self.log = log
+
+    def next(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while (line := self.process.stdout.readline()) and not line.startswith(b"{"):
+            pass  # spark-submit sends what is meant for standard error there too
+        assert line, f"the driver ended: {self.log.read_text()[-3000:]}"
+        made: dict[str, Any] = json.loads(line)
+        return made
+
+    def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        while not condition(seen := self.next()):
+            pass
+        return seen
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the JVM of a driver that was killed ends by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    made: list[Driver] = []
+
+    def start(
+        master: str,
+        work: Work,
+        environment: dict[str, str],
+        *arguments: str,
+        launcher: Sequence[str] = (sys.executable,),
+    ) -> Driver:
+        command = [*launcher, str(PROGRAM), master, work.servers, work.group, work.topic, work.output, *arguments]
+        made.append(Driver(command, environment, tmp_path / f"driver-{len(made)}.log"))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()
 
 
 _numbers = itertools.count()

