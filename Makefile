@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: three workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-scenarios clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make check  ruff, mypy --strict, import contracts"
 	@echo "make test-full  the tests, failing on any skip"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
+	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make soak   the long forms of the crash tests"
@@ -45,6 +46,9 @@ soak: setup
 
 bench-engine: setup
 	@PYTHONPATH=bench $(BIN)/python -m engine $(ARGS)
+
+bench-lanes: setup
+	@PYTHONPATH=bench $(BIN)/python -m lanes $(ARGS)
 
 bench-http: setup
 	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)
