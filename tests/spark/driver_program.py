@@ -1,6 +1,6 @@
 """A Spark driver that runs lanes and prints what they do. Tests start it in a process of its own, to kill it.
 
-Arguments: MASTER SERVERS GROUP TOPIC OUTPUT [--lanes N] [--name NAME] [--until-done]. MASTER is "-" for a session that
+Arguments: MASTER SERVERS GROUP TOPIC OUTPUT, and see below. MASTER is "-" for a session that
 PySpark makes by itself: under spark-submit, as on a user's cluster.
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import logging
+import random
 import time
 
 import keylane as kl
@@ -22,6 +24,9 @@ for place in ("master", "servers", "group", "topic", "output"):
 parser.add_argument("--lanes", type=int, default=2)
 parser.add_argument("--name")
 parser.add_argument("--until-done", action="store_true")
+parser.add_argument("--members")
+parser.add_argument("--failure-window-ms", type=int, default=600_000)
+parser.add_argument("--wander", action="store_true", help="another number of lanes, from 1 to 3, every two seconds")
 
 
 def pipeline(args: argparse.Namespace) -> kl.Pipeline:
@@ -50,11 +55,24 @@ def main() -> None:
         spark = SparkSession.builder.getOrCreate()
     else:
         settings = {f"spark.{jvm}.extraJavaOptions": LIGHT_JVM for jvm in ("driver", "executor")}
+        settings |= {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
         spark = kl.spark.session(args.master, "keylane driver program", **{"spark.ui.enabled": "false", **settings})
     trigger = {"availableNow": True} if args.until_done else None
-    query = kl.spark.start(pipeline(args), spark, lanes=args.lanes, trigger=trigger, name=args.name)
+    query = kl.spark.start(
+        pipeline(args),
+        spark,
+        lanes=args.lanes,
+        trigger=trigger,
+        name=args.name,
+        members=args.members,
+        lane_failure_window_ms=args.failure_window_ms,
+    )
     active = True
-    while active:
+    for number in itertools.count():
+        if args.wander and number % 40 == 39:
+            query.set_lanes(random.randint(1, 3))
+        if not active:
+            break
         active = query.isActive
         lanes = [lane.to_dict() for lane in query.lanes]
         error = None if query.exception() is None else str(query.exception())

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
@@ -29,7 +29,10 @@ PATIENCE_S = 60.0
 covered_options: set[str] = {"kafka", "topics", "handler"}
 
 
-def covers(*options: str) -> Any:
+Test = TypeVar("Test", bound="Callable[..., None]")
+
+
+def covers(*options: str) -> Callable[[Test], Test]:
     """Says which options a test is about."""
     covered_options.update(options)
     return lambda test: test
@@ -67,7 +70,9 @@ class InProcess:
 
 class OnALane:
     def __init__(self, pipeline: kl.Pipeline, spark: Any) -> None:
-        self._query = kl.spark.start(pipeline, spark, lanes=1, trigger={"availableNow": True}, members="dynamic", max_lane_failures=0)
+        self._query = kl.spark.start(
+            pipeline, spark, lanes=1, trigger={"availableNow": True}, members="dynamic", max_lane_failures=0
+        )
         self.snapshot, self.stop = self._query.snapshot, self._query.stop
 
     def wait(self) -> None:

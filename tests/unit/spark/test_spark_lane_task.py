@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -254,3 +257,15 @@ def test_a_lane_whose_parent_has_changed_ends(driver: Driver, monkeypatch: pytes
 def _in_this_thread(driver: Driver, runner: Runner) -> LaneOutcome:
     task = LaneTask(0, 1, b"", {}, None, "client", driver.socket.address)
     return run_lane(task, PIPELINE, lambda _pipeline, _task: runner, 0)
+
+
+def test_a_lanes_warnings_name_their_logger_where_nobody_configured_logging() -> None:
+    """In a process of its own, as an executor's Python worker is: pytest has handlers of its own."""
+    program = (
+        "import logging; from keylane.spark.lanes import logging_to_stderr\n"
+        "with logging_to_stderr(): logging.getLogger('keylane.kafka').warning('the broker is away')\n"
+        "print(logging.getLogger('keylane').handlers)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\S+ \S+ WARNING keylane.kafka: the broker is away\n", done.stderr)
+    assert done.stdout == "[]\n", "a worker that is used again is as it was"
