@@ -173,7 +173,7 @@ def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
     driver = drivers("-", work, environment, "--lanes", "1", "--name", "submitted", launcher=submit)
     lane = driver.until(lambda now: now["processed"] > 50)["lanes"][0]
     query = kl.spark.start(work.pipeline(), spark, lanes=1)
-    until(lambda: query.lanes[0].partitions, lambda: query.lanes)
+    until(lambda: query.lanes and query.lanes[0].partitions, lambda: query.lanes)
     driver.until(lambda now: len(now["lanes"][0]["partitions"]) == 2)
     os.killpg(driver.process.pid, signal.SIGKILL)
     until(lambda: not is_alive(lane["pid"]))

@@ -132,7 +132,7 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
     with pytest.raises(kl.UsageError, match="lanes=4"):
         query.set_lanes(4)
     query.set_lanes(3)
-    until(lambda: all(lane.partitions for lane in query.lanes) and len(query.lanes) == 3, lambda: query.lanes)
+    until(lambda: len(query.lanes) == 3 and all(lane.partitions for lane in query.lanes), lambda: query.lanes)
     until(lambda: sum(len(lane.partitions) for lane in query.lanes) == 4, lambda: query.lanes)
     tracker = spark.sparkContext.statusTracker()
     store = spark.sparkContext._jsc.sc().statusStore()
@@ -154,7 +154,8 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
 def test_two_drivers_share_a_group(spark: SparkSession, work: Any, until: Callable[..., None]) -> None:
     work.fill(1_000)
     first, second = (kl.spark.start(work.pipeline(), spark, lanes=1, name=name) for name in ("a", "b"))
-    until(lambda: first.lanes[0].partitions and second.lanes[0].partitions, lambda: (first.lanes, second.lanes))
+    both = (first, second)
+    until(lambda: all(query.lanes and query.lanes[0].partitions for query in both), lambda: [one.lanes for one in both])
     assert {*first.lanes[0].partitions, *second.lanes[0].partitions} == {f"{work.topic}-{n}" for n in range(4)}
     until(lambda: work.lag() == 0, lambda: (first.lanes, second.lanes))
     first.stop()

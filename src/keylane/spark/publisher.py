@@ -26,7 +26,7 @@ class View:
     """The query as other threads see it."""
 
     active: bool = True
-    message: str = "Starting lanes"
+    message: str = ""
     lag: int | None = None
     lanes: tuple[LaneStatus, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
@@ -48,7 +48,6 @@ class Publisher:
     """Makes views and progress of the lanes. Owned by the supervisor's thread; `view` may be read by any."""
 
     def __init__(self, plan: LanePlan, lanes: Sequence[LaneRecord], listeners: Listeners) -> None:
-        self.view = View()
         self.next_report = time.monotonic() + plan.progress_interval_s
         self._interval_s = plan.progress_interval_s
         self._lanes = lanes
@@ -56,6 +55,7 @@ class Publisher:
         self.load = Load()
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
         self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
+        self.view = self._view("Starting lanes", active=True, error=None)
 
     def note(self, snapshot: Snapshot) -> None:
         """The last snapshot of a lane whose job has ended: its offsets outlive it."""
