@@ -19,6 +19,7 @@ from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, Soc
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
+from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
 from keylane.spark.publisher import Publisher
 from keylane.spark.restarts import Restarts
@@ -123,7 +124,8 @@ class Supervisor:
             self._plan.prepare(self._stop_requested.is_set)
             if not self._stop_requested.is_set():
                 self._supervise()
-            self._look_at_commits()
+            was_stopped = self._stop_requested.is_set() and not self._work_is_done
+            note_commits(self._plan, self._publisher, must_be_whole=not was_stopped and self._error is None)
         except KeylaneError as error:
             self._error = self._error or error
         except Exception as error:  # the user's thread raises it from awaitTermination
@@ -153,31 +155,6 @@ class Supervisor:
             else:
                 self._handle(event, time.monotonic())
             self._on_time(time.monotonic())
-
-    def _look_at_commits(self) -> None:
-        """What the group has committed, from the broker and not from the lanes: the last word of the query."""
-        ends = self._plan.ending_offsets
-        was_stopped = self._stop_requested.is_set() and not self._work_is_done
-        must_be_whole = ends is not None and not was_stopped and self._error is None
-        try:
-            committed = self._plan.committed()
-        except PeerError as error:
-            if must_be_whole:
-                raise
-            logger.warning("what the group has committed in the end is not known: %s", error)
-            return
-        self._publisher.note_committed(committed)
-        if ends is None or not must_be_whole:
-            return
-        short = [
-            f"{t}-{p} at {committed.get((t, p))} of {end}"
-            for (t, p), end in ends.items()
-            if committed.get((t, p), 0) < end
-        ]
-        if short:
-            raise InternalError(
-                f"all lanes have ended, but group {self._plan.query.group} has not committed all: {', '.join(short)}"
-            )
 
     def _end(self) -> None:
         self._publisher.publish(ending=True)
