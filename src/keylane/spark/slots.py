@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-EXECUTORS_TIMEOUT_S = 15.0
-"""How long a cluster's executors may take to register before their missing slots count as missing."""
+EXECUTORS_TIMEOUT_S = 60.0
+"""How long a cluster's first executor may take to register before its slots count as missing."""
+SETTLED_S = 10.0
+"""How long after the last one that registered the others may take."""
 EXECUTORS_POLL_S = 0.25
 ROUNDING = 1e-9
 """Shares of a core are binary fractions: 0.3 / 0.1 must be 3."""
@@ -52,9 +54,7 @@ class Slots:
             raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
         if self._is_dynamic:
             return lanes
-        deadline = time.monotonic() + (0.0 if self._is_local else EXECUTORS_TIMEOUT_S)
-        while (room := self.room()) < lanes and time.monotonic() < deadline:
-            time.sleep(EXECUTORS_POLL_S)
+        room = self._settled_room(lanes)
         if room < lanes:
             free = "" if self.allow_all else "leave no task slot free"
             what = f"would {free} of {self._all()}" if free else f"need more task slots than {self._all()}"
@@ -74,6 +74,17 @@ class Slots:
     def room(self) -> int:
         """How many lanes the registered executors hold, beside the slot that stays free."""
         return self._all() - (0 if self.allow_all else math.ceil(self._usual_cpus / self._cpus - ROUNDING))
+
+    def _settled_room(self, enough: int) -> int:
+        """`room`, as soon as it is enough, or when no more executors seem to come."""
+        room, now = self.room(), time.monotonic()
+        until = now if self._is_local else now + (SETTLED_S if self._all() else EXECUTORS_TIMEOUT_S)
+        while room < enough and time.monotonic() < until:
+            time.sleep(EXECUTORS_POLL_S)
+            before, room = room, self.room()
+            if room > before:
+                until = time.monotonic() + SETTLED_S
+        return room
 
     def _all(self) -> int:
         if self.task_cpus is None:

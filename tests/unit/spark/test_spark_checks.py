@@ -154,6 +154,7 @@ def test_a_clusters_executors_are_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     registering = Context("spark://master:7077", slots=[[0], [0, 2], [0, 2, 2]])
     assert slots(registering, 3) == 3
     monkeypatch.setattr(slots_module, "EXECUTORS_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(slots_module, "SETTLED_S", 0.01)
     with pytest.raises(UsageError, match="of 2"):
         slots(Context("spark://master:7077", slots=[[0, 2]]), 3)
 
