@@ -139,7 +139,8 @@ def main() -> None:
     bootstrap, mode = sys.argv[1:]
     for number, line in enumerate(sys.stdin):
         try:
-            answer = run(bootstrap, mode, f"bench-{mode}-{os.getpid()}-{number}", line.strip())
+            group = f"{line.split(' ')[0]}-{mode}-{os.getpid()}-{number}"
+            answer = run(bootstrap, mode, group, line.strip())
         except kl.KeylaneError as error:
             answer = f"error: {error}"
         print(answer, flush=True)

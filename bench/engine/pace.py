@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 RATE = 1_000
 SECONDS = 20
-"""The first half passes while the consumer gets its partition, and does not count."""
+"""The first half passes while the consumer warms up, and does not count."""
+JOIN_LIMIT_S = 60
 KEYS = 1_000
 CONCURRENCY = 16
 
 
 def pace(bootstrap: str, topic: str) -> None:
-    """Append `RATE` records a second, each with the time in nanoseconds as its value."""
+    """Append `RATE` records a second, each with the time in nanoseconds as its value, once a consumer has the topic."""
+    admin = Admin({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + JOIN_LIMIT_S
+    while not is_consumed(admin, topic):
+        assert time.monotonic() < deadline, f"nobody consumes {topic}"
+        time.sleep(0.1)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     start = time.monotonic()
     for number in range(RATE * SECONDS):
@@ -32,6 +38,12 @@ def pace(bootstrap: str, topic: str) -> None:
         producer.produce(topic, key=b"%d" % (number % KEYS), value=b"%d" % time.time_ns(), partition=0)
         producer.poll(0)
     producer.flush()
+
+
+def is_consumed(admin: Admin, topic: str) -> bool:
+    """Whether a group named after the topic has a member with its partition."""
+    groups = [one.group for one in admin.groups() if one.group.startswith(topic)]
+    return any(member.assignment for group in groups for member in admin.describe_group(group).members)
 
 
 def measure(contest: Contest, bootstrap: str, repeat: int) -> dict[str, list[tuple[float, float]]]:

@@ -98,13 +98,14 @@ def _environment_line(said: Mapping[str, Any]) -> str:
 
 def _table(entries: Sequence[tuple[Row, Standings]], cells: Any, *, with_limit: bool) -> str:
     names = list(dict.fromkeys(name for _, standings in entries for name in standings))
-    head = ["row", *(["limit"] if with_limit else []), *names]
+    head = ["row", *(["limit"] if with_limit else []), *names, "load"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for row, standings in entries:
         limits = [standing.median(lambda result: result.limit_s) for standing in standings.values()]
         limit = [f"{limits[0]:.2f} s"] if with_limit else []
         shown = [cells(standings[name]) if name in standings else "" for name in names]
-        lines.append(f"| {' | '.join([row.name, *limit, *shown])} |")
+        loads = sorted(result.load for standing in standings.values() for result in standing.results)
+        lines.append(f"| {' | '.join([row.name, *limit, *shown, f'{loads[len(loads) // 2]:.1f}'])} |")
     return "\n".join(lines) + "\n"
 
 

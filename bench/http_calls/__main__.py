@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from engine.report import write_page
 from peers.jvm import LineProcess
 
 import keylane as kl
@@ -48,7 +49,9 @@ def main() -> int:
         "cpus": os.cpu_count(),
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "bench-http.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / "http.json").write_text(json.dumps(found, indent=1) + "\n")
+    if options.page is not None:
+        write_page(options.page, "http", markdown(found))
     print(f"{found['keys']:,} requests in {found['seconds']:.1f} s, {found['most_at_once']:,} at once")
     return 0
 
@@ -86,6 +89,19 @@ def one(bootstrap: str, url: str, service: LineProcess, options: argparse.Namesp
     return result
 
 
+def markdown(found: dict[str, Any]) -> str:
+    """The table for the docs."""
+    lines = [
+        "| keys | service | at once | seconds | processor time a request | load |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for run in found["runs"]:
+        each_ms = run["processor_s"] / found["keys"] * 1000
+        figures = f"{run['most_at_once']:,} | {run['seconds']:.1f} s | {each_ms:.2f} ms | {run['load']:.1f}"
+        lines.append(f"| {found['keys']:,} | {found['latency_ms']:,} ms | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
 def fill(bootstrap: str, keys: int) -> None:
     Admin({"bootstrap.servers": bootstrap}).create_topics({TOPIC: 1})
     with BulkProducer(bootstrap) as producer:
@@ -100,6 +116,8 @@ def arguments() -> argparse.Namespace:
     add("--latency-ms", default=5_000, help="how long the service takes for each (5,000)")
     add("--repeat", default=3, help="runs; the median counts (3)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")
+    text = "also put the table into this page (docs/benchmarks.md)"
+    parser.add_argument("--page", type=Path, metavar="FILE", help=text)
     return parser.parse_args()
 
 
