@@ -97,7 +97,7 @@ def _environment_line(said: Mapping[str, Any]) -> str:
 
 
 def _table(entries: Sequence[tuple[Row, Standings]], cells: Any, *, with_limit: bool) -> str:
-    names = list(dict.fromkeys(name for _, standings in entries for name in standings))
+    names = [name for name in COLOURS if any(name in standings for _, standings in entries)]
     head = ["row", *(["limit"] if with_limit else []), *names, "load"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for row, standings in entries:

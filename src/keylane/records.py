@@ -185,7 +185,7 @@ class Produced:
     """An output that the broker has acknowledged: what `on_produced` gets."""
 
     record: Record
-    """The record whose handler returned it."""
+    """The record whose handler returned it, as it was polled: key and value are bytes."""
     output: Output
     topic: str
     partition: int
@@ -207,11 +207,13 @@ class Result:
 class Returned:
     """A handler's value on its way to a stream, with the outputs that are in it."""
 
-    __slots__ = ("outputs", "value")
+    __slots__ = ("outputs", "record", "value")
 
-    def __init__(self, value: Any, outputs: Sequence[Output] = ()) -> None:
+    def __init__(self, value: Any, outputs: Sequence[Output] = (), record: DecodedRecord | None = None) -> None:
         self.value = value
         self.outputs = outputs
+        self.record = record
+        """What the handler got, where that is more than what was polled."""
 
 
 @dataclass(slots=True)

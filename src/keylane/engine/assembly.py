@@ -44,11 +44,11 @@ def assemble(
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     """
     inbox = Inbox()
+    if stream is not None:
+        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
     pipeline = replace(pipeline, handler=decoding(pipeline))
     if wants_tracing(pipeline):
         pipeline = replace(pipeline, handler=traced(pipeline))
-    if stream is not None:
-        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
     pipeline, watch = _timed(pipeline)
     make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers
     workers: Workers = make_workers(pipeline, inbox.put, name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine.work import NOT_RUN, Failure, Later
 from keylane.errors import Fatal, HandlerError, UsageError
-from keylane.records import Output, Record, Returned
+from keylane.records import DecodedRecord, Output, Record, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,15 +46,18 @@ def outcome_of(result: Any) -> Outcome:
     return _wrong(_shown(result))
 
 
-def returned(result: Any) -> Any:
+def returned(result: Any, record: Record) -> Any:
     """A handler's value for a stream: of any type, and with the outputs that it is or lists."""
-    if isinstance(result, Returned) or inspect.iscoroutine(result):
+    decoded = record if isinstance(record, DecodedRecord) else None
+    if isinstance(result, Returned):
+        return Returned(result.value, result.outputs, decoded)
+    if inspect.iscoroutine(result):
         return result
     if isinstance(result, Output):
-        return Returned(result, (result,))
+        return Returned(result, (result,), decoded)
     if isinstance(result, list | tuple) and any(isinstance(one, Output) for one in result):
-        return Returned(result, result) if all(isinstance(one, Output) for one in result) else result
-    return Returned(result)
+        return Returned(result, result, decoded) if all(isinstance(one, Output) for one in result) else result
+    return Returned(result, (), decoded)
 
 
 def outcomes_of(result: Any, works: Sequence[Work]) -> list[Outcome]:

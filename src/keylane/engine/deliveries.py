@@ -23,13 +23,15 @@ MAX_ERROR_TEXT = 4_096
 class Delivery:
     """The outputs of one attempt, where the broker has put them, and how many of them it has not answered yet."""
 
-    __slots__ = ("_places", "error", "outputs", "pending", "value", "void", "work")
+    __slots__ = ("_places", "_record", "error", "outputs", "pending", "value", "void", "work")
 
     def __init__(self, work: Work, outputs: Sequence[Output] | Returned) -> None:
         self.work = work
         self.value: Any = outputs
         """What the handler returned; only `Returned` brings it."""
+        self._record: Record | None = None
         if isinstance(outputs, Returned):
+            self._record = outputs.record
             self.value, outputs = outputs.value, outputs.outputs
         self.outputs = outputs
         self.pending = len(outputs)
@@ -55,7 +57,7 @@ class Delivery:
 
     def result(self) -> Result:
         """What a stream yields of it."""
-        return Result(Record(self.work.message), self.value, self.produced())
+        return Result(self._record or Record(self.work.message), self.value, self.produced())
 
 
 class DeadLetterState:

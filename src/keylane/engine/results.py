@@ -214,13 +214,16 @@ def with_results(handler: Callable[..., Any], *, of_batches: bool) -> Callable[.
     return call_async if is_coroutine_function(handler) else call
 
 
-def _returned(_: Record, result: Any) -> Any:
-    return returned(result)
+def _returned(record: Record, result: Any) -> Any:
+    return returned(result, record)
 
 
 def _returned_batch(records: list[Record], result: Any) -> Any:
     if result is None:
-        return [returned(None) for _ in records]
+        return [returned(None, record) for record in records]
     if not isinstance(result, list | tuple):
         return result
-    return [one if isinstance(one, Exception) else returned(one) for one in result]
+    if len(result) != len(records):  # left to the engine to refuse
+        return result
+    pairs = zip(result, records, strict=True)
+    return [one if isinstance(one, Exception) else returned(one, record) for one, record in pairs]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.options import is_coroutine_function, takes_context
-from keylane.records import Output
+from keylane.records import Output, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,6 +160,8 @@ def _carried_on(span: Span, result: Any) -> Any:
             if isinstance(one, Exception):
                 span.record_exception(one)
         return [_carried_on(span, one) for one in result]
+    if isinstance(result, Returned):
+        return Returned(result.value, [_with_context(one) for one in result.outputs], result.record)
     return result
 
 

@@ -167,6 +167,17 @@ def test_outputs_are_produced_before_their_result_is_there() -> None:
                 assert (result.value, result.produced) == ({"any": "value"}, ())
 
 
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_a_result_has_the_record_as_its_handler_got_it(batch_size: int) -> None:
+    def handler(what: Any) -> Any:
+        return what.value + 1 if batch_size == 1 else [one.value + 1 for one in what]
+
+    options: dict[str, Any] = {"batch_size": batch_size, "value_deserializer": lambda raw, _: int(raw)}
+    with Streamed(handler, broker(20), end=20, **options).stream as results:
+        got: list[Any] = [(result.record.raw_value, result.record.value, result.value) for result in results]
+    assert sorted(got, key=lambda one: one[2]) == [(b"%d" % n, n, n + 1) for n in range(20)]
+
+
 def test_callbacks_come_before_the_stream() -> None:
     called: list[int] = []
     made = Streamed(lambda _: Output("out"), broker(20), end=20, on_produced=lambda one: called.append(one.offset))

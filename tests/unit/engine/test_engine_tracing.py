@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from keylane import Fatal, Output, Pipeline, Record, Retries, Skip, UsageError
+from keylane.engine.results import ResultQueue
 from keylane.engine.tracing import traced, wants_tracing
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
@@ -171,6 +172,17 @@ def test_a_batch_has_one_span_with_a_link_to_each_trace(spans: InMemorySpanExpor
     assert [event.name for event in span.events] == ["exception"]
     assert span.context is not None
     assert [carried_by(one) for one in sent] == [(span.context.trace_id, span.context.span_id)] * 2
+
+
+def test_outputs_carry_the_trace_on_under_a_stream_too(spans: InMemorySpanExporter) -> None:
+    queue = ResultQueue("handled", 10)
+    log = FakeBroker([T0])
+    log.append(T0, [(b"k", b"v")])
+    with FakeEngine(pipeline(lambda _: Output("out")), log, ending_offsets={T0: 1}, stream=queue) as engine:
+        assert engine.loop.ended.wait(WAIT_S)
+    context = only(spans).context
+    assert context is not None
+    assert carried_by(engine.producer.sent[0]) == (context.trace_id, context.span_id)
 
 
 # --- when ---
