@@ -94,7 +94,7 @@ def wait_for_commits(histories: list[History]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(3, 1), pytest.param(150, 2, marks=pytest.mark.soak)], ids=["short", "long"]
+    ("kills", "seed"), [(3, 1), pytest.param(60, 2, marks=pytest.mark.soak)], ids=["short", "long"]
 )
 def test_histories_under_kills(tmp_path: Path, kills: int, seed: int) -> None:
     chance = random.Random(seed)
