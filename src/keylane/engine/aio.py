@@ -1,8 +1,9 @@
 """Workers on one asyncio loop, for handlers that are coroutine functions.
 
-The idea: a thread of its own runs the loop; what is handed over enters it with one `call_soon_threadsafe`, and each
-record (chain of records, batch) is a task. The engine may hand over more than runs at once: a task that ends starts the
-next by itself, without a turn of the engine's loop.
+The idea: a thread of its own runs the loop; what is handed over enters it with one `call_soon_threadsafe`. A task takes
+one record (chain of records, batch) after another, and keeps the first whose handler suspends; then the next task takes
+on. So each handler that waits for something is a task, and one that does not costs none. The engine may hand over more
+than runs at once: it waits here, without a turn of the engine's loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from time import monotonic, perf_counter_ns
+from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
@@ -24,15 +27,19 @@ from keylane.options import takes_context
 from keylane.records import Context, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
 
+TURN = 100
+"""Records that one task takes before it lets the others of the loop run."""
+
+
 class AsyncioWorkers:
-    """One thread with an asyncio loop, a task a record.
+    """One thread with an asyncio loop, a task for each handler that suspends.
 
     Thread safety: `submit`, `cancel` and `close` are the loop's (the engine's); everything else runs on the asyncio
     loop.
@@ -59,7 +66,13 @@ class AsyncioWorkers:
         """Whether the resource is there."""
         self._tasks: dict[Work, asyncio.Task[None]] = {}
         self._begun: dict[Work, Context | None] = {}
-        """The tasks that have begun. One that has not must not be cancelled: it would end without a report."""
+        """The handlers that have suspended, as the tasks: only these can be cancelled."""
+        self._taking = False
+        """Whether a task takes what waits, or is about to."""
+        self._taker: asyncio.Task[None] | None = None
+        """The last one that did."""
+        self._at: Work | None = None
+        """The record of the handler that ran last."""
         self._meter = Meter()
         self._unmeasured = self._left_out = 0
         """Records still to leave out of the meter, and left out since the last that was measured."""
@@ -109,7 +122,8 @@ class AsyncioWorkers:
             with suppress(RuntimeError):  # the loop has ended by itself: its resource could not be made
                 self._loop.call_soon_threadsafe(self._finish)
             self._thread.join(timeout_s)
-        names = tuple(work.name for work in list(self._tasks)) if self._thread.is_alive() else ()
+        left = dict.fromkeys([*self._tasks, *([self._at] if self._at else [])]) if self._thread.is_alive() else ()
+        names = tuple(work.name for work in left)
         return WorkersClosed(still_running=names, error=self._close_error)
 
     # --- on the asyncio loop ---
@@ -138,17 +152,33 @@ class AsyncioWorkers:
                 self._close_error = error
 
     def _begin(self) -> None:
-        """Start what waits, as far as there is room."""
-        if not self._is_ready:
-            return
-        create, waiting, tasks = asyncio.get_running_loop().create_task, self._waiting, self._tasks
-        try:
-            while len(tasks) < self.concurrency:
-                unit = waiting.popleft()
-                work = unit[0] if isinstance(unit, list) else unit
-                tasks[work] = create(self._run_batch(unit) if isinstance(unit, list) else self._run(unit))
-        except IndexError:  # nothing is left
-            pass
+        """Let a task take what waits, if none does and there is room."""
+        if self._is_ready and not self._taking and self._waiting and len(self._tasks) < self.concurrency:
+            self._taking = True
+            self._taker = asyncio.get_running_loop().create_task(self._take())
+
+    async def _take(self) -> None:
+        """Run what waits, one after another, up to a handler that suspends: then this task is that handler's alone."""
+        for _ in range(TURN):
+            if len(self._tasks) >= self.concurrency:
+                break
+            try:
+                unit = self._waiting.popleft()
+            except IndexError:
+                break
+            if isinstance(unit, list):
+                first = unit[0]
+                await self._run_batch(unit)
+            else:
+                first = unit
+                await self._run(unit)
+            if first in self._tasks:
+                del self._tasks[first], self._begun[first]
+                self._begin()
+                return
+        self._at = None
+        self._taking = False
+        self._begin()
 
     async def _run(self, first: Work) -> None:
         for work in (first,) if first.chain is None else first.chain.works:
@@ -164,19 +194,11 @@ class AsyncioWorkers:
             self._report(work)
             if outcome is not None:
                 break
-        self._ended(first)
 
     async def _run_batch(self, batch: list[Work]) -> None:
         if works := startable(batch, self.lease, self._not_before):
             give_outcomes(works, await self._outcomes(batch[0], works))
         self._report(batch)
-        self._ended(batch[0])
-
-    def _ended(self, first: Work) -> None:
-        del self._tasks[first]
-        self._begun.pop(first, None)
-        if self._waiting:
-            self._begin()
 
     async def _outcome(self, first: Work, work: Work) -> Outcome:
         """Run the handler on a record. `first` is what its task is known by."""
@@ -184,13 +206,21 @@ class AsyncioWorkers:
             return NOT_RUN
         if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
             return outcome
+        self._at = work
         try:
             if self._takes_context:
-                context = self._begun[first] = Context(self._resource, work.attempt)
-                result = await self._handler(Record(work.message), context)
+                context = Context(self._resource, work.attempt)
+                handling = self._handler(Record(work.message), context)
             else:
-                self._begun[first] = None
-                result = await self._handler(Record(work.message))
+                context = None
+                handling = self._handler(Record(work.message))
+            try:
+                waits_for = handling.send(None)
+            except StopIteration as done:
+                result = done.value
+            else:
+                self._has_suspended(first, context)
+                result = await _rest(handling, waits_for)
             return None if result is None else outcome_of(result)
         except GeneratorExit:  # the interpreter ends: there is nobody to report to
             raise
@@ -203,14 +233,14 @@ class AsyncioWorkers:
         """Run the handler on a batch, as above."""
         if self._closing:
             return [NOT_RUN] * len(works)
+        self._at = first
         records = [Record(work.message) for work in works]
+        context = Context(self._resource, works[0].attempt) if self._takes_context else None
+        self._has_suspended(first, context)
         start_ns = perf_counter_ns()
         try:
-            if self._takes_context:
-                context = self._begun[first] = Context(self._resource, works[0].attempt)
-                return outcomes_of(await self._handler(records, context), works)
-            self._begun[first] = None
-            return outcomes_of(await self._handler(records), works)
+            handling = self._handler(records, context) if context is not None else self._handler(records)
+            return outcomes_of(await handling, works)
         except GeneratorExit:
             raise
         except asyncio.CancelledError as error:
@@ -220,6 +250,15 @@ class AsyncioWorkers:
             return [failure_of(error)] * len(works)
         finally:
             self._meter.add(perf_counter_ns() - start_ns)
+
+    def _has_suspended(self, first: Work, context: Context | None) -> None:
+        """The running task belongs to this hand-over from now on: another one takes what waits."""
+        self._begun[first] = context
+        if first not in self._tasks:
+            assert self._taker is not None, "a handler ran outside a task"
+            self._tasks[first] = self._taker
+            self._taking = False
+            self._begin()
 
     def _cancel_unwanted(self) -> None:
         self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])
@@ -239,6 +278,22 @@ class AsyncioWorkers:
         self._cancel_tasks(list(self._begun))
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+
+
+@coroutine
+def _rest(handling: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """What a coroutine returns that has suspended once already, on `waits_for`; for the rest it is `await`."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:  # thrown into the task: a cancellation, above all
+            go_on: Callable[[], Any] = partial(handling.throw, error)
+        else:
+            go_on = partial(handling.send, sent)
+        try:
+            waits_for = go_on()
+        except StopIteration as done:
+            return done.value
 
 
 async def _enter(stack: AsyncExitStack, resource: Any) -> Any:
