@@ -40,6 +40,10 @@ class HandlerError(KeylaneError):
     """The user's handler failed on a record for the last time, and the pipeline's rule is to halt there."""
 
 
+class WorkerProcessError(PeerError):
+    """A worker process ended under a record (a crash in native code, a kill), or did not come up."""
+
+
 class InternalError(KeylaneError):
     """An invariant of keylane's own does not hold: a defect to report."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
+WorkersKind = Literal["auto", "process"]
 Delivery = Literal["at_least_once"]
 Tracing = Literal["auto", "on", "off"]
 OffsetReset = Literal["earliest", "latest", "error"]
@@ -187,6 +188,11 @@ class Pipeline:
     """Calls of the handler at once: records, or batches."""
     threads: int = 16
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
+    workers: WorkersKind = "auto"
+    """"auto": asyncio for a coroutine function, threads for another one. "process": worker processes, for a function
+    that computes; it, its resource (made once a process) and what they use must be picklable by cloudpickle."""
+    processes: int | None = None
+    """Worker processes (at most max_concurrency of them are used). None: one a core."""
     batch_size: int = 1
     """Above 1 the handler gets a list of up to so many records, of any partitions and keys, those of a key (or, under
     "partition", of a partition) in order. It returns None, or a list with one result a record, in which an exception
@@ -295,6 +301,11 @@ class Pipeline:
     def _check_flow(self) -> None:
         _one_of("ordering", self.ordering, get_args(Ordering))
         _one_of("tracing", self.tracing, get_args(Tracing))
+        _one_of("workers", self.workers, get_args(WorkersKind))
+        if self.workers == "process" and self.is_async:
+            raise UsageError("workers='process' runs plain functions: give one, or leave workers='auto' to a coroutine")
+        if self.processes is not None:
+            _at_least("processes", self.processes, 1)
         _one_of("traversal", self.traversal, get_args(Traversal))
         if self.not_before is not None and not callable(self.not_before):
             raise UsageError(f"not_before={self.not_before!r}: give a function of (record), to epoch ms or None")

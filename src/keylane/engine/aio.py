@@ -240,7 +240,7 @@ class AsyncioWorkers:
         start_ns = perf_counter_ns()
         try:
             handling = self._handler(records, context) if context is not None else self._handler(records)
-            return outcomes_of(await handling, works)
+            return outcomes_of(await handling, len(works))
         except GeneratorExit:
             raise
         except asyncio.CancelledError as error:

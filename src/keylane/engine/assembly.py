@@ -50,8 +50,7 @@ def assemble(
     if wants_tracing(pipeline):
         pipeline = replace(pipeline, handler=traced(pipeline))
     pipeline, watch = _timed(pipeline)
-    make_workers = AsyncioWorkers if pipeline.is_async else ThreadWorkers
-    workers: Workers = make_workers(pipeline, inbox.put, name)
+    workers = _workers(pipeline, inbox.put, name)
     workers.lease = lease = Lease(session_s)
     core = Core(
         pipeline,
@@ -91,12 +90,20 @@ def assemble(
 def _timed(pipeline: Pipeline) -> tuple[Pipeline, Watch | None]:
     """The pipeline with its handlers held to their time, and who looks at those in threads."""
     timeout_s = pipeline.handler_timeout_ms / 1000
-    if not timeout_s:
+    if not timeout_s or pipeline.workers == "process":  # whose threads look after that
         return pipeline, None
     if pipeline.is_async:
         return replace(pipeline, handler=in_time(pipeline.handler, timeout_s)), None
     watch = Watch(pipeline.handler, timeout_s)
     return replace(pipeline, handler=watch.call), watch
+
+
+def _workers(pipeline: Pipeline, report: Callable[[object], None], name: str) -> Workers:
+    if pipeline.workers == "process":
+        from keylane.engine.processes import ProcessWorkers
+
+        return ProcessWorkers(pipeline, report, name)
+    return AsyncioWorkers(pipeline, report, name) if pipeline.is_async else ThreadWorkers(pipeline, report, name)
 
 
 def _results(pipeline: Pipeline, stream: ResultQueue | None, inbox: Inbox, name: str) -> ResultsPort | None:

@@ -60,17 +60,17 @@ def returned(result: Any, record: Record) -> Any:
     return Returned(result, (), decoded)
 
 
-def outcomes_of(result: Any, works: Sequence[Work]) -> list[Outcome]:
+def outcomes_of(result: Any, count: int) -> list[Outcome]:
     """What a batch handler's return value means for each record. A wrong one is a failure of every record."""
     if result is None:
-        return [None] * len(works)
+        return [None] * count
     if inspect.iscoroutine(result):
         result.close()
-        return [_wrong_batch("a coroutine: declare the handler itself with `async def`")] * len(works)
+        return [_wrong_batch("a coroutine: declare the handler itself with `async def`")] * count
     if not isinstance(result, list | tuple):
-        return [_wrong_batch(_shown(result))] * len(works)
-    if len(result) != len(works):
-        return [_wrong_batch(f"{len(result)} results for {len(works)} records")] * len(works)
+        return [_wrong_batch(_shown(result))] * count
+    if len(result) != count:
+        return [_wrong_batch(f"{len(result)} results for {count} records")] * count
     return [failure_of(one) if isinstance(one, Exception) else outcome_of(one) for one in result]
 
 

@@ -25,3 +25,5 @@ class Counters:
     """A gauge: threads whose handlers are over their time."""
     stale: int = 0
     """Completions of an earlier epoch, which changed nothing."""
+    workers_died: int = 0
+    """Worker processes that ended under a record."""

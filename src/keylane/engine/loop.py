@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine import events
 from keylane.engine.closing import Phase
-from keylane.engine.ports import WorkersFailed
+from keylane.engine.ports import WorkerDied, WorkersFailed
 from keylane.engine.snapshot import Snapshot
 from keylane.engine.work import Work
 from keylane.errors import HandlerError, InternalError, KeylaneError
@@ -97,6 +97,7 @@ class Loop:
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
             WorkersFailed: self._on_workers_failed,
+            WorkerDied: self._on_worker_died,
         }
 
     # --- any thread ---
@@ -229,6 +230,10 @@ class Loop:
 
     def _on_workers_failed(self, event: WorkersFailed, now: float) -> None:
         self._core.fail(_resource_error("could not be made", event.error), now)
+
+    def _on_worker_died(self, event: WorkerDied, _: float) -> None:
+        self._core.counters.workers_died += 1
+        logger.warning("%s; another one takes its place", event.text)
 
     def _on_intake_closed(self, _: events.IntakeClosed, __: float) -> None:
         self._intake_closed = True

@@ -125,6 +125,13 @@ class WorkersFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """A worker process ended under a record. It is replaced."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersClosed:
     """How the workers ended."""
 

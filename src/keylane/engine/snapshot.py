@@ -91,6 +91,8 @@ class Snapshot:
     """Offsets that the log had dropped before they were complete."""
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
+    workers_died: int = 0
+    """Worker processes that ended under a record, and were replaced."""
     in_flight: int = 0
     """Records handed to workers, waiting for the acknowledgement of their outputs, or for their result to be seen."""
     unseen: int = 0

@@ -179,7 +179,7 @@ class ThreadWorkers:
             else:
                 self._running[slot] = (works[0], None)
                 result = self._handler(records)
-            give_outcomes(works, outcomes_of(result, works))
+            give_outcomes(works, outcomes_of(result, len(works)))
         except BaseException as error:  # as above
             give_outcomes(works, [failure_of(error)] * len(works))
         finally:

@@ -1,0 +1,65 @@
+"""How the user's functions travel to another process: by cloudpickle, the user's own modules by value.
+
+A user's `app.py` and its neighbours are on the path of the process that made the pipeline, and perhaps of no other.
+Functions and classes from such modules therefore travel as code; installed packages travel by name.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+ALWAYS_BY_NAME = {"keylane", "__main__", "__mp_main__", "cloudpickle", "pyspark", "py4j"}
+"""Top-level modules that are never sent as code; of `__main__`, cloudpickle sends the functions as code by itself."""
+INSTALL_FOLDERS = {"site-packages", "dist-packages"}
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def pack(what: Any, destination: str) -> bytes:
+    """Raises `UsageError` when something of the user's cannot travel to `destination` (which its text names)."""
+    try:
+        import cloudpickle
+    except ImportError:
+        raise UsageError(
+            f"sending functions to {destination} needs cloudpickle: pip install 'keylane[process]'"
+        ) from None
+    try:
+        with _user_modules_by_value(cloudpickle):
+            data: bytes = cloudpickle.dumps(what)
+    except Exception as error:  # whatever a user's object raises when it is pickled
+        raise UsageError(
+            f"the pipeline cannot travel to {destination} ({type(error).__name__}: {error}): "
+            "make clients and connections in the pipeline's `resource`, and keep them out of globals that handlers use"
+        ) from error
+    return data
+
+
+@contextmanager
+def _user_modules_by_value(cloudpickle: Any) -> Iterator[None]:
+    already = set(cloudpickle.list_registry_pickle_by_value())
+    chosen = [module for name, module in list(sys.modules.items()) if name not in already and _is_users(name, module)]
+    for module in chosen:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in chosen:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users(name: str, module: ModuleType) -> bool:
+    """Whether this is source code outside the standard library and the folders that pip installs to."""
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py") or name.partition(".")[0] in ALWAYS_BY_NAME or module.__name__ != name:
+        return False
+    path = Path(file).resolve()
+    return not INSTALL_FOLDERS.intersection(path.parts) and not path.is_relative_to(STANDARD_LIBRARY)
