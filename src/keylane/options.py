@@ -38,6 +38,9 @@ TRACKING_SETTINGS = {
 DEFAULT_DELAY_MS = 1_000
 """The wait after the first failed attempt."""
 
+AUTO_MOST = 1_000
+"""Calls of the handler at once, at most, under `max_concurrency="auto"`."""
+
 DEFAULT_METADATA_CAP = 4096
 """Characters of metadata a broker takes with a commit (`offset.metadata.max.bytes`, Apache Kafka's default)."""
 
@@ -184,8 +187,9 @@ class Pipeline:
     """Called with each output once the broker has it, before its record is complete; on one thread of its own, in
     order. What it raises is a failed attempt: the handler runs, and its outputs are produced, again."""
     ordering: Ordering = "key"
-    max_concurrency: int = 100
-    """Calls of the handler at once: records, or batches."""
+    max_concurrency: int | Literal["auto"] = 100
+    """Calls of the handler at once: records, or batches. "auto" finds out how many the service behind them takes,
+    from latency and failures, and follows it; within `threads` or `processes`, and `AUTO_MOST`."""
     threads: int = 16
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
     workers: WorkersKind = "auto"
@@ -285,8 +289,9 @@ class Pipeline:
         self._check_ends()
 
     def _check_numbers(self) -> None:
+        if self.max_concurrency != "auto":
+            _at_least("max_concurrency", self.max_concurrency, 1)
         for name in (
-            "max_concurrency",
             "threads",
             "batch_size",
             "batch_min_size",
@@ -384,6 +389,11 @@ class Pipeline:
         for name, way_out in TRACKING_SETTINGS.items():
             if name in self.kafka:
                 raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
+
+    @property
+    def most_concurrent(self) -> int:
+        """The most calls of the handler that `max_concurrency` ever lets run at once."""
+        return AUTO_MOST if self.max_concurrency == "auto" else self.max_concurrency
 
     @property
     def is_async(self) -> bool:

@@ -49,7 +49,7 @@ class AsyncioWorkers:
     elastic = True
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
-        self.concurrency = pipeline.max_concurrency
+        self.concurrency = pipeline.most_concurrent
         self.lease = Lease()
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)

@@ -15,6 +15,7 @@ Thread safety: none; its owner is the loop.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.acknowledgements import Acknowledgements
@@ -68,7 +69,13 @@ class Core:
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
         self._dispatcher = Dispatcher(
-            HandOver(concurrency, may_queue=may_queue, elastic=elastic, chain_s=chain_s), pipeline
+            HandOver(
+                concurrency,
+                may_queue=may_queue,
+                elastic=elastic and pipeline.max_concurrency != "auto",
+                chain_s=chain_s,
+            ),
+            pipeline,
         )
         self._outcomes = Outcomes(
             self.partitions, self._dispatcher, Verdicts(pipeline, random), results, self.counters, self.fail
@@ -218,6 +225,7 @@ class Core:
     def adjust(self, max_concurrency: int | None, rates: Rates | None) -> None:
         """Change what may run at once, and how much may start; None leaves it as it is."""
         if max_concurrency is not None:
+            self._dispatcher.auto = None
             self._dispatcher.hand_over.resize(max_concurrency)
         if rates is not None:
             self._dispatcher.change_rates(rates)
@@ -274,7 +282,7 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """All counters and gauges, from one moment."""
         in_flight = self._dispatcher.with_workers + self._outcomes.delivering
-        return Snapshot.of(
+        made = Snapshot.of(
             self.counters,
             in_flight,
             self._outcomes.unseen,
@@ -283,6 +291,7 @@ class Core:
             self.commits.latency.histogram(),
             now,
         )
+        return replace(made, concurrency=self._dispatcher.hand_over.at_once)
 
     def _may_dispatch(self, now: float) -> bool:
         return (

@@ -15,11 +15,13 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from keylane.engine.autoscale import AutoLimit
 from keylane.engine.rates import UNLIMITED, Buckets
 from keylane.engine.retries import Waiting
+from keylane.engine.work import Failure, Later, NotRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from keylane.engine.admission import HandOver
     from keylane.engine.assignment import Assignment
@@ -47,6 +49,10 @@ class Dispatcher:
         self._at_rest: set[Assignment] = set()
         """The same partitions."""
         self._order = count()
+        self.auto = AutoLimit(hand_over.capacity) if pipeline.max_concurrency == "auto" else None
+        """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
+        if self.auto is not None:
+            self.may_chain = False
         self.waiting = Waiting()
         self.calls = 0
         """Records, chains and batches handed over and not reported back, of closed assignments too: they take room
@@ -79,13 +85,27 @@ class Dispatcher:
         assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
         self.hand_over.completed(records, calls, now)
 
+    def came_back(self, works: Iterable[Work], now: float) -> None:
+        """Calls ended, each known by one of its records; the automatic limit learns from that."""
+        if self.auto is None:
+            return
+        for work in works:
+            began = work.assignment.in_flight.get(work.offset)
+            if began is not None and not isinstance(work.outcome, NotRun | Later):
+                self.auto.observe(began, now, failed=isinstance(work.outcome, Failure))
+
     def take(self, now: float) -> Sequence[Unit]:
         """What to hand over now."""
+        if self.auto is not None:
+            self.hand_over.resize(self.auto.turn(now))
         while self._resting and self._resting[0][0] <= now:
             assignment = heapq.heappop(self._resting)[2]
             self._at_rest.discard(assignment)
             self.offer(assignment)
-        return self._take_records(now) if self._batch_size == 1 else self._take_batches(now)
+        taken = self._take_records(now) if self._batch_size == 1 else self._take_batches(now)
+        if self.auto is not None and self._rotation and self.calls >= self.hand_over.size:
+            self.auto.full()
+        return taken
 
     def _take_records(self, now: float) -> list[Work]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))

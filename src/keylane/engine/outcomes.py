@@ -77,6 +77,7 @@ class Outcomes:
         """Workers report records back, each with its outcome; those of a chain in order, up to the first whose outcome
         is not None, which ends the chain."""
         going_on = not_run = 0
+        self._dispatcher.came_back(works, now)
         done: dict[Assignment, list[Work]] = defaultdict(list)
         for work in works:
             outcome, assignment, chain = work.outcome, work.assignment, work.chain
@@ -101,6 +102,7 @@ class Outcomes:
         A record whose outcome is a failure takes those of its shard behind it along: they run again after it.
         """
         for batch in batches:
+            self._dispatcher.came_back(batch[:1], now)
             self._dispatcher.reported(len(batch), 1, now)
             firsts = [work for work in batch if work.chain is None or work.chain.works[0] is work]
             for work in firsts:

@@ -63,7 +63,7 @@ class ProcessWorkers:
     elastic = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
-        self.concurrency = min(pipeline.processes or os.cpu_count() or 1, pipeline.max_concurrency)
+        self.concurrency = min(pipeline.processes or os.cpu_count() or 1, pipeline.most_concurrent)
         self._cargo = pack((pipeline.handler, takes_context(pipeline.handler), pipeline.resource), "worker processes")
         self._not_before = pipeline.not_before
         self._timeout_s = pipeline.handler_timeout_ms / 1000 or None

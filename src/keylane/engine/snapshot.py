@@ -93,6 +93,8 @@ class Snapshot:
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
     workers_died: int = 0
     """Worker processes that ended under a record, and were replaced."""
+    concurrency: int = 0
+    """Calls of the handler that may run at once now."""
     in_flight: int = 0
     """Records handed to workers, waiting for the acknowledgement of their outputs, or for their result to be seen."""
     unseen: int = 0
@@ -158,4 +160,4 @@ class Snapshot:
 
 
 _NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
-_COUNTERS = [name for name in _NUMBERS if name not in ("in_flight", "unseen", "buffered")]
+_COUNTERS = [name for name in _NUMBERS if name not in ("concurrency", "in_flight", "unseen", "buffered")]

@@ -43,7 +43,7 @@ class ThreadWorkers:
     elastic = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
-        self.concurrency = min(pipeline.threads, pipeline.max_concurrency)
+        self.concurrency = min(pipeline.threads, pipeline.most_concurrent)
         self.lease = Lease()
         self._handler = pipeline.handler
         self._takes_context = takes_context(pipeline.handler)

@@ -116,7 +116,7 @@ def start(
         lanes=count,
         bounds=bounds,
         room=lambda: min(slots.room(), len(ends)),
-        concurrency=pipeline.max_concurrency,
+        concurrency=pipeline.most_concurrent,
         cargo=cargo,
         log_ends=ends,
         ending_offsets=ends if available_now else None,
