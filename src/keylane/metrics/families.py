@@ -45,6 +45,7 @@ COUNTERS = {
     "commits_put_off": "Commits of a partition that waited because its offset map did not fit yet",
     "already_complete": "Polled records that an earlier run had completed",
     "lost_to_retention": "Offsets that the log had dropped before they were complete",
+    "workers_died": "Worker processes that ended under a record, and were replaced",
 }
 """Fields of `Snapshot` that only grow."""
 
@@ -52,6 +53,7 @@ GAUGES = {
     "in_flight": "Records with workers, or waiting for acknowledgements of their outputs or for a look at their result",
     "unseen": "Results that wait for on_produced or for the reader of a stream",
     "buffered": "Records polled and not complete",
+    "concurrency": "Calls of the handler that may run at once now",
     "stuck": "Handlers in threads that are over handler_timeout_ms",
 }
 """Fields of `Snapshot` that come and go."""
