@@ -16,5 +16,8 @@ from keylane.spark.lane_record import LaneStatus
 from keylane.spark.query import LaneQuery
 from keylane.spark.session import session
 from keylane.spark.start import start
+from keylane.spark.structured.acknowledged import acknowledged
+from keylane.spark.structured.carry_over import CarryOver
+from keylane.spark.structured.parallel_map import parallel_map
 
-__all__ = ["LaneQuery", "LaneStatus", "session", "start"]
+__all__ = ["CarryOver", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]

@@ -8,7 +8,7 @@ import pytest
 
 from keylane.errors import PeerError
 from keylane.offsets import OffsetMap, encode
-from keylane.spark.structured.plans import CARRIED_A_PARTITION, Plan, follow, new_records
+from keylane.spark.structured.plans import CARRIED_A_PARTITION, Plan, follow, group_offsets, new_records
 
 T0, T1 = ("t", 0), ("t", 1)
 FIRST = Plan("q", 0, {T0: 5, T1: 0}, {T0: 5, T1: 0})
@@ -103,3 +103,16 @@ def test_a_plan_comes_back_from_the_checkpoint_as_it_was() -> None:
 def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
     with pytest.raises(PeerError, match="not of this source"):
         Plan.from_json(foreign)
+
+
+def test_the_group_stands_at_the_first_carried_record_with_the_rest_complete() -> None:
+    plan = Plan("q", 1, {T0: 5, T1: 0}, {T0: 20, T1: 3})
+    found = group_offsets(plan, [("t", 0, 7), ("t", 0, 2)])
+    assert found == {T0: OffsetMap(2, [2, 7], 19), T1: OffsetMap(3)}
+
+
+def test_what_the_group_had_complete_beyond_the_batch_stays_complete() -> None:
+    done = {T0: (5, encode(OffsetMap(5, [5, 7], 9)))}
+    assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 6}, done)) == {T0: OffsetMap(7, [7], 9)}
+    assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 8}, done)) == {T0: OffsetMap(10)}
+    assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 8}, done), [("t", 0, 5)]) == {T0: OffsetMap(5, [5], 9)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError
-from keylane.offsets import decode
+from keylane.offsets import OffsetMap, decode
 from keylane.spark.structured import spans
 
 if TYPE_CHECKING:
@@ -104,6 +104,24 @@ def follow(
     stops = {name: first + taken.get(name, 0) for name, first in start.items()}
     done = {name: some for name, some in before.done.items() if name in start and not _passed(some, start[name])}
     return Plan(before.id, before.seq + 1, start, stops, done, redo if carried else None)
+
+
+def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, OffsetMap]:
+    """Where a group stands once the plan's batch is done, but for the carried records."""
+    left: dict[TopicPartition, list[int]] = defaultdict(list)
+    for topic, partition, offset in carried:
+        left[topic, partition].append(offset)
+    found = {}
+    for name, stop in plan.next.items():
+        known = decode(plan.done[name][1], plan.done[name][0]) if name in plan.done else OffsetMap(0)
+        incomplete: list[int | range] = [*left[name]]
+        highest = stop - 1
+        if known.highest_completed >= stop:  # the group was ahead of the query here
+            highest = known.highest_completed
+            incomplete += [range(*run) for run in known.incomplete_within(stop, highest + 1)]
+        base = min(left[name], default=known.first_incomplete(stop))
+        found[name] = OffsetMap(base, incomplete, max(highest, base - 1)).trimmed()
+    return found
 
 
 def new_records(before: Plan, log_ends: Mapping[TopicPartition, int]) -> int:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 from keylane.spark.structured import spans
+from keylane.spark.structured.carry_lists import Lists
 from keylane.spark.structured.columns import arrow_schema, record_batch, source_schema
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from keylane.spark.structured.carry_lists import CarryList
     from keylane.spark.structured.options import SourceOptions, TopicPartition
     from keylane.spark.structured.spans import Spans
 
@@ -122,13 +124,19 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         before = Plan.from_json(start)
         starts, ends = self._log()
-        if self._must_wait(before, ends):
+        carried = self._carried(before)
+        due_ms = None if carried is None else carried.next_due_ms()
+        due = due_ms is not None and due_ms <= time.time() * 1000
+        if not due and self._must_wait(before, ends):
             return start
         after = follow(
             before,
             starts,
             ends,
             limit=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            redo=None if carried is None else carried.batch,
+            carried={} if carried is None else carried.counts(),
+            due=due,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         if after is before:
@@ -139,7 +147,17 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        return _tasks(Plan.from_json(end).spans(), self._options)
+        plan = Plan.from_json(end)
+        carried: list[tuple[str, int, int]] = []
+        if plan.redo is not None:
+            found = self._lists().read(plan.redo)
+            if found is None:
+                raise PeerError(
+                    f"{self._options.carry_over}: the list of batch {plan.redo} is gone, and this batch runs what it "
+                    "carries: restore it, or use a new checkpoint with startingOffsets=committed"
+                )
+            carried = found.records()
+        return _tasks(plan.spans(carried), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -173,6 +191,24 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._fixed_ends is not None:
             ends = {name: self._fixed_ends[name] for name in ends if name in self._fixed_ends}
         return {name: starts[name] for name in ends}, ends
+
+    def _lists(self) -> Lists:
+        if self._options.carry_over is None:
+            raise UsageError("the checkpoint plans carried records: give the source its option carryOver again")
+        return Lists(self._options.carry_over)
+
+    def _carried(self, before: Plan) -> CarryList | None:
+        """What the batch before left behind. Raises `PeerError` when its list is missing, or of another query."""
+        if before.redo is None and (self._options.carry_over is None or before.seq == 0):
+            return None
+        found = self._lists().newest()
+        if found is None or (found.id, found.seq) != (before.id, before.seq):
+            there = "no list" if found is None else f"the list of batch {found.batch} of plan {found.seq}"
+            raise PeerError(
+                f"{self._options.carry_over}: it should have the list of plan {before.seq}, and has {there}: end the "
+                "query in acknowledged(…, carry_over=…), and give it a folder of its own"
+            )
+        return found
 
     def _must_wait(self, before: Plan, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether there are fewer records than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""

@@ -1,0 +1,173 @@
+"""`SoleMember`: the one member of a consumer group, which reads nothing and commits what others have done.
+
+The idea: a static member (KIP-345) with a fixed instance id. Its commits carry the group's generation, so tools see a
+living group with true lag; whoever joins under the same id fences it, and whoever joins beside it is noticed before a
+commit. Made for the driver of a DataFrame pipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka import exact
+from keylane.kafka.faults import Faults, commit_problem, describe, error_of
+from keylane.kafka.settings import consumer_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.engine.commits import CommitProblem
+    from keylane.engine.ports import Offset
+
+logger = logging.getLogger("keylane.kafka")
+
+POLL_S = 0.1
+JOIN_S = 60.0
+"""How long joining may take: longer than the session timeout of a member that has died."""
+COMMIT_S = 10.0
+"""How long a commit is tried again while a broker restarts or the group rebalances."""
+PAUSE_S = 0.2
+
+DEFAULTS = {"session.timeout.ms": 10_000}
+
+
+class SoleMember:
+    """Joins when it is made; `close` ends its thread.
+
+    Raises `UsageError` when librdkafka refuses the settings. Thread safety: one thread at a time; a thread of its own
+    polls.
+    """
+
+    def __init__(self, kafka: Mapping[str, Any], topics: Iterable[str], instance_id: str) -> None:
+        self._group = str(kafka["group.id"])
+        self._faults = Faults()
+        settings = consumer_settings(DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}, None)
+        settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
+        try:
+            self._consumer = Consumer(settings)
+        except (KafkaException, TypeError, ValueError) as error:
+            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
+            raise UsageError(f"librdkafka refuses these client settings: {text}") from None
+        exact.check(self._consumer, str(settings["client.id"]))
+        self._topics: set[str] = set()
+        self._assigned: set[tuple[str, int]] = set()
+        self._changed = threading.Condition()
+        """Guards what is assigned."""
+        self._failure: BaseException | None = None
+        self._closing = threading.Event()
+        self._subscribe(set(topics))
+        self._thread = threading.Thread(target=self._serve, name="keylane-sole-member", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises `PeerError` when this member was fenced: another driver has the group."""
+        if self._failure is not None:
+            raise PeerError(
+                f"group {self._group!r}: this driver is no longer its member ({self._failure}): another query "
+                "commits for the group, or it was removed; one query, one group"
+            )
+
+    def own(self, names: set[tuple[str, int]], timeout_s: float = JOIN_S) -> None:
+        """Wait until the partitions are this member's.
+
+        Raises `PeerError` when the group has other members, or this one was fenced, and `BrokerUnavailableError` when
+        it could not be joined in time.
+        """
+        topics = {topic for topic, _ in names}
+        if not topics <= self._topics:
+            self._subscribe(self._topics | topics)
+        give_up_at = time.monotonic() + timeout_s
+        with self._changed:
+            while not names <= self._assigned:
+                self.check()
+                if not self._changed.wait(max(0.0, give_up_at - time.monotonic())):
+                    break
+            missing = sorted(names - self._assigned)
+        if missing:
+            shown = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
+            kind, text = (
+                (PeerError, f"the group has other members, which own {shown}")
+                if self._assigned
+                else (BrokerUnavailableError, f"it could not be joined within {timeout_s:.0f} s")
+            )
+            raise kind(f"group {self._group!r}: {text}; a query must be the only member of its group")
+
+    def commit(self, offsets: Sequence[Offset]) -> bool:
+        """Commit as the member; whether the broker took all of it.
+
+        Raises `PeerError` when the group has other members, or this one was fenced.
+        """
+        give_up_at = time.monotonic() + COMMIT_S
+        try:
+            self.own({one.name for one in offsets}, COMMIT_S)
+        except BrokerUnavailableError as error:
+            logger.warning("%s; its offsets are not committed now", error)
+            return False
+        left = list(offsets)
+        while True:
+            self.check()
+            problems = self._commit_now(left)
+            left = [one for one in left if one.name in problems]
+            if not left:
+                return True
+            text = next(iter(problems.values())).text
+            if time.monotonic() > give_up_at:
+                logger.warning("group %s: %d partitions not committed: %s", self._group, len(left), text)
+                return False
+            time.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
+        try:
+            answered = exact.commit_now(self._consumer, offsets)
+        except KafkaException as raised:
+            self._faults.report(error_of(raised))
+            return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
+        problems = {}
+        for one in answered:
+            if one.error is not None:
+                self._faults.report(one.error)
+                problems[one.topic, one.partition] = commit_problem(one.error)
+        return problems
+
+    def _subscribe(self, topics: set[str]) -> None:
+        self._topics = topics
+        self._consumer.subscribe(
+            sorted(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            one.offset = OFFSET_END  # nothing is read
+        consumer.assign(partitions)
+        consumer.pause(partitions)
+        self._set_assigned({(one.topic, one.partition) for one in partitions})
+
+    def _on_revoke(self, consumer: Consumer, _: list[TopicPartition]) -> None:
+        consumer.unassign()
+        self._set_assigned(set())
+
+    def _set_assigned(self, names: set[tuple[str, int]]) -> None:
+        with self._changed:
+            self._assigned = names
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._consumer.poll(POLL_S)
+                self._faults.raise_failure()
+        except Exception as error:  # told by check
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        self._consumer.close()

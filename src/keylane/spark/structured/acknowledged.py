@@ -1,0 +1,202 @@
+"""`acknowledged`: what `foreachBatch` runs, followed by the commit for the consumer group.
+
+The idea: the driver is the group's one member and commits what the sink has, so lag is true; the checkpoint stays the
+truth, and the next batch's commit brings the group up to it again. With a `CarryOver`, the list of what leaves the
+batch is written between the rows' making and the sink (docs/adr/0040).
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from keylane.errors import PeerError, UsageError
+from keylane.offsets import encode
+from keylane.options import DEFAULT_METADATA_CAP
+from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.options import kafka_settings
+from keylane.spark.structured.plans import group_offsets
+from keylane.spark.structured.running import running_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from keylane.kafka.sole_member import SoleMember
+    from keylane.offsets import OffsetMap
+    from keylane.spark.structured.carry_over import CarryOver, TaskReport
+    from keylane.spark.structured.plans import Plan
+    from keylane.spark.structured.running import RunningBatch
+
+logger = logging.getLogger(__name__)
+
+INSTANCE_ID = "keylane-query"
+"""The group instance id of every driver: a second one under the same group fences the first."""
+
+
+@dataclass(frozen=True)
+class GroupOffset:
+    """One partition of a commit."""
+
+    name: tuple[str, int]
+    offset: int
+    metadata: str
+
+
+def acknowledged(
+    write: Callable[[DataFrame, int], Any], *, carry_over: CarryOver | None = None
+) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: `write(frame, batch_id)`, then the group's offsets are committed.
+
+    The group is the source's option `kafka.group.id`; this driver is its one member. A second driver of the same group
+    takes it over, and the first one's query fails before its next write. A broker that cannot be reached delays
+    commits and fails nothing: the next batch commits for both.
+
+    Raises `UsageError` in the query when it has no source `keylane`, or that has no group.
+    """
+    if not callable(write):
+        raise UsageError(f"acknowledged({write!r}): give a function of (frame, batch_id)")
+    return Acknowledged(write, carry_over)
+
+
+class Acknowledged:
+    """The function for `foreachBatch`. Thread safety: Spark calls it from one thread a query."""
+
+    def __init__(self, write: Callable[[DataFrame, int], Any], carry_over: CarryOver | None) -> None:
+        self._write = write
+        self._carry_over = carry_over
+        self._member: SoleMember | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        running = running_batch(frame, batch)
+        if self._member is None:
+            self._member = self._join(frame, running)
+        self._member.check()
+        carried: list[tuple[str, int, int]] = []
+        if self._carry_over is None:
+            self._write(frame, batch)
+        else:
+            carried = self._write_without_carried(frame, batch, running, self._carry_over).records()
+        offsets = to_commit(group_offsets(running.plan, carried))
+        if offsets:
+            self._member.commit(offsets)
+
+    def close(self) -> None:
+        """Leave the group. Called when the query ends."""
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+
+    def _join(self, frame: DataFrame, running: RunningBatch) -> SoleMember:
+        """Before the first write, so that a group that others work in is left alone."""
+        from keylane.kafka.sole_member import SoleMember
+
+        settings = kafka_settings(running.options)
+        if not settings.get("group.id"):
+            raise UsageError("acknowledged(…) commits for a group: give the source the option kafka.group.id")
+        names = set(running.plan.next)
+        member = SoleMember(settings, {topic for topic, _ in names}, INSTANCE_ID)
+        try:
+            member.own(names)
+        except BaseException:
+            member.close()
+            raise
+        frame.sparkSession.streams.addListener(_Closer(self, running.query_id))
+        return member
+
+    def _write_without_carried(
+        self, frame: DataFrame, batch: int, running: RunningBatch, carry_over: CarryOver
+    ) -> CarryList:
+        """The steps (1) to (3) of docs/adr/0040; returns the batch's list."""
+        plan, lists = running.plan, Lists(carry_over.folder)
+        _check_folder(running, carry_over)
+        found = list_of(lists, plan, batch)
+        if found is not None:
+            self._write(frame, batch)
+            return found
+        kept = frame.persist()
+        try:
+            kept.count()
+            found = lists.write_once(made_of(plan, batch, carry_over.collected(batch)))
+            self._write(kept, batch)
+        finally:
+            kept.unpersist()
+        lists.prune(batch)
+        return found
+
+
+def list_of(lists: Lists, plan: Plan, batch: int) -> CarryList | None:
+    """The list that a replayed batch, or one that reads nothing, has already.
+
+    Raises `PeerError` when the folder holds lists of another query.
+    """
+    found = lists.read(batch)
+    if found is None:
+        last = lists.newest(before=batch)
+        found = last if last is not None and (last.id, last.seq) == (plan.id, plan.seq) else None
+        if last is not None and last.id != plan.id:
+            found = last
+    if found is not None and (found.id, found.seq) != (plan.id, plan.seq):
+        raise PeerError(
+            f"{lists.folder}: the list of batch {found.batch} is of another query or checkpoint: give this query a "
+            "folder of its own"
+        )
+    return found
+
+
+def made_of(plan: Plan, batch: int, reports: list[TaskReport]) -> CarryList:
+    """The list of a batch from what its tasks reported."""
+    carried: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+    for report in reports:
+        for (topic, partition, offset), state in report.carried.items():
+            carried.setdefault((topic, partition), {})[offset] = state
+    dead = frozenset(name for report in reports for name in report.dead)
+    return CarryList(batch, plan.id, plan.seq, carried, dead)
+
+
+def to_commit(found: dict[tuple[str, int], OffsetMap]) -> list[GroupOffset]:
+    """Offsets with their maps; a partition whose map does not fit is put off."""
+    made = []
+    for name, one in found.items():
+        metadata = encode(one)
+        if len(metadata) > DEFAULT_METADATA_CAP:
+            logger.warning("%s-%d: the offset map has %d characters; its commit is put off", *name, len(metadata))
+            continue
+        made.append(GroupOffset(name, one.base, metadata))
+    return made
+
+
+def _check_folder(running: RunningBatch, carry_over: CarryOver) -> None:
+    options = {name.lower(): value for name, value in running.options.items()}
+    if options.get("carryover") != carry_over.folder:
+        raise UsageError(
+            f"the source's option carryOver is {options.get('carryover')!r}, and the CarryOver has "
+            f"{carry_over.folder!r}: give both the same folder"
+        )
+
+
+class _Closer(StreamingQueryListener):
+    """Leaves the group when the query ends."""
+
+    def __init__(self, owner: Acknowledged, query_id: str) -> None:
+        self._owner = weakref.ref(owner)
+        self._query_id = query_id
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        owner = self._owner()
+        if owner is not None and str(event.id) == self._query_id:
+            owner.close()

@@ -1,0 +1,287 @@
+"""`CarryOver`: records that leave their batch and are planned into the next one (docs/adr/0040).
+
+The idea: each task judges its own rows against what the last batch carried, and tells the driver what it could not
+finish; the driver (`acknowledged`) makes one list of it before the sink commits. A task that finds the list of its own
+batch leaves out exactly what is on it, and may carry nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+
+from keylane.engine.retries import backoff_s
+from keylane.errors import Fatal, HandlerError, InternalError, UsageError
+from keylane.records import Output
+from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.rows import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import Row, SparkSession
+
+    from keylane.options import DeadLetter, Retries
+    from keylane.records import Record
+
+BATCH_ID = "streaming.sql.batchId"
+"""The local property under which Spark tells tasks the number of their batch."""
+
+NEEDED = ("topic", "partition", "offset")
+MAX_ERROR_TEXT = 1_000
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What one task could not finish. Of tasks of one partition the last counts: its rows are the ones kept."""
+
+    batch: int
+    stage: int
+    task: int
+    carried: Mapping[tuple[str, int, int], tuple[int, int]]
+    dead: frozenset[tuple[str, int, int]]
+
+
+class _Reports(AccumulatorParam[list[TaskReport]]):
+    def zero(self, value: list[TaskReport]) -> list[TaskReport]:  # noqa: ARG002 - Spark's
+        return []
+
+    def addInPlace(self, value1: list[TaskReport], value2: list[TaskReport]) -> list[TaskReport]:  # noqa: N802
+        value1 += value2
+        return value1
+
+
+class CarryOver:
+    """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
+
+    - `folder`: where the lists are kept; of this query alone, on a file system that driver and executors share.
+    - `deadline_ms`: how long the tasks of a batch run before what is left is carried.
+    - `dead_letter`: where a record goes after its last attempt, with the client settings `kafka`. Without it, a record
+      that failed for the last time fails the query.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        deadline_ms: int = 60_000,
+        dead_letter: DeadLetter | None = None,
+        kafka: Mapping[str, str] | None = None,
+    ) -> None:
+        if not folder:
+            raise UsageError("CarryOver(''): give a folder of this query's own")
+        if not isinstance(deadline_ms, int) or deadline_ms < 1:
+            raise UsageError(f"deadline_ms={deadline_ms!r}: give a whole number of at least 1")
+        if dead_letter is not None and not (kafka or {}).get("bootstrap.servers"):
+            raise UsageError("dead_letter needs kafka={'bootstrap.servers': …}: where its topic is")
+        self.folder = folder
+        self.deadline_ms = deadline_ms
+        self.dead_letter = dead_letter
+        self.kafka = dict(kafka or {})
+        self._reports: Accumulator[list[TaskReport]] | None = None
+
+    # --- the driver's ---
+
+    def check(self, columns: list[str]) -> None:
+        """Raises `UsageError` when `parallel_map`'s frame lacks what carried records are known by."""
+        needed = (*NEEDED, "key", "value") if self.dead_letter is not None else NEEDED
+        if missing := [name for name in needed if name not in columns]:
+            raise UsageError(
+                f"carry_over: the frame has no column {', '.join(missing)}; keep the source's up to parallel_map"
+            )
+
+    def begin(self, spark: SparkSession) -> None:
+        """Called when the step is applied: tasks of this driver report here."""
+        context = getattr(spark, "sparkContext", None)
+        if context is None:
+            raise UsageError("carry_over needs a Spark session in this process; it does not work through Spark Connect")
+        if self._reports is None:
+            self._reports = context.accumulator([], _Reports())
+
+    def collected(self, batch: int) -> list[TaskReport]:
+        """What the tasks of a batch have reported, the last report of each task; older batches are forgotten.
+
+        Raises `UsageError` when the plan runs parallel_map more than once.
+        """
+        assert self._reports is not None, "parallel_map was not applied with this CarryOver"
+        reports = [one for one in self._reports.value if one.batch == batch]
+        self._reports.value = []
+        stages = {one.stage for one in reports}
+        if len(stages) > 1:
+            raise UsageError(
+                "carry_over: the batch ran parallel_map in more than one stage; use its result once in the query's plan"
+            )
+        return list({one.task: one for one in reports}.values())
+
+    # --- a task's ---
+
+    def task(self, retries: Retries) -> TaskCarry:
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH_ID)
+        if context is None or batch is None:
+            raise UsageError("carry_over works in streaming queries: end the query in writeStream and acknowledged")
+        lists = Lists(self.folder)
+        return TaskCarry(
+            self,
+            retries,
+            int(batch),
+            (context.stageId(), context.partitionId()),
+            frozen=lists.read(int(batch)),
+            last=lists.newest(before=int(batch)),
+        )
+
+    def _report(self, report: TaskReport) -> None:
+        assert self._reports is not None
+        self._reports.add([report])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+@dataclass
+class TaskCarry:
+    """One task's judgement. Thread safety: `held` and `judged` are the workers', the rest the task's thread's."""
+
+    carry_over: CarryOver
+    retries: Retries
+    batch: int
+    place: tuple[int, int]
+    """Stage and partition of the task."""
+    frozen: CarryList | None
+    last: CarryList | None
+    _began: float = field(default_factory=time.monotonic)
+    _blocked: set[bytes] = field(default_factory=set)
+    """Keys of which a record is carried: the later ones are, too."""
+    _started: set[tuple[str, int, int]] = field(default_factory=set)
+    _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    _dead: list[Outcome] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the batch has its list already, so that nothing else may be carried."""
+        return self.frozen is not None
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Until the deadline; None when everything must be finished."""
+        if self.is_frozen:
+            return None
+        return max(0.0, self.carry_over.deadline_ms / 1000 - (time.monotonic() - self._began))
+
+    def wanted(self, rows: list[tuple[Row, bytes | None]]) -> list[tuple[Row, bytes | None]]:
+        """Without what the batch's list leaves out."""
+        if self.frozen is None:
+            return rows
+        return [(row, key) for row, key in rows if not self.frozen.has(*_name(row))]
+
+    def held(self, record: Record) -> Outcome | None:
+        """The outcome of a record that must not be tried now: it is not due, or waits for an earlier one of its key."""
+        if self.is_frozen:
+            return None
+        row, key = _row(record), record.key
+        _, due_ms = self._before(_name(row))
+        with self._lock:
+            if due_ms > time.time() * 1000 or (key is not None and key in self._blocked):
+                if key is not None:
+                    self._blocked.add(key)
+                return _carried(row)
+            self._started.add(_name(row))
+        return None
+
+    def judged(self, outcome: Outcome, key: bytes | None) -> Outcome:
+        """A failure leaves the batch, unless it was the last attempt."""
+        if outcome.error is None or self.is_frozen:
+            return outcome
+        attempts = outcome.attempts = self._before(_name(outcome.row))[0] + 1
+        if not self.retries.allow(attempts) or isinstance(outcome.error, Fatal):
+            return outcome
+        outcome.carried = True
+        if key is not None:
+            with self._lock:
+                self._blocked.add(key)
+        return outcome
+
+    def takes(self, outcome: Outcome) -> bool:
+        """Whether the row leaves the batch: it is carried, or dead. Raises `HandlerError` when it may not."""
+        name = _name(outcome.row)
+        if outcome.carried:
+            if self.is_frozen:
+                raise InternalError(f"{name}: carried in a batch whose list is written")
+            attempts, due_ms = self._before(name)
+            if name in self._started:
+                attempts += 1
+                due_ms = int(time.time() * 1000 + 1000 * backoff_s(self.retries, attempts, random.random))
+            self._carried[name] = (attempts, due_ms)
+            return True
+        if outcome.error is None:
+            return False
+        if self.is_frozen:
+            topic, partition, offset = name
+            raise HandlerError(
+                f"{topic}-{partition}@{offset} failed in a replay of batch {self.batch}, whose carry-over list is "
+                f"written ({type(outcome.error).__name__}: {outcome.error}): start the query again"
+            ) from outcome.error
+        if self.carry_over.dead_letter is None:
+            return False  # fails the batch
+        self._dead.append(outcome)
+        return True
+
+    def report(self) -> None:
+        """At the end of the task: dead letters are acknowledged, then the driver is told."""
+        if self.is_frozen:
+            return
+        if self._dead:
+            self._bury()
+        dead = frozenset(_name(one.row) for one in self._dead)
+        self.carry_over._report(TaskReport(self.batch, *self.place, dict(self._carried), dead))  # noqa: SLF001
+
+    def _bury(self) -> None:
+        from keylane.kafka.bulk import BulkProducer
+
+        assert self.carry_over.dead_letter is not None
+        settings = self.carry_over.kafka
+        with BulkProducer(settings["bootstrap.servers"], settings) as producer:
+            for outcome in self._dead:
+                producer.produce(_dead_letter(outcome, self.carry_over.dead_letter.topic))
+
+    def _before(self, name: tuple[str, int, int]) -> tuple[int, int]:
+        """Attempts so far, and when the record is due."""
+        topic, partition, offset = name
+        return (0, 0) if self.last is None else self.last.carried.get((topic, partition), {}).get(offset, (0, 0))
+
+
+def _row(record: Record) -> Any:
+    return record.value
+
+
+def _name(row: Any) -> tuple[str, int, int]:
+    return (row["topic"], row["partition"], row["offset"])
+
+
+def _carried(row: Any) -> Outcome:
+    return Outcome(row, None, None, 0, 0.0, carried=True)
+
+
+def _dead_letter(outcome: Outcome, topic: str) -> Output:
+    """The record as it was, with the headers of `keylane.DeadLetter`."""
+    row, error = outcome.row, outcome.error
+    kind = type(error)
+    said = {
+        "keylane.topic": row["topic"],
+        "keylane.partition": row["partition"],
+        "keylane.offset": row["offset"],
+        "keylane.error.class": kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}",
+        "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
+        "keylane.attempts": outcome.attempts,
+    }
+    return Output(topic, row["key"], row["value"], [(name, str(value).encode()) for name, value in said.items()])

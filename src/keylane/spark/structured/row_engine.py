@@ -1,0 +1,239 @@
+"""`RowEngine`: rows through the engine, inside one Spark task.
+
+The idea: the engine's consumer port, fed by hand: all rows of a task are one partition of one topic, in order, and the
+results come back as a stream. So ordering, concurrency, retries and workers are those of every other pipeline.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from dataclasses import dataclass
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from keylane.engine.assembly import assemble
+from keylane.engine.assignment import Start
+from keylane.engine.ports import Polled
+from keylane.engine.results import ResultQueue
+from keylane.errors import InternalError, KeylaneError
+from keylane.offsets import OffsetMap
+from keylane.options import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from keylane.engine.commits import CommitProblem
+    from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.options import Ordering, Retries
+
+NAME = ("rows", 0)
+EPOCH = 1
+MAX_PENDING = 20_000
+"""Rows taken from Spark and not given back: bounds a task's memory."""
+
+_NO_MAP = 2**30
+"""Nothing is committed, so no map bounds how far rows may overtake a slow one."""
+_NEVER_MS = 10**9
+
+
+@dataclass(slots=True)
+class RowMessage:
+    """A row as the engine's record; `Record.value` is whatever was fed."""
+
+    value_: Any
+    key_: bytes | None
+    number: int
+
+    def __len__(self) -> int:
+        """Bytes, for the engine's bound of memory; here MAX_PENDING bounds it."""
+        return 1
+
+    def topic(self) -> str:
+        return NAME[0]
+
+    def partition(self) -> int:
+        return NAME[1]
+
+    def offset(self) -> int:
+        return self.number
+
+    def key(self) -> bytes | None:
+        return self.key_
+
+    def value(self) -> Any:
+        return self.value_
+
+    def headers(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0, -1)
+
+    def leader_epoch(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows run; picklable."""
+
+    handler: Callable[..., Any]
+    """Gets a record whose value is what was fed, and a context; what it returns comes back."""
+    ordering: Ordering
+    max_concurrency: int
+    threads: int
+    retries: Retries
+    resource: Callable[[], Any] | None = None
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(
+            kafka={"bootstrap.servers": "none", "group.id": "rows"},  # no client is made
+            topics=[NAME[0]],
+            handler=self.handler,
+            resource=self.resource,
+            ordering=self.ordering,
+            max_concurrency=self.max_concurrency,
+            threads=self.threads,
+            retries=self.retries,
+            max_buffered_records=MAX_PENDING,
+            commit_interval_ms=_NEVER_MS,
+            drain_timeout_ms=0,
+            offset_metadata_max_bytes=_NO_MAP,
+        )
+
+
+class RowEngine:
+    """Runs while it is open (a context manager). Thread safety: one thread, but for `stop`."""
+
+    def __init__(self, options: RowOptions) -> None:
+        self._feed = _Feed()
+        self._results = ResultQueue("handled", MAX_PENDING)
+        self._loop = assemble(
+            options.pipeline(),
+            self._feed,
+            _no_producer,
+            random=random.Random().random,
+            name="keylane-rows",
+            stream=self._results,
+        )
+        self._next = 0
+        self.pending: dict[int, Any] = {}
+        """What was fed and has not come back, by number."""
+
+    def __enter__(self) -> RowEngine:
+        self._loop.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._results.leave()
+        self._loop.stop()
+        self._loop.join()
+
+    def run(self, feeds: Iterator[Iterable[tuple[Any, bytes | None]]]) -> Iterator[Any]:
+        """What the handlers return for all that the feeds give, as it comes; ends early when it was stopped."""
+        for rows in feeds:
+            self.feed(rows)
+            while True:
+                found = self.take(wait=len(self.pending) >= MAX_PENDING)
+                if found is None:
+                    return
+                yield from found
+                if len(self.pending) < MAX_PENDING:
+                    break
+        while self.pending and (found := self.take(wait=True)) is not None:
+            yield from found
+
+    def feed(self, rows: Iterable[tuple[Any, bytes | None]]) -> None:
+        """Hand over values with their keys."""
+        messages = []
+        for value, key in rows:
+            messages.append(RowMessage(value, key, self._next))
+            self.pending[self._next] = value
+            self._next += 1
+        self._feed.put(messages)
+
+    def stop(self) -> None:
+        """Any thread: start nothing more, and cancel what can be cancelled; what is pending then does not come back."""
+        self._loop.stop()
+
+    def take(self, *, wait: bool) -> list[Any] | None:
+        """What handlers have returned; with `wait`, at least one. None once it was stopped and all is taken.
+
+        Raises what the engine failed with: a resource that could not be made.
+        """
+        found: list[Any] = []
+        try:
+            while (result := self._results.read(wait=wait and not found)) is not None:
+                self.pending.pop(result.record.offset, None)
+                found.append(result.value)
+        except Empty:
+            return found
+        if not found:
+            self._raise_failure()
+        return found or None
+
+    def _raise_failure(self) -> None:
+        failure = self._loop.failure
+        if isinstance(failure, KeylaneError):
+            raise failure
+        if failure is not None:
+            raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
+
+
+class _Feed:
+    """The engine's consumer port. `put` is called from the task's thread, the rest from the intake's."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._messages: deque[RowMessage] = deque()
+        self._closed = False
+        self._listener: ConsumerListener | None = None
+
+    def put(self, messages: Sequence[RowMessage]) -> None:
+        with self._condition:
+            self._messages.extend(messages)
+            self._condition.notify()
+
+    def subscribe(self, listener: ConsumerListener) -> None:
+        self._listener = listener
+        listener.on_assigned([Start(*NAME, EPOCH, OffsetMap(0), 0, 0)])
+
+    def poll(self, max_records: int, timeout_s: float) -> Polled | None:
+        with self._condition:
+            if not (max_records and self._messages) and not self._closed:
+                self._condition.wait(timeout_s)
+            count = min(max_records, len(self._messages))
+            taken: list[Any] = [self._messages.popleft() for _ in range(count)]
+        return Polled([(NAME, EPOCH, taken)], count=count) if taken else None
+
+    def pause(self, names: Iterable[tuple[str, int]]) -> None:
+        """The engine asks for no more than it has room for."""
+
+    resume = pause
+
+    def commit(self, offsets: Sequence[Offset]) -> None:  # noqa: ARG002 - the protocol's
+        assert self._listener is not None
+        self._listener.on_committed({})
+
+    def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:  # noqa: ARG002
+        return {}
+
+    def group_committed(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:  # noqa: ARG002
+        return {}
+
+    def log_ends(self) -> Mapping[tuple[str, int], int]:
+        return {}
+
+    def interrupt(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _no_producer(_: object) -> Any:
+    raise InternalError("rows have no outputs to produce")

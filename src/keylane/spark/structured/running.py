@@ -1,0 +1,78 @@
+"""The running streaming query, seen from inside `foreachBatch`: its source's options and the plan of the batch.
+
+Spark hands `foreachBatch` a DataFrame and a number. The rest is asked of the query's execution in the JVM, by names
+that are internal to Spark: they are used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from keylane.errors import PeerError, UsageError
+from keylane.spark.structured.plans import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property under which Spark names the query to its own thread."""
+
+
+@dataclass(frozen=True)
+class RunningBatch:
+    """One batch of a query that reads one source `keylane`."""
+
+    query_id: str
+    options: dict[str, str]
+    """Of the source."""
+    plan: Plan
+
+
+def running_batch(frame: DataFrame, batch: int) -> RunningBatch:
+    """Raises `UsageError` outside of a query with exactly one source `keylane` and a Spark session in this process."""
+    context = getattr(frame.sparkSession, "sparkContext", None)
+    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
+    if context is None or query_id is None:
+        raise UsageError("acknowledged(…) works inside foreachBatch, with a Spark session in this process")
+    try:
+        execution = _execution(frame, query_id)
+        found = _sources(execution, batch)
+    except (Py4JError, AttributeError, TypeError) as error:
+        raise PeerError(
+            f"this Spark does not show its running query ({error}): keylane knows Spark 4.2 and 4.3"
+        ) from error
+    if len(found) != 1:
+        raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
+    ((options, plan),) = found
+    return RunningBatch(query_id, options, plan)
+
+
+def _execution(frame: DataFrame, query_id: str) -> Any:
+    """The `MicroBatchExecution`."""
+    session: Any = frame.sparkSession
+    jvm = session.sparkContext._jvm  # noqa: SLF001
+    uuid = jvm.java.util.UUID.fromString(query_id)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
+
+
+def _sources(execution: Any, batch: int) -> list[tuple[dict[str, str], Plan]]:
+    """Options and plan of each source `keylane`, in the order of the query's offsets."""
+    offsets = execution.offsetLog().get(batch).get()
+    leaves = execution.logicalPlan().collectLeaves()
+    found = []
+    for index in range(leaves.length()):
+        leaf = leaves.apply(index)
+        if not hasattr(leaf, "stream"):
+            continue
+        text = execution.availableOffsets().get(leaf.stream())
+        if not text.isDefined():
+            continue
+        offset = json.loads(text.get().json())
+        if isinstance(offset, dict) and {"id", "seq", "from", "next"} <= offset.keys():
+            found.append((dict(leaf.relation().options().asCaseSensitiveMap()), Plan.from_json(offset)))
+    del offsets
+    return found

@@ -1,0 +1,309 @@
+"""`acknowledged` and carry-over on a real broker: the group's lag, fencing, and the crash matrix of ADR 40."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.errors import PeerError
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.sole_member import SoleMember
+from keylane.offsets import OffsetMap, decode
+from keylane.spark import CarryOver, acknowledged, parallel_map
+from keylane.spark.structured.acknowledged import INSTANCE_ID, GroupOffset
+from keylane.spark.structured.carry_lists import Lists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keylane.broker.process import BrokerProcess
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Job:
+    """A topic with one partition of 20 records of 4 keys, and a query that writes their numbers into a list."""
+
+    spark: SparkSession
+    servers: str
+    folder: Path
+    name: str = field(default_factory=lambda: f"job-{next(_numbers)}")
+    written: list[tuple[int, list[int]]] = field(default_factory=list)
+    """What the sink got: (batch, numbers)."""
+
+    def __post_init__(self) -> None:
+        self.admin = Admin({"bootstrap.servers": self.servers})
+        self.admin.create_topics({self.name: 1, f"{self.name}-dead": 1})
+        self.fill(0, 20)
+
+    def fill(self, start: int, stop: int) -> None:
+        with BulkProducer(self.servers) as producer:
+            for number in range(start, stop):
+                producer.produce(kl.Output(self.name, b"%d" % (number % 4), b"%d" % number))
+
+    def source(self, **options: str) -> DataFrame:
+        given = {"kafka.bootstrap.servers": self.servers, "kafka.group.id": self.name, "subscribe": self.name}
+        return (
+            self.spark.readStream.format("keylane").options(**given | {"startingOffsets": "committed"} | options).load()
+        )
+
+    def sink(self, frame: DataFrame, batch: int) -> None:
+        self.written.append((batch, sorted(int(bytes(row.value)) for row in frame.collect())))
+
+    def run(self, frame: DataFrame, step: Callable[[DataFrame, int], Any]) -> None:
+        """One availableNow query; raises what it failed with."""
+        query = (
+            frame.writeStream.foreachBatch(step)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        error = query.exception()
+        if error is not None:
+            raise error
+
+    def carry_over(self, **options: Any) -> CarryOver:
+        return CarryOver(str(self.folder / "lists"), kafka={"bootstrap.servers": self.servers}, **options)
+
+    def carries(self, function: Callable[..., Any], carry: CarryOver, **options: Any) -> DataFrame:
+        step = parallel_map(
+            function, "value binary, offset bigint", ordering="key", key="key", carry_over=carry, **options
+        )
+        return self.source(carryOver=carry.folder).transform(step)
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had died before the checkpoint had the batch."""
+        commits = self.folder / "checkpoint" / "commits"
+        for name in (f"{batch}", f".{batch}.crc"):
+            (commits / name).unlink(missing_ok=True)
+
+    def standing(self) -> OffsetMap:
+        commit = self.admin.committed_offsets(self.name)[self.name, 0]
+        return decode(commit.metadata, commit.offset)
+
+
+@pytest.fixture
+def job(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Job:
+    return Job(spark, broker.bootstrap, tmp_path)
+
+
+def broken(*numbers: int) -> Callable[..., Any]:
+    """Copies a record, but for those that the service refuses now."""
+
+    async def function(row: Any) -> Any:
+        if int(bytes(row.value)) in numbers:
+            raise ValueError("busy")
+        return (row.value, row.offset)
+
+    return function
+
+
+LATER = kl.Retries(max_attempts=5, delay_ms=1, max_delay_ms=1)
+NOT_NOW = kl.Retries(max_attempts=5, delay_ms=3_600_000, max_delay_ms=3_600_000)
+
+
+def test_the_group_has_what_the_sink_has(job: Job) -> None:
+    job.run(job.source(maxOffsetsPerTrigger="8"), acknowledged(job.sink))
+    assert [len(numbers) for _, numbers in job.written] == [8, 8, 4]
+    assert job.standing() == OffsetMap(20)
+    members = job.admin.describe_group(job.name).members
+    assert [one.group_instance_id for one in members] == [INSTANCE_ID]
+
+
+def test_a_second_driver_fences_the_first(job: Job) -> None:
+    kafka = {"bootstrap.servers": job.servers, "group.id": job.name}
+    first = SoleMember(kafka, [job.name], INSTANCE_ID)
+    try:
+        assert first.commit([GroupOffset((job.name, 0), 3, "")])
+        second = SoleMember(kafka, [job.name], INSTANCE_ID)
+        try:
+            assert second.commit([GroupOffset((job.name, 0), 5, "")])
+            with pytest.raises(PeerError, match="no longer its member"):
+                first.commit([GroupOffset((job.name, 0), 4, "")])
+            assert job.standing() == OffsetMap(5)
+        finally:
+            second.close()
+    finally:
+        first.close()
+
+
+def test_a_group_with_other_members_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.kafka.sole_member.JOIN_S", 8.0)
+    kafka = {"bootstrap.servers": job.servers, "group.id": job.name}
+    other = SoleMember(kafka, [job.name], "another")
+    try:
+        assert other.commit([GroupOffset((job.name, 0), 3, "")])
+        mine = SoleMember(kafka, [job.name], INSTANCE_ID)
+        try:
+            with pytest.raises(kl.PeerError, match=r"only member of its group"):
+                mine.commit([GroupOffset((job.name, 0), 4, "")])
+        finally:
+            mine.close()
+    finally:
+        other.close()
+
+
+def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:
+    carry = job.carry_over()
+    job.run(job.carries(broken(5), carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5])]
+    assert job.standing() == OffsetMap(5, [5, 9, 13, 17], 19)
+    # a new checkpoint goes on from the group's map, and gets exactly what is left
+    again = Job.__new__(Job)
+    again.__dict__.update(job.__dict__)
+    again.folder = job.folder / "again"
+    job.written.clear()
+    again.run(again.source(), acknowledged(again.sink))
+    assert job.written == [(0, [5, 9, 13, 17])]
+    assert job.standing() == OffsetMap(20)
+
+
+def test_carried_records_run_in_a_later_batch_in_order(job: Job) -> None:
+    mended = job.folder / "mended"
+    attempts: Any = job.spark.sparkContext.accumulator(0)
+
+    async def function(row: Any, context: kl.Context) -> Any:
+        attempts.add(1)
+        if int(bytes(row.value)) == 5 and not mended.exists():
+            raise ValueError("busy")
+        return (row.value, row.offset)
+
+    carry = job.carry_over()
+    job.run(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    assert attempts.value == 16  # 5 failed, and 9, 13, 17 were not tried
+    mended.touch()
+    job.fill(20, 24)
+    _make_due(job)
+    job.run(job.carries(function, carry, retries=LATER), acknowledged(job.sink, carry_over=carry))
+    assert job.written[1] == (1, [5, 9, 13, 17, 20, 21, 22, 23])
+    assert job.standing() == OffsetMap(24)
+
+
+def _make_due(job: Job) -> None:
+    """The hour is over."""
+    (name,) = [one for one in (job.folder / "lists").iterdir() if one.suffix == ".json"]
+    found = Lists(str(job.folder / "lists")).read(int(name.stem))
+    assert found is not None
+    name.unlink()
+    due = {partition: {one: (n, 0) for one, (n, _) in some.items()} for partition, some in found.carried.items()}
+    Lists(str(job.folder / "lists")).write_once(type(found)(found.batch, found.id, found.seq, due, found.dead))
+
+
+def test_after_the_last_attempt_a_record_goes_to_the_dead_letter_topic(job: Job) -> None:
+    carry = job.carry_over(dead_letter=kl.DeadLetter(f"{job.name}-dead"))
+    job.run(job.carries(broken(5), carry, retries=LATER), acknowledged(job.sink, carry_over=carry))
+    assert sorted(n for _, numbers in job.written for n in numbers) == [n for n in range(20) if n != 5]
+    (dead,) = [record for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
+    assert (dead.key, dead.value) == (b"1", b"5")
+    assert {name: value for name, value in dead.headers if name == "keylane.attempts"} == {"keylane.attempts": b"5"}
+    assert job.standing() == OffsetMap(20)
+
+
+def test_a_batch_ends_within_its_deadline(job: Job) -> None:
+    async def function(row: Any) -> Any:
+        import asyncio
+
+        if int(bytes(row.value)) == 5:
+            await asyncio.sleep(3600)
+        return (row.value, row.offset)
+
+    carry = job.carry_over(deadline_ms=2_000)
+    job.run(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5])]
+    listed = Lists(carry.folder).read(0)
+    assert listed is not None
+    assert {offset: attempts for offset, (attempts, _) in listed.carried[job.name, 0].items()} == {
+        5: 1,
+        9: 0,
+        13: 0,
+        17: 0,
+    }
+
+
+class CrashError(Exception):
+    """The driver dies here."""
+
+
+@pytest.mark.parametrize(
+    ("dies", "sink"),
+    [
+        ("before the list", "appending"),
+        ("before the sink", "appending"),
+        ("after the sink", "appending"),
+        ("after the sink", "idempotent"),
+        ("after the checkpoint", "appending"),
+    ],
+)
+def test_the_crash_matrix(job: Job, dies: str, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the driver dies: no row is lost, and the sink that has a batch sees the same rows of it again."""
+    idempotent: dict[int, list[int]] = {}
+
+    def write(frame: DataFrame, batch: int) -> None:
+        crash_once("before the sink")
+        numbers = sorted(int(bytes(row.value)) for row in frame.collect())
+        if sink == "idempotent":
+            assert idempotent.setdefault(batch, numbers) == numbers, "a batch was changed"
+        else:
+            job.written.append((batch, numbers))
+        crash_once("after the sink")
+
+    crashes = [dies]
+
+    def crash_once(where: str) -> None:
+        if where in crashes:
+            crashes.remove(where)
+            raise CrashError(where)
+
+    carry = job.carry_over()
+    if dies == "before the list":
+        whole = Lists.write_once
+
+        def write_once(self: Lists, made: Any) -> Any:
+            crash_once("before the list")
+            return whole(self, made)
+
+        monkeypatch.setattr(Lists, "write_once", write_once)
+    first = job.carries(broken(5, 10), carry, retries=NOT_NOW)
+    if dies == "after the checkpoint":
+        crashes.clear()
+        job.run(first, acknowledged(write, carry_over=carry))
+    else:
+        with pytest.raises(Exception, match=dies):
+            job.run(first, acknowledged(write, carry_over=carry))
+    listed = Lists(carry.folder).read(0)
+    assert (listed is None) == (dies == "before the list")
+    # The service refuses others now: a batch with a list must not care, one without may carry other records.
+    job.fill(20, 22)
+    mended = broken() if listed is not None else broken(6)
+    job.run(job.carries(mended, carry, retries=NOT_NOW), acknowledged(write, carry_over=carry))
+    _finish(job, carry, write)
+    batches = list(idempotent.values()) if sink == "idempotent" else [numbers for _, numbers in job.written]
+    emitted = sorted(n for numbers in batches for n in numbers)
+    if sink == "appending" and dies == "after the sink":
+        assert job.written[0] == job.written[1], "the batch was repeated, and nothing else"
+        emitted = sorted(n for _, numbers in job.written[1:] for n in numbers)
+    assert emitted == list(range(22))
+    assert job.standing() == OffsetMap(22)
+
+
+def _finish(job: Job, carry: CarryOver, write: Any) -> None:
+    """Run what is still carried, all of it due."""
+    lists = Lists(carry.folder)
+    newest = lists.newest()
+    assert newest is not None
+    if newest.carried:
+        path = job.folder / "lists" / f"{newest.batch}.json"
+        path.unlink()
+        due = {name: {one: (n, 0) for one, (n, _) in some.items()} for name, some in newest.carried.items()}
+        lists.write_once(type(newest)(newest.batch, newest.id, newest.seq, due, newest.dead))
+        job.run(job.carries(broken(), carry, retries=LATER), acknowledged(write, carry_over=carry))

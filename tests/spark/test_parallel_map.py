@@ -1,0 +1,118 @@
+"""`parallel_map` in Spark: rows in, rows out, on frames of any kind."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.spark import parallel_map
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = kl.Retries(max_attempts=3, delay_ms=1, max_delay_ms=1)
+
+
+def test_rows_become_none_one_or_many(spark: SparkSession) -> None:
+    async def function(row: Any) -> Any:
+        await asyncio.sleep(0)
+        number = row.id
+        some = [{"number": number, "text": str(number)}] * (number % 3)
+        return some if number % 2 else some[0] if some else None
+
+    found = spark.range(300).transform(parallel_map(function, "number bigint, text string")).collect()
+    expected = [n for n in range(300) for _ in range(n % 3 if n % 2 else min(1, n % 3))]
+    assert sorted(row.number for row in found) == expected
+    assert all(row.text == str(row.number) for row in found)
+
+
+def test_values_are_sparks_own_in_both_directions(spark: SparkSession) -> None:
+    moment = datetime.datetime(2026, 11, 21, 12, 0, 1, 500)  # noqa: DTZ001 - as Spark's rows have it
+    rows = [(1, "a", b"\x00", moment, [1, 2], {"k": 1.5}, None)]
+    types = "i int, s string, b binary, t timestamp, a array<int>, m map<string,double>, n double"
+    frame = spark.createDataFrame(rows, types)
+    (found,) = frame.transform(parallel_map(lambda row: tuple(row), types)).collect()
+    assert tuple(found) == rows[0]
+
+
+def test_failed_rows_have_an_outcome_or_fail_the_task(spark: SparkSession) -> None:
+    def function(row: Any, context: kl.Context) -> Any:
+        if row.id == 3:
+            raise kl.Fatal("no such flight")
+        if row.id == 4 or (row.id == 5 and context.attempt < 3):
+            raise ValueError("busy")
+        return (row.id,)
+
+    step = parallel_map(function, "number bigint", retries=QUICK, outcome=True)
+    found = spark.range(3, 7).transform(step).collect()
+    outcomes = {(row.number, row.error, row.attempts) for row in found}
+    assert outcomes == {(None, "Fatal: no such flight", 1), (None, "ValueError: busy", 3), (5, None, 3), (6, None, 1)}
+    assert all(row.seconds >= 0 for row in found)
+    with pytest.raises(Exception, match=r"Row\(id=4\): failed after 3 attempts: ValueError: busy"):
+        spark.range(4, 5).transform(parallel_map(function, "number bigint", retries=QUICK)).collect()
+
+
+def test_an_attempt_of_a_coroutine_has_its_time(spark: SparkSession) -> None:
+    async def slow(row: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    step = parallel_map(slow, "number bigint", retries=kl.Retries(max_attempts=1), timeout_ms=50, outcome=True)
+    (found,) = spark.range(1).transform(step).collect()
+    assert found.error.startswith("TimeoutError")
+
+
+def test_keys_stay_in_order_across_tasks(spark: SparkSession) -> None:
+    async def function(row: Any) -> Any:
+        began = time.monotonic_ns()
+        await asyncio.sleep(0.001 * (row.id % 3))
+        return (row.k, row.id, began, time.monotonic_ns())
+
+    frame = spark.range(200, numPartitions=4).selectExpr("id % 7 AS k", "id").repartition(4, "id")
+    step = parallel_map(
+        function, "k bigint, id bigint, began bigint, ended bigint", ordering="key", key="k", order_by="id"
+    )
+    by_key: dict[int, list[Any]] = {}
+    for row in frame.transform(step).collect():
+        by_key.setdefault(row.k, []).append(row)
+    assert sum(map(len, by_key.values())) == 200
+    for rows in by_key.values():
+        rows.sort(key=lambda row: row.began)
+        assert [row.id for row in rows] == sorted(row.id for row in rows)
+        assert all(first.ended <= second.began for first, second in pairwise(rows))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ordering": "key"}, "needs key="),
+        ({"key": "id"}, "needs ordering='key'"),
+        ({"ordering": "key", "key": "nokey"}, "there is no column 'nokey' among id"),
+        ({"ordering": "partition"}, "there is no column 'topic'"),
+        ({"ordering": "other"}, "give 'unordered', 'key' or 'partition'"),
+        ({"timeout_ms": 5}, "declare it `async def`"),
+        ({"order_by": "id"}, "needs ordering"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"returns": 5}, "give columns and types"),
+        ({"retries": 3}, "give keylane.Retries"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    spark: SparkSession, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(kl.UsageError, match=says):
+        spark.range(1).transform(parallel_map(lambda _: None, **{"returns": "a int"} | options))
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [({"b": 1}, r"returned \['b'\]"), ((1, 2), "returned 2 values"), (5, "returned 5: return a dict")],
+)
+def test_a_wrong_result_is_named(spark: SparkSession, returned: Any, says: str) -> None:
+    with pytest.raises(Exception, match=says):
+        spark.range(1).transform(parallel_map(lambda _: returned, "a int")).collect()

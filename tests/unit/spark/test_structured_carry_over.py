@@ -1,0 +1,131 @@
+"""A task's judgement of its rows, without Spark."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from keylane.errors import Fatal, HandlerError, UsageError
+from keylane.options import DeadLetter, Retries
+from keylane.records import Record
+from keylane.spark.structured.carry_lists import CarryList
+from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
+from keylane.spark.structured.row_engine import RowMessage
+from keylane.spark.structured.rows import Outcome
+
+FAR_MS = int((time.time() + 3600) * 1000)
+
+
+def carry(last: CarryList | None = None, frozen: CarryList | None = None, **options: Any) -> TaskCarry:
+    made = CarryOver("/lists", kafka={"bootstrap.servers": "h:1"}, **options)
+    return TaskCarry(made, Retries(max_attempts=3, delay_ms=1_000, jitter=0), 7, (4, 2), frozen, last)
+
+
+def row(offset: int) -> Any:
+    return Row(topic="t", partition=0, offset=offset, key=b"k", value=b"v")
+
+
+def record(offset: int, key: bytes | None = b"k") -> Record:
+    return Record(RowMessage(row(offset), key, offset))
+
+
+def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | None = b"k") -> bool:
+    """Whether the row left the batch, when its function ended like this (if it ran at all)."""
+    outcome = one.held(record(offset, key))
+    if outcome is None:
+        values: list[tuple[Any, ...]] | None = [] if error is None else None
+        outcome = one.judged(Outcome(row(offset), values, error, 1, 0.0), key)
+    return one.takes(outcome)
+
+
+def test_a_failure_is_carried_with_the_later_records_of_its_key() -> None:
+    one = carry()
+    assert tried(one, 1, None) is False
+    assert tried(one, 2, ValueError("busy")) is True
+    assert tried(one, 3, None) is True
+    assert tried(one, 4, None, b"other") is False
+    assert tried(one, 5, ValueError("busy"), None) is True
+    assert tried(one, 6, None, None) is False
+    assert {name[2]: attempts for name, (attempts, _) in one._carried.items()} == {2: 1, 3: 0, 5: 1}
+
+
+def test_attempts_of_earlier_batches_count() -> None:
+    last = CarryList(6, "q", 5, {("t", 0): {1: (1, 0), 2: (2, 0)}})
+    one = carry(last)
+    assert tried(one, 1, ValueError("busy"), b"a") is True
+    attempts, due_ms = one._carried["t", 0, 1]
+    assert attempts == 2
+    assert due_ms > time.time() * 1000
+    assert tried(one, 2, ValueError("busy"), b"b") is False  # the third attempt: it fails the batch
+
+
+def test_a_record_that_is_not_due_is_carried_unchanged_and_so_is_what_follows() -> None:
+    one = carry(CarryList(6, "q", 5, {("t", 0): {1: (1, FAR_MS)}}))
+    assert tried(one, 1, None) is True
+    assert tried(one, 2, None) is True
+    assert one._carried == {("t", 0, 1): (1, FAR_MS), ("t", 0, 2): (0, 0)}
+
+
+@pytest.mark.parametrize("error", [ValueError("busy"), Fatal("no")])
+def test_after_the_last_attempt_a_record_is_dead(error: Exception) -> None:
+    last = CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}})
+    one = carry(last, dead_letter=DeadLetter("dlq"))
+    assert tried(one, 1, error) is True
+    assert [dead.attempts for dead in one._dead] == [3]
+    assert one._carried == {}
+    assert tried(one, 2, None) is False  # the key goes on
+
+
+def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_not() -> None:
+    one = carry()
+    assert one.held(record(1)) is None
+    for offset in (1, 2):
+        assert one.takes(Outcome(row(offset), None, None, 0, 0.0, carried=True)) is True
+    assert {name[2]: attempts for name, (attempts, _) in one._carried.items()} == {1: 1, 2: 0}
+
+
+def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() -> None:
+    frozen = CarryList(7, "q", 6, {("t", 0): {1: (1, FAR_MS)}}, frozenset({("t", 0, 3)}))
+    one = carry(CarryList(6, "q", 5, {("t", 0): {2: (2, FAR_MS)}}), frozen)
+    assert [pair[0].offset for pair in one.wanted([(row(offset), b"k") for offset in range(5)])] == [0, 2, 4]
+    assert one.time_left_s is None
+    assert tried(one, 2, None) is False
+    with pytest.raises(HandlerError, match="t-0@4 failed in a replay of batch 7"):
+        tried(one, 4, ValueError("busy"))
+
+
+def test_the_driver_is_told_once_and_by_the_last_run_of_a_task() -> None:
+    made = CarryOver("/lists")
+
+    first = TaskReport(7, 1, 0, {("t", 0, 1): (1, 0)}, frozenset())
+    again = TaskReport(7, 1, 0, {("t", 0, 2): (1, 0)}, frozenset())
+    reports: Any = SimpleNamespace()
+    made._reports = reports
+    reports.value = [first, TaskReport(6, 1, 1, {}, frozenset()), again]
+    assert made.collected(7) == [again]
+    assert made.collected(7) == []
+    reports.value = [first, TaskReport(7, 2, 0, {}, frozenset())]
+    with pytest.raises(UsageError, match="more than one stage"):
+        made.collected(7)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"folder": ""}, "give a folder"),
+        ({"folder": "/f", "deadline_ms": 0}, "deadline_ms=0"),
+        ({"folder": "/f", "dead_letter": DeadLetter("d")}, "dead_letter needs kafka"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        CarryOver(**options)
+
+
+def test_the_frame_must_name_its_records() -> None:
+    with pytest.raises(UsageError, match="no column partition, offset"):
+        CarryOver("/f").check(["topic", "key"])

@@ -1,0 +1,112 @@
+"""Rows through the engine, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.options import Retries
+from keylane.spark.structured.row_engine import RowEngine, RowOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NO_WAIT = Retries(max_attempts=3, delay_ms=0, max_delay_ms=0)
+
+
+def options(handler: Callable[..., Any], ordering: Any = "unordered", **more: Any) -> RowOptions:
+    return RowOptions(handler, ordering, max_concurrency=8, threads=8, retries=NO_WAIT, **more)
+
+
+def test_every_row_comes_back_from_threads_and_coroutines() -> None:
+    async def doubled(record: Any) -> int:
+        await asyncio.sleep(0)
+        return int(record.value) * 2
+
+    for handler in (lambda record: record.value * 2, doubled):
+        with RowEngine(options(handler)) as engine:
+            feeds = ([(number, None) for number in range(start, start + 50)] for start in range(0, 5_000, 50))
+            assert sorted(engine.run(feeds)) == [2 * number for number in range(5_000)]
+            assert engine.pending == {}
+
+
+def test_rows_of_a_key_run_one_after_another_in_order() -> None:
+    seen: dict[bytes, list[int]] = {}
+    running: set[bytes] = set()
+
+    async def handler(record: Any) -> None:
+        assert record.key not in running
+        running.add(record.key)
+        await asyncio.sleep(0)
+        running.discard(record.key)
+        seen.setdefault(record.key, []).append(record.value)
+
+    with RowEngine(options(handler, "key")) as engine:
+        list(engine.run(iter([[(number, b"%d" % (number % 3)) for number in range(90)]])))
+    assert seen == {b"%d" % key: list(range(key, 90, 3)) for key in range(3)}
+
+
+def test_failed_attempts_are_repeated() -> None:
+    def handler(record: Any, context: Any) -> int:
+        if context.attempt < 3:
+            raise ValueError("not yet")
+        return int(context.attempt)
+
+    with RowEngine(options(handler)) as engine:
+        assert list(engine.run(iter([[("a", None)]]))) == [3]
+
+
+def test_what_is_pending_when_it_is_stopped_is_named() -> None:
+    began = threading.Event()
+
+    async def handler(record: Any) -> Any:
+        if record.value == "stuck":
+            began.set()
+            await asyncio.sleep(3600)
+        return record.value
+
+    with RowEngine(options(handler)) as engine:
+        engine.feed([("quick", None), ("stuck", None)])
+        assert began.wait(30)
+        engine.stop()
+        taken = []
+        while (found := engine.take(wait=True)) is not None:
+            taken += found
+        assert (taken, list(engine.pending.values())) == (["quick"], ["stuck"])
+
+
+def test_a_resource_is_made_once_and_left() -> None:
+    events: list[str] = []
+
+    @contextlib.contextmanager
+    def resource() -> Iterator[str]:
+        events.append("made")
+        yield "client"
+        events.append("left")
+
+    with RowEngine(options(lambda record, context: (record.value, context.resource), resource=resource)) as engine:
+        found = list(engine.run(iter([[(number, None) for number in range(20)]])))
+    assert sorted(found) == [(number, "client") for number in range(20)]
+    assert events == ["made", "left"]
+
+
+def test_a_resource_that_cannot_be_made_fails() -> None:
+    def resource() -> Any:
+        raise OSError("no service")
+
+    with (
+        RowEngine(options(lambda _: None, resource=resource)) as engine,
+        pytest.raises(Exception, match="no service"),
+    ):
+        list(engine.run(iter([[("a", None)]])))
+
+
+def test_no_thread_is_left() -> None:
+    before = set(threading.enumerate())
+    with RowEngine(options(lambda record: record.value)) as engine:
+        list(engine.run(iter([[("a", None)]])))
+    assert [one for one in set(threading.enumerate()) - before if one.is_alive()] == []
