@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keylane as kl
-from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
-from keylane.kafka.sole_member import SoleMember
 from keylane.offsets import OffsetMap, decode
 from keylane.spark import CarryOver, acknowledged, parallel_map
-from keylane.spark.structured.acknowledged import INSTANCE_ID, GroupOffset
+from keylane.spark.structured.acknowledged import INSTANCE_ID
 from keylane.spark.structured.carry_lists import Lists
 
 if TYPE_CHECKING:
@@ -120,39 +118,6 @@ def test_the_group_has_what_the_sink_has(job: Job) -> None:
     assert [one.group_instance_id for one in members] == [INSTANCE_ID]
 
 
-def test_a_second_driver_fences_the_first(job: Job) -> None:
-    kafka = {"bootstrap.servers": job.servers, "group.id": job.name}
-    first = SoleMember(kafka, [job.name], INSTANCE_ID)
-    try:
-        assert first.commit([GroupOffset((job.name, 0), 3, "")])
-        second = SoleMember(kafka, [job.name], INSTANCE_ID)
-        try:
-            assert second.commit([GroupOffset((job.name, 0), 5, "")])
-            with pytest.raises(PeerError, match="no longer its member"):
-                first.commit([GroupOffset((job.name, 0), 4, "")])
-            assert job.standing() == OffsetMap(5)
-        finally:
-            second.close()
-    finally:
-        first.close()
-
-
-def test_a_group_with_other_members_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keylane.kafka.sole_member.JOIN_S", 8.0)
-    kafka = {"bootstrap.servers": job.servers, "group.id": job.name}
-    other = SoleMember(kafka, [job.name], "another")
-    try:
-        assert other.commit([GroupOffset((job.name, 0), 3, "")])
-        mine = SoleMember(kafka, [job.name], INSTANCE_ID)
-        try:
-            with pytest.raises(kl.PeerError, match=r"only member of its group"):
-                mine.commit([GroupOffset((job.name, 0), 4, "")])
-        finally:
-            mine.close()
-    finally:
-        other.close()
-
-
 def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:
     carry = job.carry_over()
     job.run(job.carries(broken(5), carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
@@ -168,6 +133,7 @@ def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job)
     assert job.standing() == OffsetMap(20)
 
 
+@pytest.mark.soak
 def test_carried_records_run_in_a_later_batch_in_order(job: Job) -> None:
     mended = job.folder / "mended"
     attempts: Any = job.spark.sparkContext.accumulator(0)
@@ -199,6 +165,7 @@ def _make_due(job: Job) -> None:
     Lists(str(job.folder / "lists")).write_once(type(found)(found.batch, found.id, found.seq, due, found.dead))
 
 
+@pytest.mark.soak
 def test_after_the_last_attempt_a_record_goes_to_the_dead_letter_topic(job: Job) -> None:
     carry = job.carry_over(dead_letter=kl.DeadLetter(f"{job.name}-dead"))
     job.run(job.carries(broken(5), carry, retries=LATER), acknowledged(job.sink, carry_over=carry))
@@ -237,11 +204,11 @@ class CrashError(Exception):
 @pytest.mark.parametrize(
     ("dies", "sink"),
     [
-        ("before the list", "appending"),
+        pytest.param("before the list", "appending", marks=pytest.mark.soak),
         ("before the sink", "appending"),
-        ("after the sink", "appending"),
+        pytest.param("after the sink", "appending", marks=pytest.mark.soak),
         ("after the sink", "idempotent"),
-        ("after the checkpoint", "appending"),
+        pytest.param("after the checkpoint", "appending", marks=pytest.mark.soak),
     ],
 )
 def test_the_crash_matrix(job: Job, dies: str, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,13 +55,13 @@ class SoleMember:
             text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
             raise UsageError(f"librdkafka refuses these client settings: {text}") from None
         exact.check(self._consumer, str(settings["client.id"]))
-        self._topics: set[str] = set()
+        self._topics = frozenset(topics)
+        """Replaced by the caller's thread; the thread that polls subscribes to them (another one would hang)."""
         self._assigned: set[tuple[str, int]] = set()
         self._changed = threading.Condition()
         """Guards what is assigned."""
         self._failure: BaseException | None = None
         self._closing = threading.Event()
-        self._subscribe(set(topics))
         self._thread = threading.Thread(target=self._serve, name="keylane-sole-member", daemon=True)
         self._thread.start()
 
@@ -80,8 +80,7 @@ class SoleMember:
         it could not be joined in time.
         """
         topics = {topic for topic, _ in names}
-        if not topics <= self._topics:
-            self._subscribe(self._topics | topics)
+        self._topics |= topics
         give_up_at = time.monotonic() + timeout_s
         with self._changed:
             while not names <= self._assigned:
@@ -139,12 +138,6 @@ class SoleMember:
                 problems[one.topic, one.partition] = commit_problem(one.error)
         return problems
 
-    def _subscribe(self, topics: set[str]) -> None:
-        self._topics = topics
-        self._consumer.subscribe(
-            sorted(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
-
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for one in partitions:
             one.offset = OFFSET_END  # nothing is read
@@ -162,8 +155,17 @@ class SoleMember:
             self._changed.notify_all()
 
     def _serve(self) -> None:
+        subscribed: frozenset[str] = frozenset()
         try:
             while not self._closing.is_set():
+                if self._topics != subscribed:
+                    subscribed = self._topics
+                    self._consumer.subscribe(
+                        sorted(subscribed),
+                        on_assign=self._on_assign,
+                        on_revoke=self._on_revoke,
+                        on_lost=self._on_revoke,
+                    )
                 self._consumer.poll(POLL_S)
                 self._faults.raise_failure()
         except Exception as error:  # told by check

@@ -73,9 +73,9 @@ class Acknowledged:
         self._member: SoleMember | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        running = running_batch(frame, batch)
+        running = running_batch(frame)
         if self._member is None:
-            self._member = self._join(frame, running)
+            self._member = self._join(running)
         self._member.check()
         carried: list[tuple[str, int, int]] = []
         if self._carry_over is None:
@@ -92,7 +92,7 @@ class Acknowledged:
         if member is not None:
             member.close()
 
-    def _join(self, frame: DataFrame, running: RunningBatch) -> SoleMember:
+    def _join(self, running: RunningBatch) -> SoleMember:
         """Before the first write, so that a group that others work in is left alone."""
         from keylane.kafka.sole_member import SoleMember
 
@@ -106,7 +106,7 @@ class Acknowledged:
         except BaseException:
             member.close()
             raise
-        frame.sparkSession.streams.addListener(_Closer(self, running.query_id))
+        running.session.streams.addListener(_Closer(self, running.query_id))
         return member
 
     def _write_without_carried(

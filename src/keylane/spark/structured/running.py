@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from keylane.errors import PeerError, UsageError
 from keylane.spark.structured.plans import Plan
@@ -27,12 +28,14 @@ class RunningBatch:
     """One batch of a query that reads one source `keylane`."""
 
     query_id: str
+    session: SparkSession
+    """The one that started the query; the batch's frame has a copy of it, which no listener hears of."""
     options: dict[str, str]
     """Of the source."""
     plan: Plan
 
 
-def running_batch(frame: DataFrame, batch: int) -> RunningBatch:
+def running_batch(frame: DataFrame) -> RunningBatch:
     """Raises `UsageError` outside of a query with exactly one source `keylane` and a Spark session in this process."""
     context = getattr(frame.sparkSession, "sparkContext", None)
     query_id = None if context is None else context.getLocalProperty(QUERY_ID)
@@ -40,7 +43,8 @@ def running_batch(frame: DataFrame, batch: int) -> RunningBatch:
         raise UsageError("acknowledged(…) works inside foreachBatch, with a Spark session in this process")
     try:
         execution = _execution(frame, query_id)
-        found = _sources(execution, batch)
+        session = SparkSession(context, execution.sparkSession())
+        found = _sources(execution)
     except (Py4JError, AttributeError, TypeError) as error:
         raise PeerError(
             f"this Spark does not show its running query ({error}): keylane knows Spark 4.2 and 4.3"
@@ -48,7 +52,7 @@ def running_batch(frame: DataFrame, batch: int) -> RunningBatch:
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
     ((options, plan),) = found
-    return RunningBatch(query_id, options, plan)
+    return RunningBatch(query_id, session, options, plan)
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
@@ -59,20 +63,15 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
     return session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
 
 
-def _sources(execution: Any, batch: int) -> list[tuple[dict[str, str], Plan]]:
-    """Options and plan of each source `keylane`, in the order of the query's offsets."""
-    offsets = execution.offsetLog().get(batch).get()
+def _sources(execution: Any) -> list[tuple[dict[str, str], Plan]]:
+    """Options of each source `keylane`, and its plan of the batch that runs."""
     leaves = execution.logicalPlan().collectLeaves()
     found = []
     for index in range(leaves.length()):
         leaf = leaves.apply(index)
-        if not hasattr(leaf, "stream"):
+        if leaf.getClass().getSimpleName() != "StreamingDataSourceV2ScanRelation":
             continue
-        text = execution.availableOffsets().get(leaf.stream())
-        if not text.isDefined():
-            continue
-        offset = json.loads(text.get().json())
+        offset = json.loads(execution.availableOffsets().get(leaf.stream()).get().json())
         if isinstance(offset, dict) and {"id", "seq", "from", "next"} <= offset.keys():
             found.append((dict(leaf.relation().options().asCaseSensitiveMap()), Plan.from_json(offset)))
-    del offsets
     return found
