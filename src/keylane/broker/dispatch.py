@@ -70,6 +70,10 @@ def after(rounds: Sequence[Round], finish: Callable[[], Any]) -> Any:
 
 Handle = Callable[[Any, RequestHeader, "Node"], Awaitable[Any]]
 Begin = Callable[[Any, RequestHeader, "Node"], Any]
+Recognise = Callable[[bytes, "Node"], Any]
+"""(frame, node) -> the whole frame of the answer, or `Later` with it, or None: then the request is decoded."""
+Remember = Callable[[bytes, Any, "Node"], None]
+"""(frame, request, node): another frame of this form may follow."""
 
 
 class Api(NamedTuple):
@@ -83,6 +87,10 @@ class Api(NamedTuple):
     lacks: str
     handle: Handle | None
     begin: Begin | None
+    recognise: Recognise | None
+    """Answers a request that is like one that was decoded before: clients commit and fetch the same partitions again
+    and again, and then most of a frame is known."""
+    remember: Remember | None
     schema: Callable[[int], RequestSchema]
     """How to read a request of a version."""
     may_poll: bool
@@ -103,6 +111,8 @@ def load_apis() -> dict[int, Api]:
             loaded.LACKS,
             getattr(loaded, "handle", None),
             getattr(loaded, "begin", None),
+            getattr(loaded, "recognise", None),
+            getattr(loaded, "remember", None),
             getattr(loaded, "schema", functools.partial(request_schema, module.name)),
             getattr(loaded, "MAY_POLL", False),
         )
@@ -158,10 +168,12 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api]) -> Call
     return Call(api, header, schema, request)
 
 
-def response_frame(call: Call, response: Any) -> list[bytes] | None:
+def response_frame(call: Call | None, response: Any) -> list[bytes] | None:
     """The whole frame in parts, for what a handler returned; None when there is nothing to answer."""
     if response is None:
         return None
+    if call is None:  # it is a frame already
+        return [response]
     if isinstance(response, list):
         parts = response
     else:

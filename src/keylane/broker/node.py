@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
+from keylane.broker.known_requests import KnownRequests
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
@@ -51,6 +52,7 @@ class Node:
         self.port = 0
         self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
         self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
+        self.known_requests = KnownRequests()
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
@@ -63,6 +65,7 @@ class Node:
             partition_count=self._partition_count,
             clock=clock,
             ports=Ports(self.topics.log, self.producer_ids.take),
+            may_sync_inline=True,
             on_load_failure=on_load_failure,
         )
         self.offsets_topic = OffsetsTopic(

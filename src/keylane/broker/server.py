@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
-        self._waiting: dict[Round, list[tuple[Call, _Answer, Callable[[], Any]]]] = {}
+        self._waiting: dict[Round, list[tuple[Call | None, _Answer, Callable[[], Any]]]] = {}
         """Calls that wait for a disk, by what they wait for: one wake-up for all of them."""
         self._bytes_in_flight = 0
         self._transport: asyncio.Transport | None = None
@@ -91,6 +91,7 @@ class Connection(asyncio.Protocol):
         try:
             for frame in self._frames.feed(data):
                 self._accept(frame)
+            self._regulate()
         except (FrameError, MalformedRequestError) as error:
             self._refuse(error)
 
@@ -126,8 +127,18 @@ class Connection(asyncio.Protocol):
     def _accept(self, frame: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        call = decode_request(frame, self._host, self._server.apis)
         place = _Answer(len(frame))
+        recognise = None if frame[0] else self._server.recognisers.get(frame[1])
+        if recognise is not None:
+            answer = recognise(frame, self._server.node)
+            if answer is not None:
+                self._answers.append(place)
+                self._bytes_in_flight += place.size
+                self._take(None, place, answer)
+                return
+        call = decode_request(frame, self._host, self._server.apis)
+        if call.api.remember is not None:
+            call.api.remember(frame, call.request, self._server.node)
         self._answers.append(place)
         self._bytes_in_flight += place.size
         if call.api.begin is not None:
@@ -138,17 +149,18 @@ class Connection(asyncio.Protocol):
             tasks = self._polls if call.api.may_poll else self._tasks
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        self._regulate()
 
-    def _advance(self, call: Call, place: _Answer, step: Callable[[], Any]) -> None:
+    def _advance(self, call: Call | None, place: _Answer, step: Callable[[], Any]) -> None:
         """Take the next step of a call that has no task of its own."""
         try:
-            result = step()
-            if type(result) is not Later:
-                self._answered(call, place, result)
-                return
+            self._take(call, place, step())
         except Exception as error:
             self._failed(call, error)
+
+    def _take(self, call: Call | None, place: _Answer, result: Any) -> None:
+        """An answer, or what it waits for; without a call it is a whole frame."""
+        if type(result) is not Later:
+            self._answered(call, place, result)
             return
         waiting = self._waiting.get(result.durable)
         if waiting is None:
@@ -168,21 +180,19 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._failed(call, error)
 
-    def _answered(self, call: Call, place: _Answer, response: Any) -> None:
+    def _answered(self, call: Call | None, place: _Answer, response: Any) -> None:
         place.parts = response_frame(call, response)
         place.is_ready = True
         if not self._flush_is_due and self._answers and self._answers[0].is_ready:
             self._flush_is_due = True
             self._server.loop.call_soon(self._flush)
 
-    def _failed(self, call: Call, error: Exception) -> None:
+    def _failed(self, call: Call | None, error: Exception) -> None:
         if isinstance(error, CloseConnectionError):
             self._refuse(error)
             return
-        version = call.header.api_version
-        logger.error(
-            "%s: %s version %d failed; closing the connection", self._peer, call.api.name, version, exc_info=error
-        )
+        what = "a known request" if call is None else f"{call.api.name} version {call.header.api_version}"
+        logger.error("%s: %s failed; closing the connection", self._peer, what, exc_info=error)
         self.close()
 
     def _flush(self) -> None:
@@ -224,6 +234,7 @@ class BrokerServer:
     def __init__(self, node: Node, apis: dict[int, Api]) -> None:
         self.node = node
         self.apis = apis
+        self.recognisers = {api.key: api.recognise for api in apis.values() if api.recognise is not None}
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.is_stopping = False

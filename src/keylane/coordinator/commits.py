@@ -89,6 +89,12 @@ def varint(value: int) -> bytes:
     return _VARINTS[value] if value < CACHED_VARINTS else _varint(value)
 
 
+def _varints(first: int, count: int) -> list[bytes]:
+    """Numbers that follow each other."""
+    end = first + count
+    return _VARINTS[first:end] if end <= CACHED_VARINTS else [varint(value) for value in range(first, end)]
+
+
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at `at`, and where it ends. Raises `IndexError`."""
     byte = data[at]
@@ -137,6 +143,31 @@ def encode_commit(
             _encode_columns(parts, offset_key_prefix(group, commit.topic), delta, commit, timestamp_ms)
         delta += len(commit.partitions)
     return Records(b"".join(parts), delta, timestamp_ms)
+
+
+class KnownCommit(NamedTuple):
+    """What stays the same when a member commits one partition, without metadata, again and again."""
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    api_version: int
+    topic: str
+    partition: int
+    offsets_partition: int
+    record_head: bytes
+    """The record up to its offset."""
+
+
+def known_record_head(group: str, topic: str, partition: int) -> bytes:
+    """For `KnownCommit.record_head`."""
+    return _one_prefix(group, topic, partition, 0)
+
+
+def encode_known(known: KnownCommit, offset: int, leader_epoch: int, timestamp_ms: int) -> Records:
+    """The records of one more such commit: the bytes that `encode_commit` makes."""
+    return Records(known.record_head + _ONE.pack(offset, leader_epoch, 0, timestamp_ms, 0), 1, timestamp_ms)
 
 
 def _head_and_key(prefix: bytes, delta_size: int) -> tuple[bytes, bytes]:
@@ -210,9 +241,8 @@ def decode_run(batch: bytes, at: int, left: int) -> Run | None:
         if value is not None and fields[column::_FIELDS].count(value) < count:
             # The run ends before: up to the first record that differs.
             count = next(row for row in range(count) if fields[column + row * _FIELDS] != value)
-    steps = [varint(step) for step in range(delta, delta + count)]
     end = count * _FIELDS
-    if list(fields[1:end:_FIELDS]) != steps:
+    if list(fields[1:end:_FIELDS]) != _varints(delta, count):
         return None
     return Run(
         key[len(varint(key_size)) :],
@@ -238,7 +268,7 @@ def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: Topic
         head, key = _head_and_key(prefix, step_size)
         fields: list[bytes | int] = [b""] * (_FIELDS * count)
         fields[0::_FIELDS] = [head] * count
-        fields[1::_FIELDS] = [varint(step) for step in range(first, first + count)]
+        fields[1::_FIELDS] = _varints(first, count)
         fields[2::_FIELDS] = [key] * count
         fields[3::_FIELDS] = commit.partitions[start:end]
         fields[4::_FIELDS] = [_VALUE_HEAD] * count

@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
+from keylane.coordinator.commits import KnownCommit, known_record_head
 from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
@@ -25,7 +26,8 @@ from keylane.coordinator.offset_service import (
     FetchedTopic,
     OffsetService,
 )
-from keylane.coordinator.records import partition_for
+from keylane.coordinator.offsets import NO_OFFSET
+from keylane.coordinator.records import NO_LEADER_EPOCH, partition_for
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
@@ -83,6 +85,7 @@ class Coordinator:
         clock: Callable[[], int],
         ports: Ports | None = None,
         on_load_failure: Callable[[DataFolderError], None] | None = None,
+        may_sync_inline: bool = False,
     ) -> None:
         """`executor` has one thread, for the journal; `background` (or else the same) does what no commit waits for;
         `partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
@@ -101,6 +104,7 @@ class Coordinator:
             image=self._image,
             options=options,
             clock=clock,
+            may_sync_inline=may_sync_inline,
         )
         self._offsets = OffsetService(
             self._image.store, self._image.transactional, self._journal, options, partition_count, clock
@@ -195,6 +199,38 @@ class Coordinator:
         group = request.group
         return self._check_commit(request) or self._offsets.commit(partition_for(group, self._partitions), request)
 
+    def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
+        """The short way for a commit like one before; None when it has to take the long way, which says why."""
+        group = known.group
+        error = self._refusal(group) or self._groups.groups.check_commit(
+            group,
+            known.member_id,
+            known.instance_id,
+            known.generation,
+            self._groups.now_ms(),
+            api_version=known.api_version,
+            has_offsets=True,
+        )
+        return None if error else self._offsets.commit_known(known, offset, leader_epoch)
+
+    def know(self, request: CommitRequest) -> KnownCommit | None:
+        """For commits like this one, if it is of one partition without metadata."""
+        topics = request.topics
+        if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].metadata or topics[0].partitions[0] < 0:
+            return None
+        group, topic, partition = request.group, topics[0].topic, topics[0].partitions[0]
+        return KnownCommit(
+            group,
+            request.member_id,
+            request.instance_id,
+            request.generation,
+            request.api_version,
+            topic,
+            partition,
+            partition_for(group, self._partitions),
+            known_record_head(group, topic, partition),
+        )
+
     def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
         """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
         An error code, when the whole request is refused."""
@@ -242,6 +278,17 @@ class Coordinator:
         if error != codes.NONE:
             return error
         return self._offsets.fetch(group, topics, require_stable=require_stable)
+
+    def fetch_known(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
+        """The short way for one partition without metadata: offset and leader epoch; None when there is more to say."""
+        if (
+            self._refusal(group)
+            or self._offsets.transactional
+            or not 0 <= partition < (self._partition_count(topic) or 0)
+        ):
+            return None
+        columns = self._offsets.store.columns(group, topic)
+        return (NO_OFFSET, NO_LEADER_EPOCH) if columns is None else columns.plain(partition)
 
     async def delete_topic_offsets(self, topic: str) -> None:
         """End every group's offsets in `topic`, durably. Call it when the topic takes no more commits.

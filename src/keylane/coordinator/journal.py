@@ -157,6 +157,7 @@ class FileJournal:
         image: Image,
         options: CoordinatorOptions,
         clock: Callable[[], int],
+        may_sync_inline: bool = False,
     ) -> None:
         """`executor` has one thread: what it is given is done in order. Snapshots are written in `background`."""
         self._filesystem = filesystem
@@ -173,7 +174,7 @@ class FileJournal:
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
-        self._sync = GroupSync(self._segments, executor)
+        self._sync = GroupSync(self._segments, executor, may_sync_inline=may_sync_inline)
         self._views = {partition: _View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
         self._number = 0
         self._position = 0

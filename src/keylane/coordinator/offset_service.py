@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
-from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_record
+from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_known, encode_record
 from keylane.coordinator.journal import BatchTooLargeError
 from keylane.coordinator.offsets import NO_OFFSET, FetchedColumns
 from keylane.coordinator.pending import PendingChanges
@@ -23,6 +23,7 @@ from keylane.wire.control import marker_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.coordinator.commits import KnownCommit
     from keylane.coordinator.journal import Journal
     from keylane.coordinator.offsets import OffsetStore
     from keylane.coordinator.options import CoordinatorOptions
@@ -157,6 +158,27 @@ class OffsetService:
         records = encode_commit(group, accepted, now, expires)
         if records.record_count == 0:
             return None
+        return self._append_records(partition, group, accepted, records, expires, producer)
+
+    def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
+        """Append a commit like one before, of a member that may commit; None when something is in its way."""
+        if known.partition >= (self._partition_count(known.topic) or 0):
+            return None
+        records = encode_known(known, offset, leader_epoch, self._clock())
+        accepted = (TopicCommit(known.topic, [known.partition], [offset], [leader_epoch], None),)
+        durable = self._append_records(known.offsets_partition, known.group, accepted, records, NO_TIMESTAMP)
+        return None if isinstance(durable, int) else durable
+
+    def _append_records(
+        self,
+        partition: int,
+        group: str,
+        accepted: Sequence[TopicCommit],
+        records: Records,
+        expires: int,
+        producer: Producer | None = None,
+    ) -> int | Round:
+        now = records.timestamp_ms
 
         def done(failure: StorageError | None, base_offset: int) -> None:
             self.pending.settle()

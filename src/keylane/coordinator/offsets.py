@@ -76,6 +76,13 @@ class OffsetColumns:
         metadata, expires = (self.beside or {}).get(partition, ("", NO_TIMESTAMP))
         return OffsetValue(self.offsets[row], self.leader_epochs[row], metadata, self.timestamps[row], expires)
 
+    def plain(self, partition: int) -> tuple[int, int] | None:
+        """Offset and leader epoch (-1 for none), where no partition of the topic has metadata; or None."""
+        if self.beside is not None:
+            return None
+        row = self._find(partition)
+        return (NO_OFFSET, NO_LEADER_EPOCH) if row < 0 else (self.offsets[row], self.leader_epochs[row])
+
     def put(self, partition: int, value: tuple[int, int, str, int, int], log_offset: int) -> None:
         """`value` has the fields of an `OffsetValue`."""
         offset, epoch, metadata, timestamp, expires = value
@@ -179,7 +186,7 @@ class OffsetColumns:
 
     def fetch(self, partitions: Sequence[int] | None) -> FetchedColumns:
         """These partitions in this order, or all that are committed."""
-        if partitions is None or partitions == self.partitions.tolist():
+        if partitions is None or (len(partitions) == len(self) and partitions == self.partitions.tolist()):
             partitions = self.partitions.tolist()
             metadata = None if self.beside is None else [self.beside.get(p, ("", 0))[0] for p in partitions]
             return FetchedColumns(partitions, self.offsets.tolist(), self.leader_epochs.tolist(), metadata)

@@ -1,8 +1,9 @@
 """Group commit: everything that waits to be durable in one file shares one write and one fdatasync.
 
 `append` queues bytes and returns at once with a future. A round takes all that is queued, writes it and syncs it in the
-executor, and then resolves that one future; what is appended meanwhile goes into the next round. So the event loop
-never touches the disk, and a thousand waiting commits cost one sync.
+executor, and then resolves that one future; what is appended meanwhile goes into the next round. So a thousand waiting
+commits cost one sync, and the event loop does not wait for the disk. The one exception, by request: while syncs are
+short, one that a single append waits for is done on the loop, since handing it to a thread and back takes as long.
 
 After a failed write or sync the file's content is unknown, so it is failed for good: every waiter and every later
 append gets the same `StorageError`. Nothing is tried again (a second fdatasync may report success for lost pages).
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 Data = bytes | bytearray | memoryview
 Step = Callable[[], None]
 
+INLINE_LIMIT_S = 0.002
+"""A sync on the loop that takes longer than this is the last there, until one in the executor was shorter."""
 JOIN_LIMIT_BYTES = 256 * 1024
 """Pieces are joined into writes of up to this size; a larger piece is written as it is, without a copy."""
 
@@ -52,8 +56,18 @@ class GroupSync:
     the last append that it covers.
     """
 
-    def __init__(self, file: SyncTarget, executor: Executor, *, on_synced: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        file: SyncTarget,
+        executor: Executor,
+        *,
+        on_synced: Callable[[Any], None] | None = None,
+        may_sync_inline: bool = False,
+    ) -> None:
         self._file = file
+        self._may_sync_inline = may_sync_inline
+        self._last_s = 0.0
+        """How long the last round took."""
         self._executor = executor
         self._on_synced = on_synced
         self._queue: list[Data | Step] = []
@@ -129,16 +143,24 @@ class GroupSync:
         self._current, self._next = self._next, None
         queue, self._queue = self._queue, []
         mark = self._mark
+        if self._may_sync_inline and len(queue) == 1 and self._last_s < INLINE_LIMIT_S and not callable(queue[0]):
+            self._finish(mark, self._write_timed(queue))
+            return
         # Not run_in_executor: its two chained futures cost more than the rest of a small round.
         self._executor.submit(self._work, self._current.get_loop(), queue, mark)
 
     def _work(self, loop: asyncio.AbstractEventLoop, queue: list[Data | Step], mark: Any) -> None:
-        error = None
+        loop.call_soon_threadsafe(self._finish, mark, self._write_timed(queue))
+
+    def _write_timed(self, queue: list[Data | Step]) -> BaseException | None:
+        start = time.perf_counter()
         try:
             self._write(queue)
         except BaseException as raised:  # whatever it is, the waiters get it
-            error = raised
-        loop.call_soon_threadsafe(self._finish, mark, error)
+            return raised
+        finally:
+            self._last_s = time.perf_counter() - start
+        return None
 
     def _write(self, queue: list[Data | Step]) -> None:
         pieces: list[Data] = []

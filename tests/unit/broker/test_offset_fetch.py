@@ -11,19 +11,16 @@ from kio.serial import entity_reader
 
 from keylane.broker.dispatch import RequestHeader
 from keylane.broker.handlers import offset_fetch
+from keylane.wire.requests import OffsetFetch
 from keylane.wire.versions import response_type
 
-TOPICS = (
-    SimpleNamespace(name="flights", partition_indexes=(0, 7)),
-    SimpleNamespace(name="weather", partition_indexes=(1,)),
-)
+TOPICS = [("flights", [0, 7]), ("weather", [1])]
 
 
 def answer(version: int, code: ErrorCode, topics: Any = TOPICS) -> Any:
     """The response's entity, of a coordinator that refuses."""
     node: Any = SimpleNamespace(coordinator=SimpleNamespace(fetch=lambda *_, **__: int(code)))
-    group = SimpleNamespace(group_id="g", topics=topics, require_stable=False)
-    request = SimpleNamespace(groups=(group,), group_id="g", topics=topics, require_stable=False)
+    request = [OffsetFetch("g", topics, require_stable=False)]
     body = b"".join(offset_fetch.begin(request, RequestHeader(9, version, 1, None, "h"), node))
     entity, size = entity_reader(response_type("offset_fetch", version))(body, 0)
     assert size == len(body)
@@ -50,5 +47,5 @@ def test_a_refusal_is_no_offset(code: ErrorCode) -> None:
 
 
 def test_a_refusal_of_all_of_a_group() -> None:
-    assert answer(1, ErrorCode.not_coordinator, ()).topics == ()
+    assert answer(1, ErrorCode.not_coordinator, []).topics == ()
     assert answer(5, ErrorCode.not_coordinator, None).error_code == ErrorCode.not_coordinator

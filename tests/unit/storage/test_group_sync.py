@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import JOIN_LIMIT_BYTES, GroupSync
+from keylane.storage.group_sync import INLINE_LIMIT_S, JOIN_LIMIT_BYTES, GroupSync
 from keylane.testing.executor import InlineExecutor
 
 
@@ -155,3 +155,33 @@ def test_flush_and_close_wait_for_what_was_appended() -> None:
         assert group.pending is None
 
     asyncio.run(scenario())
+
+
+def test_a_single_append_is_synced_on_the_loop_while_syncs_are_short() -> None:
+    """Two that wait go to the executor; so does one after a sync that was long, until one was short again."""
+    threads: list[str] = []
+
+    class Disk:
+        path = "/disk"
+
+        def write(self, data: object) -> None:
+            pass
+
+        def sync(self) -> None:
+            threads.append(threading.current_thread().name)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1, "executor") as executor:
+            group = GroupSync(Disk(), executor, may_sync_inline=True)
+            first, second = group.append(b"a"), group.append(b"b")
+            assert first is second
+            await first
+            await group.append(b"c")
+            group._last_s = INLINE_LIMIT_S
+            await group.append(b"d")
+            group._last_s = 0
+            await group.append(b"e")
+
+    asyncio.run(scenario())
+    here = threading.current_thread().name
+    assert [name == here for name in threads] == [False, True, False, True]

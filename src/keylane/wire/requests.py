@@ -1,0 +1,255 @@
+"""Hand-written decoders of the hot group requests: OffsetCommit and OffsetFetch, into columns.
+
+kio makes an object of each partition; a commit of a thousand partitions is read here in a few calls of `struct`, if no
+partition of it has metadata. Each layout is tested against kio's own writers.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+from keylane.wire.encoders_groups import COMMIT_FLEXIBLE_VERSION, FETCH_FLEXIBLE_VERSION, FETCH_MANY_GROUPS_VERSION
+
+LEADER_EPOCH_VERSION = 6
+STATIC_MEMBERS_VERSION = 7
+LAST_RETENTION_VERSION = 4
+REQUIRE_STABLE_VERSION = 7
+MEMBER_EPOCH_VERSION = 9
+FIRST_NULL_TOPICS_VERSION = 2
+
+MAX_RUN = 1_000
+"""Partitions in one `unpack`: it bounds the size of a cached format."""
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_OFFSET_AND_EPOCH = struct.Struct(">iqi")
+_OFFSET = struct.Struct(">iq")
+
+
+class CommittedPartitions(NamedTuple):
+    """What an OffsetCommit says of one topic, as columns."""
+
+    topic: str
+    partitions: list[int]
+    offsets: list[int]
+    leader_epochs: list[int]
+    metadata: list[str] | None
+    """None when every one is null or empty."""
+
+
+class OffsetCommit(NamedTuple):
+    group: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    retention_ms: int
+    """-1 when the request names none."""
+    topics: list[CommittedPartitions]
+
+
+class OffsetFetch(NamedTuple):
+    """One group of a request."""
+
+    group: str
+    topics: list[tuple[str, list[int]]] | None
+    """None for all that the group has."""
+    require_stable: bool
+    """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
+
+
+class _Reader:
+    """Reads one request. Raises `struct.error`, `IndexError`, `UnicodeDecodeError` or `ValueError` for what is none."""
+
+    __slots__ = ("at", "data", "is_flexible")
+
+    def __init__(self, data: bytes, at: int, *, is_flexible: bool) -> None:
+        self.data = data
+        self.at = at
+        self.is_flexible = is_flexible
+
+    def int32(self) -> int:
+        at = self.at
+        self.at = at + 4
+        value: int = _I32.unpack_from(self.data, at)[0]
+        return value
+
+    def int64(self) -> int:
+        at = self.at
+        self.at = at + 8
+        value: int = _I64.unpack_from(self.data, at)[0]
+        return value
+
+    def unsigned(self) -> int:
+        byte = self.data[self.at]
+        self.at += 1
+        if byte < 0x80:
+            return byte
+        value, shift = byte & 0x7F, 7
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise ValueError("a varint of more than five bytes")
+
+    def nullable_string(self) -> str | None:
+        if self.is_flexible:
+            size = self.unsigned() - 1
+        else:
+            size = _I16.unpack_from(self.data, self.at)[0]
+            self.at += 2
+        if size < 0:
+            return None
+        end = self.at + size
+        if end > len(self.data):
+            raise ValueError(f"a string of {size} bytes, and {len(self.data) - self.at} are left")
+        text = self.data[self.at : end].decode()
+        self.at = end
+        return text
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise ValueError("null where a string is due")
+        return text
+
+    def count(self) -> int:
+        """Items of an array; -1 for null."""
+        return self.unsigned() - 1 if self.is_flexible else self.int32()
+
+    def items(self) -> range:
+        count = self.count()
+        if not 0 <= count <= len(self.data) - self.at:  # every item has a byte at least
+            raise ValueError(f"an array of {count} items in {len(self.data) - self.at} bytes")
+        return range(count)
+
+    def skip_tags(self) -> None:
+        if self.is_flexible:
+            for _ in range(self.unsigned()):
+                self.unsigned()
+                self.at += self.unsigned()
+
+    def finish(self) -> None:
+        self.skip_tags()
+        if self.at > len(self.data):
+            raise ValueError("the request ends too early")
+
+
+def decode_offset_commit(version: int, data: bytes, at: int) -> OffsetCommit:
+    """The body of an OffsetCommit request, versions 2 to 9, which begins at `at`. Raises as `_Reader` says."""
+    reader = _Reader(data, at, is_flexible=version >= COMMIT_FLEXIBLE_VERSION)
+    group, generation, member_id = reader.string(), reader.int32(), reader.string()
+    instance_id = reader.nullable_string() if version >= STATIC_MEMBERS_VERSION else None
+    retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
+    topics = [_read_topic(reader, version) for _ in reader.items()]
+    reader.finish()
+    return OffsetCommit(group, generation, member_id, instance_id, retention_ms, topics)
+
+
+def _read_topic(reader: _Reader, version: int) -> CommittedPartitions:
+    topic, count = reader.string(), len(reader.items())
+    has_epochs = version >= LEADER_EPOCH_VERSION
+    columns = _read_plain(reader, count, has_epochs=has_epochs) or _read_each(reader, count, has_epochs=has_epochs)
+    reader.skip_tags()
+    return CommittedPartitions(topic, *columns)
+
+
+_Columns = tuple[list[int], list[int], list[int], list[str] | None]
+
+
+@lru_cache(maxsize=256)
+def _plain_format(row: str, count: int) -> struct.Struct:
+    return struct.Struct(">" + row * count)
+
+
+def _read_plain(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns | None:
+    """All partitions at once, if none has metadata; else None, and nothing is read."""
+    data, at = reader.data, reader.at
+    row = ("iqi" if has_epochs else "iq") + ("2x" if reader.is_flexible else "h")
+    size = struct.calcsize(">" + row)
+    end = at + count * size
+    if not count or end > len(data):
+        return None
+    if reader.is_flexible and (
+        data[at + size - 1 : end : size].strip(b"\0") or max(data[at + size - 2 : end : size]) > 1
+    ):
+        return None  # a row with metadata or tagged fields; all before it were read as what they are
+    width = 3 if has_epochs else 2
+    fields: list[int] = []
+    for start in range(0, count, MAX_RUN):
+        fields += _plain_format(row, min(MAX_RUN, count - start)).unpack_from(data, at + start * size)
+    if not reader.is_flexible:
+        width += 1
+        if max(fields[width - 1 :: width]) > 0:
+            return None
+    reader.at = end
+    epochs = fields[2::width] if has_epochs else [-1] * count
+    return fields[0::width], fields[1::width], epochs, None
+
+
+def _read_each(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns:
+    partitions, offsets, epochs, metadata = [], [], [], []
+    epoch = -1
+    for _ in range(count):
+        if has_epochs:
+            partition, offset, epoch = _OFFSET_AND_EPOCH.unpack_from(reader.data, reader.at)
+            reader.at += _OFFSET_AND_EPOCH.size
+        else:
+            partition, offset = _OFFSET.unpack_from(reader.data, reader.at)
+            reader.at += _OFFSET.size
+        partitions.append(partition)
+        offsets.append(offset)
+        epochs.append(epoch)
+        metadata.append(reader.nullable_string() or "")
+        reader.skip_tags()
+    return partitions, offsets, epochs, metadata if any(metadata) else None
+
+
+def decode_offset_fetch(version: int, data: bytes, at: int) -> list[OffsetFetch]:
+    """The body of an OffsetFetch request, versions 1 to 9, which begins at `at`: its groups. Raises as `_Reader` says.
+
+    In version 1, which has no null, no topic at all means every one.
+    """
+    reader = _Reader(data, at, is_flexible=version >= FETCH_FLEXIBLE_VERSION)
+    if version >= FETCH_MANY_GROUPS_VERSION:
+        groups = [_read_group(reader, version) for _ in reader.items()]
+    else:
+        groups = [OffsetFetch(reader.string(), _read_topics(reader, version), require_stable=False)]
+    if version >= REQUIRE_STABLE_VERSION:
+        if data[reader.at]:
+            groups = [group._replace(require_stable=True) for group in groups]
+        reader.at += 1
+    reader.finish()
+    return groups
+
+
+def _read_group(reader: _Reader, version: int) -> OffsetFetch:
+    group = reader.string()
+    if version >= MEMBER_EPOCH_VERSION:
+        reader.nullable_string()
+        reader.int32()
+    topics = _read_topics(reader, version)
+    reader.skip_tags()
+    return OffsetFetch(group, topics, require_stable=False)
+
+
+def _read_topics(reader: _Reader, version: int) -> list[tuple[str, list[int]]] | None:
+    if version >= FIRST_NULL_TOPICS_VERSION:
+        before = reader.at
+        if reader.count() == -1:
+            return None
+        reader.at = before
+    topics = []
+    for _ in reader.items():
+        topic, count = reader.string(), len(reader.items())
+        partitions = list(struct.unpack_from(f">{count}i", reader.data, reader.at))
+        reader.at += 4 * count
+        reader.skip_tags()
+        topics.append((topic, partitions))
+    return topics or (None if version < FIRST_NULL_TOPICS_VERSION else [])
