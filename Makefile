@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: three workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios bench-offsets clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-full  the tests, failing on any skip"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
+	@echo "make bench-offsets  the offset store beside Apache Kafka  (ARGS=\"--quick --rows 'commit*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make soak   the long forms of the crash tests"
@@ -49,6 +50,8 @@ bench-engine: setup
 
 bench-lanes: setup
 	@PYTHONPATH=bench $(BIN)/python -m lanes $(ARGS)
+bench-offsets: setup
+	@PYTHONPATH=bench $(BIN)/python -m offsets $(ARGS)
 
 bench-http: setup
 	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)

@@ -1,0 +1,119 @@
+"""`make bench-offsets`: run the rows and shapes, print them, and merge them into a JSON file and the docs' page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import peers
+
+from offsets import report
+from offsets.size import Shape
+from offsets.speed import Contest, selected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHAPES = (Shape(1_000, 16, 1_000), Shape(160_000, 1, 100), Shape(1_000, 1, 1_000), Shape(10_000, 1, 100))
+"""16 million entries in both shapes, and a million."""
+SINGLES = Shape(1_000_000, 1, 1)
+"""One entry a group: reported."""
+TAILS = (Shape(300_000, 1, 1), Shape(5_000, 1, 100), Shape(50, 10, 1_000))
+
+
+def main() -> int:
+    options = arguments()
+    found = report.read(options.json)
+    found["environment"] = environment()
+    lacking = peers.missing()
+    if lacking:
+        print(f"without Apache Kafka: {lacking}")
+    with tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=options.folder) as folder:
+        rows = selected(options.rows)
+        if rows:
+            with Contest(Path(folder), with_kafka=lacking is None) as contest:
+                print("warming up …", flush=True)
+                contest.warm_up(2 if options.quick else 40)
+                for row in rows:
+                    repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
+                    standings = contest.play(row, repeat, seconds, reporter(row.name))
+                    report.add_row(found, row, standings)
+        if options.sizes:
+            for name, one in sizes(Path(folder)):
+                found["shapes"][name] = one
+    report.write(options.json, found)
+    text = report.markdown(found)
+    print(text)
+    if options.page:
+        report.put_into_page(options.page, text)
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-offsets", description=__doc__)
+    add = parser.add_argument
+    add("--rows", nargs="*", default=["*"], metavar="NAME", help="rows by name or pattern: 'commit*' (all)")
+    add("--sizes", action="store_true", help="also memory, snapshots and replay, up to 16 million entries (2 minutes)")
+    add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
+    add("--seconds", type=float, default=4, help="length of a run (4)")
+    add("--quick", action="store_true", help="each row once, for a second")
+    add("--folder", default=None, metavar="DIR", help="a folder on the disk to measure (the temporary folder)")
+    add("--json", type=Path, default=Path("artifacts/bench-offsets.json"), help="where results are merged into")
+    add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/benchmarks.md)")
+    return parser.parse_args()
+
+
+def reporter(name: str) -> Callable[[str, Any], None]:
+    def line(contestant: str, run: Any) -> None:
+        print(f"{name:36} {contestant:28} {run['per_s']:>10,.0f}/s  load {run['load']:.1f}", flush=True)
+
+    return line
+
+
+def sizes(folder: Path) -> list[tuple[str, dict[str, float]]]:
+    found = []
+    for shape in (*SHAPES, SINGLES):
+        kept = folder / "snapshot"
+        kept.mkdir()
+        one = child("measure", kept, shape) | child("load", kept, shape)
+        found.append((name_of(shape), one))
+        print(name_of(shape), one, flush=True)
+        for path in kept.iterdir():
+            path.unlink()
+        kept.rmdir()
+    for shape in TAILS:
+        one = child("tail", folder, shape)
+        found.append((f"{name_of(shape)} (tail)", one))
+        print(name_of(shape), one, flush=True)
+    return found
+
+
+def name_of(shape: Shape) -> str:
+    return " × ".join(f"{number:,}" for number in shape)
+
+
+def child(what: str, folder: Path, shape: Shape) -> dict[str, float]:
+    command = [sys.executable, "-m", "offsets.size", what, str(folder), *map(str, shape)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, float] = json.loads(said)
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on."""
+    with contextlib.suppress(OSError, IndexError):
+        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        return {"cpus": os.cpu_count(), "cpu": models[0].partition(": ")[2], "python": platform.python_version()}
+    return {"cpus": os.cpu_count(), "python": platform.python_version()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

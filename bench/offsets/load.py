@@ -1,0 +1,238 @@
+"""The load generator: pipelined commits and fetches over many connections, cheap enough not to be what is measured.
+
+All frames of a connection are made before the clock starts, with one size and one correlation id. So its answers are all
+equal, byte by byte, and checking thousands of them is one comparison. One thread serves all connections.
+
+`python -m offsets.load` is told what to do line by line (JSON) and answers line by line, so that one warm process
+serves all contestants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import struct
+import sys
+import time
+from typing import Any, NamedTuple
+
+TOPIC = "bench"
+CORRELATION_ID = 7
+COMMIT, FETCH, FIND_COORDINATOR = 8, 9, 10
+COMMIT_VERSION, FETCH_VERSION, FIND_COORDINATOR_VERSION = 9, 9, 2
+"""What librdkafka 2.x asks."""
+BLOCK_BYTES = 1024 * 1024
+"""Frames made in advance for a connection, at most (one at least); they are sent round and round."""
+READ_BYTES = 1024 * 1024
+READY_TIMEOUT_S = 60
+
+
+class Load(NamedTuple):
+    """What to do: `in_flight` requests at all times on each of `connections`, `partitions` in each."""
+
+    bootstrap: str
+    what: str
+    connections: int
+    in_flight: int
+    partitions: int
+    seconds: float
+    prefix: str
+    """Of the groups: one a connection."""
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _compact(text: str) -> bytes:
+    return _varint(len(text) + 1) + text.encode()
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def _frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+    head = struct.pack(">hhi", key, version, CORRELATION_ID) + _string("load") + (b"\0" if flexible else b"")
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def commit_frame(group: str, partitions: int, offset: int) -> bytes:
+    rows = b"".join(struct.pack(">iqi", index, offset, -1) + b"\1\0" for index in range(partitions))
+    topic = _compact(TOPIC) + _varint(partitions + 1) + rows + b"\0"
+    body = _compact(group) + struct.pack(">i", -1) + b"\1\0" + _varint(2) + topic + b"\0"
+    return _frame(COMMIT, COMMIT_VERSION, body, flexible=True)
+
+
+def fetch_frame(group: str, partitions: int) -> bytes:
+    indexes = struct.pack(f">{partitions}i", *range(partitions))
+    topic = _compact(TOPIC) + _varint(partitions + 1) + indexes + b"\0"
+    one = _compact(group) + b"\0" + struct.pack(">i", -1) + _varint(2) + topic + b"\0"
+    return _frame(FETCH, FETCH_VERSION, _varint(2) + one + b"\0\0", flexible=True)
+
+
+def commit_answer(partitions: int) -> bytes:
+    """What a broker answers when all is well."""
+    rows = b"".join(struct.pack(">ih", index, 0) + b"\0" for index in range(partitions))
+    body = bytes(4) + _varint(2) + _compact(TOPIC) + _varint(partitions + 1) + rows + b"\0\0"
+    return struct.pack(">iib", len(body) + 5, CORRELATION_ID, 0) + body
+
+
+def fetch_answer(group: str, partitions: int, offset: int) -> bytes:
+    rows = b"".join(struct.pack(">iqi", index, offset, -1) + b"\1\0\0\0" for index in range(partitions))
+    topic = _compact(TOPIC) + _varint(partitions + 1) + rows + b"\0"
+    body = bytes(4) + _varint(2) + _compact(group) + _varint(2) + topic + b"\0\0\0\0"
+    return struct.pack(">iib", len(body) + 5, CORRELATION_ID, 0) + body
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, load: Load, number: int) -> None:
+        group = f"{load.prefix}-{number}"
+        host, _, port = load.bootstrap.rpartition(":")
+        wait_for_coordinator((host, int(port)), group)
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        last = 1 << 40
+        if load.what == "commit":
+            first = commit_frame(group, load.partitions, last)
+            count = max(1, min(BLOCK_BYTES // len(first), load.in_flight * 4))
+            frames = [commit_frame(group, load.partitions, last + number) for number in range(count)]
+            self._answer = commit_answer(load.partitions)
+        else:
+            self._ask(commit_frame(group, load.partitions, last), commit_answer(load.partitions))
+            frames = [fetch_frame(group, load.partitions)]
+            frames *= max(1, min(BLOCK_BYTES // len(frames[0]), load.in_flight * 4))
+            self._answer = fetch_answer(group, load.partitions, last)
+        self._frame_size = len(frames[0])
+        self._block = b"".join(frames)
+        self._at = 0
+        self._unsent = b""
+        self._received = b""
+        self._sent_at: list[float] = []
+        self.answered = 0
+        self.latencies_s: list[float] = []
+        self._measures = load.in_flight == 1
+
+    def _ask(self, frame: bytes, answer: bytes) -> None:
+        self.socket.sendall(frame)
+        got = b""
+        while len(got) < len(answer):
+            got += self.socket.recv(len(answer) - len(got))
+        if got != answer:
+            raise RuntimeError(f"an answer that is not expected: {got[:80]!r}")
+
+    def send(self, count: int) -> None:
+        """Put so many more requests in flight."""
+        if self._measures:
+            self._began = time.perf_counter()
+        size = count * self._frame_size
+        parts = [self._unsent]
+        while size:
+            part = self._block[self._at : self._at + size]
+            parts.append(part)
+            size -= len(part)
+            self._at = (self._at + len(part)) % len(self._block)
+        data = b"".join(parts)
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        self._unsent = data[sent:]
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._unsent)
+
+    def receive(self) -> int:
+        """How many answers came; checked. Raises `RuntimeError` for another answer than the one expected."""
+        data = self._received + self.socket.recv(READ_BYTES)
+        if len(data) == len(self._received):
+            raise RuntimeError("the broker closed the connection")
+        size = len(self._answer)
+        count = len(data) // size
+        if data[: count * size] != self._answer * count:
+            raise RuntimeError(f"an answer that is not expected: {data[:120]!r}, and not {self._answer[:120]!r}")
+        self._received = data[count * size :]
+        self.answered += count
+        if self._measures and count:
+            self.latencies_s.append(time.perf_counter() - self._began)
+        return count
+
+
+def wait_for_coordinator(address: tuple[str, int], group: str) -> None:
+    """Ask until the group is served (a new Apache Kafka makes its offsets topic first)."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    frame = _frame(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, _string(group) + b"\0", flexible=False)
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as link:
+            link.sendall(frame)
+            head = link.recv(14)
+            if len(head) == 14 and struct.unpack_from(">h", head, 12)[0] == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"no coordinator for {group}")
+
+
+def run(load: Load) -> dict[str, Any]:
+    """Answers a second, and (with one request in flight) how long each took."""
+    clients = [Client(load, number) for number in range(load.connections)]
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for client in clients:
+            stack.callback(client.socket.close)
+            client.socket.setblocking(False)
+            selector.register(client.socket, selectors.EVENT_READ, client)
+        start = time.perf_counter()
+        used_s = time.process_time()
+        for client in clients:
+            client.send(load.in_flight)
+            _watch(selector, client)
+        while (spent := time.perf_counter() - start) < load.seconds or not all(client.answered for client in clients):
+            if spent > load.seconds + READY_TIMEOUT_S:
+                raise RuntimeError("a connection got no answer at all")
+            for key, events in selector.select(1):
+                client = key.data
+                count = client.receive() if events & selectors.EVENT_READ else 0
+                if count or client.has_more:
+                    client.send(count)
+                    _watch(selector, client)
+        elapsed = time.perf_counter() - start
+        used_s = time.process_time() - used_s
+    latencies = sorted(latency for client in clients for latency in client.latencies_s)
+    answered = sum(client.answered for client in clients)
+    least = min(client.answered for client in clients)
+    return {
+        "per_s": answered / elapsed,
+        "answered": answered,
+        "least_of_a_connection": least,
+        "generator_cpu": used_s / elapsed,
+        "p50_ms": latencies[len(latencies) // 2] * 1e3 if latencies else None,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1e3 if latencies else None,
+    }
+
+
+def _watch(selector: selectors.BaseSelector, client: Client) -> None:
+    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.has_more else 0)
+    if selector.get_key(client.socket).events != events:
+        selector.modify(client.socket, events, client)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        try:
+            answer = run(Load(**json.loads(line)))
+        except (OSError, RuntimeError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

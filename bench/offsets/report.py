@@ -1,0 +1,89 @@
+"""What the bench of the offset store found: JSON, and the tables of the docs, which are put between their marks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from offsets.speed import KAFKA, OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offsets.speed import Row, Standing
+
+Found = dict[str, Any]
+"""`rows` by name (what was asked for, and runs by contestant), `shapes` by name, `environment`."""
+BEGIN, END = "<!-- offsets: written by the harness -->", "<!-- end of offsets -->"
+
+
+def read(path: Path) -> Found:
+    """What earlier runs left; rows that are run again take the place of the old ones."""
+    return json.loads(path.read_text()) if path.exists() else {"rows": {}, "shapes": {}}
+
+
+def add_row(found: Found, row: Row, standings: Mapping[str, Standing]) -> None:
+    found["rows"][row.name] = asdict(row) | {"contestants": {name: one.runs for name, one in standings.items()}}
+
+
+def write(path: Path, found: Found) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def markdown(found: Found) -> str:
+    lines = ["| load | keylane | peer | ratio | asked | p99 | load average |", "|---|---:|---:|---:|---:|---:|---:|"]
+    lines += [_row(name, row) for name, row in found["rows"].items()]
+    if found["shapes"]:
+        lines += ["", "| groups × topics × partitions | bytes an entry | snapshot | written | loaded | longest stall |"]
+        lines += ["|---|---:|---:|---:|---:|---:|"]
+        lines += [_shape(name, one) for name, one in found["shapes"].items() if "bytes_an_entry" in one]
+        lines += ["", "| tail: groups × topics × partitions a commit | entries a second |", "|---|---:|"]
+        tails = {name: one for name, one in found["shapes"].items() if "entries_per_s" in one}
+        lines += [f"| {name} | {one['entries_per_s']:,.0f} |" for name, one in tails.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, row: Mapping[str, Any]) -> str:
+    runs = row["contestants"]
+    ours = median(runs[OURS], "per_s")
+    peer = median(runs.get(row["peer"], []), "per_s")
+    times = row["partitions"]
+    cells = [name, f"{ours * times:,.0f}/s"]
+    cells.append("" if peer is None else f"{peer * times:,.0f}/s{'' if row['peer'] == KAFKA else ' (flushed)'}")
+    cells.append("" if peer is None else f"{ours / peer:.2f} ×")
+    cells.append(f"{row['wanted']:.1f} ×" if row["wanted"] else "")
+    if row["is_against_disk"]:
+        cells[3] += f"; {median([run['per_s'] / run['syncs_per_s'] for run in runs[OURS]]):.2f} of fdatasync"
+        cells[4] += "; 0.8"
+    p99 = median(runs[OURS], "p99_ms")
+    cells.append("" if p99 is None else f"{p99:.1f} ms")
+    loads = [run["load"] for one in runs.values() for run in one]
+    cells.append(f"{min(loads):.1f}–{max(loads):.1f}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _shape(name: str, one: Mapping[str, float]) -> str:
+    return (
+        f"| {name} | {one['bytes_an_entry']:.1f} | {one['snapshot_bytes'] / 1e6:,.0f} MB | "
+        f"{one['snapshot_written_s']:.1f} s | {one['loaded_s']:.1f} s | {one['longest_stall_ms']:.0f} ms |"
+    )
+
+
+def median(runs: Any, figure: str | None = None) -> Any:
+    values = sorted(run if figure is None else run[figure] for run in runs if figure is None or run.get(figure))
+    return values[len(values) // 2] if values else None
+
+
+def put_into_page(path: Path, text: str) -> None:
+    """Between the marks of the page. Raises `ValueError` when it has none."""
+    page = path.read_text()
+    made, count = re.subn(
+        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n\n{text}\n{END}", page, flags=re.DOTALL
+    )
+    if count != 1:
+        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
+    path.write_text(made)

@@ -1,0 +1,67 @@
+"""The harness of `make bench-offsets` on the embedded broker: rows, shapes and what is written of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import offsets
+import pytest
+from offsets import report, size
+from offsets.speed import OURS, ROWS, Contest, Row, selected
+
+QUICK_S = 0.2
+
+
+def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(offsets.__file__).parents[1]))
+    rows = [
+        Row("one", "commit", 1, 1, 1, 1.0, is_against_disk=True),
+        Row("many", "commit", 3, 20, 100, 1.0),
+        Row("fetch", "fetch", 3, 20, 100, 1.0),
+        Row("clients", "commit", 50, 1, 1, 0.0),
+    ]
+    found = report.read(tmp_path / "none.json")
+    with Contest(tmp_path, with_kafka=False, partitions=100) as contest:
+        for row in rows:
+            standings = contest.play(row, 1, QUICK_S, lambda *_: None)
+            (run,) = standings[OURS].runs
+            assert run["answered"] > 0
+            assert run["least_of_a_connection"] > 0
+            assert (run["p99_ms"] is not None) is (row.in_flight == 1)
+            report.add_row(found, row, standings)
+        with pytest.raises(RuntimeError, match="an answer that is not expected"):
+            contest.play(Row("too many", "commit", 1, 1, 101, 1.0), 1, QUICK_S, lambda *_: None)
+    found["environment"] = {"cpus": os.cpu_count()}
+    path = tmp_path / "out" / "bench.json"
+    report.write(path, found)
+    assert json.loads(path.read_text()) == report.read(path) == found
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    text = report.markdown(found)
+    assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == ["| one", "| many", "| fetch", "| clients"]
+    report.put_into_page(page, text)
+    report.put_into_page(page, text)
+    assert page.read_text() == f"before\n{report.BEGIN}\n\n{text}\n{report.END}\nafter\n"
+    page.write_text("no place")
+    with pytest.raises(ValueError, match="has no place"):
+        report.put_into_page(page, text)
+
+
+def test_shapes_are_measured(tmp_path: Path) -> None:
+    shape = size.Shape(20, 2, 50)
+    one = asyncio.run(size.measure(shape, str(tmp_path)))
+    one |= asyncio.run(size.load(str(tmp_path)))
+    assert one["entries"] == shape.entries == 2_000
+    tail = asyncio.run(size.tail(shape, str(tmp_path / "tail")))
+    assert tail["entries_per_s"] > 0
+    text = report.markdown({"rows": {}, "shapes": {"20 × 2 × 50": one, "20 × 2 × 50 (tail)": tail}})
+    assert text.count("| 20 × 2 × 50") == 2
+
+
+def test_rows_are_found_by_pattern() -> None:
+    assert selected(["*"]) == list(ROWS)
+    assert {row.what for row in selected(["fetch*"])} == {"fetch"}
+    assert selected([]) == []
