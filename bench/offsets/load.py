@@ -1,7 +1,7 @@
 """The load generator: pipelined commits and fetches over many connections, cheap enough not to be what is measured.
 
-All frames of a connection are made before the clock starts, with one size and one correlation id. So its answers are all
-equal, byte by byte, and checking thousands of them is one comparison. One thread serves all connections.
+All frames of a connection are made before the clock starts, with one size and one correlation id. So its answers are
+all equal, byte by byte, and checking thousands of them is one comparison. One thread serves all connections.
 
 `python -m offsets.load` is told what to do line by line (JSON) and answers line by line, so that one warm process
 serves all contestants.

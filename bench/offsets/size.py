@@ -80,7 +80,7 @@ async def measure(shape: Shape, folder: str) -> dict[str, float]:
         snapshots = Snapshots(OsFileSystem(), folder, executor, partitions=PARTITIONS, image=image)
         longest = asyncio.create_task(longest_stall())
         start = time.perf_counter()
-        await snapshots.write(1, [1 << 40] * PARTITIONS)
+        await snapshots.write(1, [1 << 40] * (PARTITIONS + 1))
         written_s = time.perf_counter() - start
         longest.cancel()
         snapshots.close()

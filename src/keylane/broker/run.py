@@ -58,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run a broker until it is told to stop; the exit code of the process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    _leave_hypothesis_out()
     try:
         if arguments.data_dir is None:
             raise UsageError("--data-dir is missing: give the folder where all data is kept")
         config = _config(arguments)
         if not 0 <= arguments.port < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
+        _leave_hypothesis_out()
         asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
     except KeylaneError as error:
         sys.stderr.write(f"{ERROR_PREFIX}{error}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from keylane.coordinator import snapshot
 from keylane.coordinator.frames import SEGMENT_HEADER_SIZE, JournalDamagedError, SegmentReader, partitions_of
 from keylane.coordinator.image import Image
-from keylane.coordinator.records import RecordFormatError, partition_for
+from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError, partition_for
 from keylane.coordinator.replay import Replayer
 from keylane.coordinator.segments import SEGMENT_SUFFIX, find_files, segment_path, snapshot_path
 from keylane.coordinator.snapshots import Snapshots
@@ -63,8 +63,10 @@ def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
 
 
 def _least_ends(image: Image, partitions: int) -> list[int]:
-    """Behind the last committed offset of each offsets partition."""
-    ends = [0] * partitions
+    """Behind the last record that is left of each offsets partition, and of the transactions' states."""
+    ends = [0] * (partitions + 1)
+    for (partition, _), kept in image.kept.items():
+        ends[partition] = max(ends[partition], kept.offset + 1)
     for group in image.store.groups:
         partition = partition_for(group, partitions)
         last = max(max(columns.log_offsets) for _, columns in image.store.columns_of(group))
@@ -77,10 +79,11 @@ def _mended_ends(filesystem: FileSystem, folder: str, number: int, ends: list[in
     first: dict[int, int] = {}
     path = segment_path(folder, number)
     with contextlib.suppress(DataFolderError):
-        reader = SegmentReader(filesystem.read(path), path, number=number, partitions=len(ends), may_be_torn=True)
+        reader = SegmentReader(filesystem.read(path), path, number=number, partitions=len(ends) - 1, may_be_torn=True)
         for frame in reader:
             first.setdefault(frame.partition, frame.base_offset)
-    return [first.get(partition, end) for partition, end in enumerate(ends)]
+    partitions = (*range(len(ends) - 1), TRANSACTION_STATE)
+    return [first.get(partition, end) for partition, end in zip(partitions, ends, strict=True)]
 
 
 class _Checker:
@@ -93,7 +96,7 @@ class _Checker:
         self._partitions = partitions
         self._image = Image()
         self._replayer = Replayer(self._image)
-        self._ends = [0] * partitions
+        self._ends = [0] * (partitions + 1)  # the last one is TRANSACTION_STATE's, which is -1
         self._knows_ends = True
         self._is_broken = False
 
@@ -137,7 +140,7 @@ class _Checker:
         self.found.append(Finding(path, "torn" if reader.is_torn else "sound", len(data), reader.end, reason))
 
     def _check_frame(self, path: str, position: int, partition: int, base_offset: int) -> None:
-        if not 0 <= partition < self._partitions:
+        if not TRANSACTION_STATE <= partition < self._partitions:
             raise JournalDamagedError(path, position, f"a frame of offsets partition {partition}")
         if self._knows_ends and base_offset != self._ends[partition]:
             raise JournalDamagedError(path, position, f"offset {base_offset}, where {self._ends[partition]} is due")

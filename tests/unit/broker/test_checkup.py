@@ -48,6 +48,8 @@ async def fill(path: Path) -> None:
         assert result.durable is not None
         await result.durable
         await asyncio.sleep(0)
+    answer = await node.coordinator.transactions.init_producer_id("mine", 60_000, None)
+    assert answer.error == 0
     snapshot = node.coordinator._journal._snapshot_task  # type: ignore[attr-defined]
     if snapshot is not None:
         await asyncio.wait({snapshot})
@@ -158,7 +160,7 @@ def test_what_only_a_copy_can_mend(folder: Path, capsys: pytest.CaptureFixture[s
     if not path.exists():
         path.write_text("no such file yet")
     else:
-        flip(path, 40)
+        flip(path, len(path.read_bytes()) - 3)
     code, answer = ask(capsys, "repair", str(folder))
     assert (code, [one["path"] for one in answer["left"]]) == (1, [str(path)])
     assert main(["broker", "repair", str(folder)]) == 1
