@@ -1,4 +1,7 @@
-"""SIGKILL of a broker under commits: what was acknowledged is there, and each commit whole or absent.
+"""SIGKILL of a broker under commits, conditional commits, expiry and snapshots.
+
+What was acknowledged is there, each commit whole or absent, no condition was passed over, and what has expired does not
+come back.
 
 The kernel lives on, so this shows the order of answers and writes in the real process; lost power is simulated in
 test_journal_crashes.
@@ -17,6 +20,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
+from keylane.errors import BrokerUnavailableError
+from keylane.kafka.conditional import Change, ConditionalCommits, OutcomeUnknownError
 from keylane.testing.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 # kio's types tell Kafka's integers and names apart; plain ones do here.
 commit_schema: Any = importlib.import_module("kio.schema.offset_commit.v7.request")
+short_schema: Any = importlib.import_module("kio.schema.offset_commit.v4.request")
 fetch_schema: Any = importlib.import_module("kio.schema.offset_fetch.v5.request")
 create_schema: Any = importlib.import_module("kio.schema.create_topics.v2.request")
 
@@ -32,6 +38,11 @@ PARTITIONS = 40
 IN_FLIGHT = 20
 COMMITS_BEFORE_A_KILL = 150
 LOAD_S = 60.0
+COUNTED = "counted"
+SEGMENT_BYTES = 64 * 1024
+"""So small that a broker writes snapshots all the time."""
+LOOKED_AT = 60
+"""Groups of those that expire, the last ones, that are asked for in the end."""
 
 
 class Committer(threading.Thread):
@@ -78,9 +89,9 @@ class Committer(threading.Thread):
             self.has_enough.set()
 
 
-def committed(bootstrap: str, group: str) -> list[int]:
+def committed(bootstrap: str, group: str, partitions: int = PARTITIONS) -> list[int]:
     """Waits, as clients do, until the broker has loaded what it has."""
-    topic = fetch_schema.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=tuple(range(PARTITIONS)))
+    topic = fetch_schema.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=tuple(range(partitions)))
     deadline = time.monotonic() + LOAD_S
     with ProtocolClient(bootstrap) as client:
         while True:
@@ -92,27 +103,101 @@ def committed(bootstrap: str, group: str) -> list[int]:
     return [row.committed_offset for row in answer.topics[0].partitions]
 
 
+class Counter(threading.Thread):
+    """Adds one to an offset, again and again, on the condition that it is what it was: nobody else does."""
+
+    def __init__(self, bootstrap: str, first: int) -> None:
+        super().__init__(name="counter")
+        self.acknowledged = self.sent = first
+        self.error: BaseException | None = None
+        self._client = ConditionalCommits(bootstrap, COUNTED, timeout_ms=2_000)
+
+    def run(self) -> None:
+        try:
+            with self._client, contextlib.suppress(OutcomeUnknownError, BrokerUnavailableError):  # the broker is killed
+                while True:
+                    self.sent += 1
+                    change = Change(self.acknowledged or None, self.sent)
+                    self._client.commit({(TOPIC, 0): change})
+                    self.acknowledged = self.sent
+        except BaseException as error:
+            self.error = error
+
+
+class ShortLived(threading.Thread):
+    """Commits for one group after the other offsets that are to be kept for a millisecond."""
+
+    def __init__(self, bootstrap: str, first: int) -> None:
+        super().__init__(name="short-lived")
+        self.sent = first
+        self.error: BaseException | None = None
+        self._client = ProtocolClient(bootstrap)
+
+    def run(self) -> None:
+        try:
+            with self._client, contextlib.suppress(EOFError, OSError):
+                while True:
+                    row = short_schema.OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=self.sent, committed_metadata=None
+                    )
+                    topic = short_schema.OffsetCommitRequestTopic(name=TOPIC, partitions=(row,))
+                    answer = self._client.ask(
+                        "offset_commit",
+                        4,
+                        group_id=f"short-{self.sent}",
+                        generation_id_or_member_epoch=-1,
+                        member_id="",
+                        retention_time=datetime.timedelta(milliseconds=1),
+                        topics=(topic,),
+                    )
+                    assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+                    self.sent += 1
+        except BaseException as error:
+            self.error = error
+
+
 @pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.soak)])
 def test_commits_under_kills(tmp_path: Path, kills: int) -> None:
     groups = ["a", "b", "c"]
-    reached = dict.fromkeys(groups, 0)
-    with BrokerProcess(tmp_path / "data") as broker:
+    reached = dict.fromkeys([*groups, COUNTED, "short"], 0)
+    settings = {"offsets.topic.segment.bytes": str(SEGMENT_BYTES), "offsets.retention.check.interval.ms": "20"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         make_topic(broker.bootstrap)
         for _ in range(kills):
             committers = [Committer(broker.bootstrap, group, reached[group]) for group in groups]
-            for committer in committers:
-                committer.start()
+            counter = Counter(broker.bootstrap, reached[COUNTED])
+            short = ShortLived(broker.bootstrap, reached["short"])
+            threads: list[Committer | Counter | ShortLived] = [*committers, counter, short]
+            for thread in threads:
+                thread.start()
             for committer in committers:
                 assert committer.has_enough.wait(60)
             broker.kill()
-            for committer in committers:
-                committer.join()
-                assert committer.error is None, committer.error
+            for thread in threads:
+                thread.join()
+                assert thread.error is None, thread.error
             broker.start()
+            (reached[COUNTED],) = committed(broker.bootstrap, COUNTED, partitions=1)
+            assert counter.acknowledged <= max(reached[COUNTED], 0) <= counter.sent
+            reached[COUNTED] = max(reached[COUNTED], 0)
+            reached["short"] = short.sent + 1
             for committer in committers:
                 (offset,) = set(committed(broker.bootstrap, committer.group))
                 assert committer.acknowledged <= offset <= committer.sent
                 reached[committer.group] = offset
+        assert list((tmp_path / "data" / "coordinator").glob("*.snapshot")), "snapshots were written meanwhile"
+        await_expiry(broker.bootstrap, reached["short"])
+        broker.kill()
+        broker.start()
+        for number in range(max(reached["short"] - LOOKED_AT, 0), reached["short"]):
+            assert committed(broker.bootstrap, f"short-{number}", partitions=1) == [-1], "it came back"
+
+
+def await_expiry(bootstrap: str, count: int) -> None:
+    deadline = time.monotonic() + LOAD_S
+    last = range(max(count - LOOKED_AT, 0), count)
+    while any(committed(bootstrap, f"short-{number}", partitions=1) != [-1] for number in last):
+        assert time.monotonic() < deadline, "expired offsets stay"
 
 
 def make_topic(bootstrap: str) -> None:
