@@ -50,6 +50,7 @@ bench-engine: setup
 
 bench-lanes: setup
 	@PYTHONPATH=bench $(BIN)/python -m lanes $(ARGS)
+
 bench-offsets: setup
 	@PYTHONPATH=bench $(BIN)/python -m offsets $(ARGS)
 
