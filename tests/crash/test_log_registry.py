@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DATA = "/data"
 STATES: list[tuple[Names, Content]] = list(product(("lost", "kept"), ("lost", "kept", "torn")))
-STEPS = ["create a 2", "create b 1", "delete a", "create a 1", "delete b"]
+STEPS = ["create a 2", "create b 1", "grow b 3", "delete a", "create a 1", "grow a 2", "delete b"]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Told:
         topics: dict[str, int] = {}
         for step in steps:
             words = step.split()
-            if words[0] == "create":
+            if words[0] in ("create", "grow"):
                 topics[words[1]] = int(words[2])
             else:
                 del topics[words[1]]
@@ -67,6 +67,8 @@ async def run(filesystem: SimulatedFileSystem, told: Told) -> None:
         words = step.split()
         if words[0] == "create":
             await registry.create(words[1], int(words[2]))
+        elif words[0] == "grow":
+            await registry.add_partitions(words[1], int(words[2]))
         else:
             await registry.delete(words[1], forget)
         told.done.append(step)

@@ -15,7 +15,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from keylane.broker.process import BrokerProcess
 
@@ -148,6 +148,34 @@ def test_topics_are_made_on_first_use_or_not(broker: BrokerProcess, tmp_path: Pa
         admin = AdminClient({"bootstrap.servers": strict.bootstrap})
         admin.create_topics([NewTopic("defaults")])["defaults"].result(TIMEOUT_S)
         assert len(admin.list_topics("defaults", timeout=TIMEOUT_S).topics["defaults"].partitions) == 4
+
+
+def test_topics_grow(broker: BrokerProcess, admin: AdminClient) -> None:
+    def grow(name: str, count: int, **options: bool) -> None:
+        admin.create_partitions([NewPartitions(name, count)], **options)[name].result(TIMEOUT_S)
+
+    def count(name: str) -> int:
+        return len(admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions)
+
+    create(admin, "growing", 1)
+    grow("growing", 3, validate_only=True)
+    assert count("growing") == 1
+    grow("growing", 3)
+    assert count("growing") == 3
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("growing", b"in a new partition", partition=2)
+    assert producer.flush(TIMEOUT_S) == 0
+    reader = consumer(broker)
+    reader.assign([TopicPartition("growing", 2, OFFSET_BEGINNING)])
+    message = reader.poll(TIMEOUT_S)
+    assert message is not None
+    assert message.value() == b"in a new partition"
+    reader.close()
+    for wrong in (3, 2, 10_001):
+        with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
+            grow("growing", wrong)
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        grow("nobody", 2)
 
 
 def test_admin_errors_say_what_to_do(admin: AdminClient, topic: str) -> None:

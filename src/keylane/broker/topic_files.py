@@ -89,7 +89,10 @@ class TopicFiles:
             if topic.state == LIVE:
                 topic.logs = [self._open_log(topic, name, snapshots.get(name)) for name in topic.log_names]
         known = {name for topic in topics for name in topic.log_names}
+        grown = {topic.name for topic in topics if topic.state == LIVE}
         for name in set(self._filesystem.listdir(self._logs_folder)) - known:
+            if name.rpartition("-")[0] in grown and self._remove_unfinished(name):
+                continue
             logger.warning("%s/%s is not in the topic registry and is left alone", self._logs_folder, name)
         return topics
 
@@ -97,21 +100,40 @@ class TopicFiles:
         """Replace the registry file, durably."""
         write_sealed(self._filesystem, self.registry_path, KIND, entries)
 
-    def check_no_leftovers(self, topic: Topic) -> None:
-        """Raise `StorageError` when a folder that a new topic needs is there."""
-        for name in topic.log_names:
+    def check_no_leftovers(self, names: list[str]) -> None:
+        """Raise `StorageError` when a folder that new partitions need is there."""
+        for name in names:
             if self._filesystem.exists(f"{self._logs_folder}/{name}"):
                 raise StorageError(
                     f"{self._logs_folder}/{name} exists, and the topic registry does not know it: move it elsewhere"
                 )
 
+    def _remove_unfinished(self, name: str) -> bool:
+        """Remove an empty log, which is what a crash leaves of a partition that was being added; False for others."""
+        folder = f"{self._logs_folder}/{name}"
+        for name_in_it in self._filesystem.listdir(folder):
+            file = self._filesystem.open_append(f"{folder}/{name_in_it}")
+            size = file.size
+            file.close()
+            if size:
+                return False
+        self._filesystem.remove_tree(folder)
+        self._filesystem.sync_dir(self._logs_folder)
+        return True
+
+    def add_logs(self, topic: Topic, partition_count: int) -> list[PartitionLog]:
+        """The empty logs of a topic's new partitions, durably."""
+        names = [f"{topic.name}-{partition}" for partition in range(topic.partition_count, partition_count)]
+        self.check_no_leftovers(names)
+        return self._make(topic, names)
+
     def create_logs(self, topic: Topic) -> list[PartitionLog]:
         """The empty logs of a new topic, durably."""
+        return self._make(topic, topic.log_names)
+
+    def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
         options = self._options(topic)
-        logs = [
-            create_log(self._filesystem, f"{self._logs_folder}/{name}", options, self._executor)
-            for name in topic.log_names
-        ]
+        logs = [create_log(self._filesystem, f"{self._logs_folder}/{name}", options, self._executor) for name in names]
         self._filesystem.sync_dir(self._logs_folder)
         return logs
 

@@ -8,6 +8,7 @@ what was being deleted is deleted. A topic is served only in state "live".
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import re
 import uuid
@@ -136,7 +137,7 @@ class TopicRegistry:
             if name in self._topics or name in self._pending:
                 raise FileExistsError(f"topic {name!r} already exists")
             topic = Topic(name, uuid.uuid4(), partition_count, settings or {}, CREATING)
-            await self._in_executor(self._files.check_no_leftovers, topic)
+            await self._in_executor(self._files.check_no_leftovers, topic.log_names)
             self._pending[name] = topic
             await self._write()
             topic.logs = await self._in_executor(self._files.create_logs, topic)
@@ -145,6 +146,21 @@ class TopicRegistry:
             del self._pending[name]
             self._admit(topic)
             return topic
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions, so that it has this many; durable on return.
+
+        Raises `KeyError` when it does not exist (any more), `ValueError` when it has as many, and `StorageError`.
+        """
+        async with self._change:
+            self._check_failure()
+            topic = self._topics[name]
+            if partition_count <= topic.partition_count:
+                raise ValueError(f"topic {name!r} has {topic.partition_count} partitions")
+            logs = await self._in_executor(self._files.add_logs, topic, partition_count)
+            grown = dataclasses.replace(topic, partition_count=partition_count, logs=[*topic.logs, *logs])
+            await self._write(grown)  # what a crash leaves before this is removed by the next start
+            self._topics[name] = grown
 
     async def delete(self, name: str, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
         """Delete a topic, its logs and its offsets in every group; durable on return.
@@ -198,6 +214,8 @@ class TopicRegistry:
         if self._failure is not None:
             raise self._failure
 
-    async def _write(self) -> None:
-        entries = [topic.entry() for topic in (*self._topics.values(), *self._pending.values())]
+    async def _write(self, grown: Topic | None = None) -> None:
+        """Replace the registry file; with `grown` in place of the topic of that name."""
+        topics = [*self._topics.values(), *self._pending.values()]
+        entries = [(grown if grown and topic.name == grown.name else topic).entry() for topic in topics]
         await self._in_executor(self._files.write, entries)
