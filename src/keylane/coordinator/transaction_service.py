@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.coordinator")
 
 OFFSETS_TOPIC = "__consumer_offsets"
+MAX_HOLD_S = 1.0
+"""How long a request waits for a change of its id that is under way before it is told CONCURRENT_TRANSACTIONS: a client
+that is told so waits for tens of milliseconds, and the change takes one or two."""
 
 
 class InitAnswer(NamedTuple):
@@ -84,6 +87,8 @@ class TransactionService:
         self._clock = clock
         self._completions: dict[str, asyncio.Task[None]] = {}
         """By transactional id: what carries out a prepared transaction."""
+        self._appended: dict[str, Round] = {}
+        """By transactional id: the change that is not durable yet."""
         self._timers: list[asyncio.TimerHandle] = []
         self._is_loaded = self._is_closed = self._has_failed = False
 
@@ -127,6 +132,7 @@ class TransactionService:
         """Give a producer the id's next epoch. An open transaction is aborted first: CONCURRENT_TRANSACTIONS then."""
         if self.refusal:
             return InitAnswer(self.refusal)
+        await self._free(transactional_id)
         new_id = None
         if self.transactions.needs_producer_id(transactional_id, expected):
             try:
@@ -151,6 +157,7 @@ class TransactionService:
         """Make these partitions part of the transaction: an error code."""
         if self.refusal:
             return self.refusal
+        await self._free(transactional_id)
         decided = self.transactions.add_partitions(transactional_id, producer, partitions, self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
@@ -158,12 +165,23 @@ class TransactionService:
         """Decide the transaction: an error code."""
         if self.refusal:
             return self.refusal
+        await self._free(transactional_id)
         decided = self.transactions.end(transactional_id, producer, committed=committed, now_ms=self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
     def check_write(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> int:
         """Whether this producer may write to this partition now, as a part of its transaction: an error code."""
         return self.refusal or self.transactions.check_write(transactional_id, producer, partition)
+
+    async def _free(self, transactional_id: str) -> None:
+        """Return when no change of the id is under way, or has been for too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + MAX_HOLD_S
+        while (left_s := deadline - loop.time()) > 0:
+            under_way = self._appended.get(transactional_id) or self._completions.get(transactional_id)
+            if under_way is None:
+                return
+            await asyncio.wait({under_way}, timeout=left_s)
 
     # Time
 
@@ -217,6 +235,7 @@ class TransactionService:
         records = encode_records([(encode_transaction_key(transactional_id), data)], self._clock())
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
+            del self._appended[transactional_id]
             if failure is not None:
                 self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart
                 return
@@ -233,6 +252,7 @@ class TransactionService:
             self._has_failed = True
             return codes.KAFKA_STORAGE_ERROR
         self.transactions.begin(transactional_id, value)
+        self._appended[transactional_id] = durable
         return durable
 
     # Markers

@@ -106,6 +106,28 @@ def test_a_commit_is_answered_before_its_markers_are_there() -> None:
     asyncio.run(run())
 
 
+def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    """A client that is told CONCURRENT_TRANSACTIONS would wait much longer."""
+
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        transactions = coordinator.transactions
+        answers = await asyncio.gather(
+            transactions.end("x", producer, committed=True),
+            transactions.add_partitions("x", producer, [("t", 0)]),
+            transactions.add_partitions("x", producer, [(OFFSETS_TOPIC, 1)]),
+        )
+        assert answers == [codes.NONE, codes.NONE, codes.NONE]
+        assert state_of(coordinator) is State.ONGOING
+        assert world.log is not None
+        assert world.log.stable_offset == 2, "the marker of the last one is durable"
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_a_restart_finishes_what_was_prepared() -> None:
     async def run() -> None:
         world = World()
