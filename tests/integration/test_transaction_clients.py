@@ -261,3 +261,10 @@ def test_open_prepared_and_complete_transactions_live_through_a_kill(own: Broker
     done.produce(topic, b"again", partition=1)
     done.commit_transaction(TIMEOUT_S)
     assert values(read(own, topic)) == [b"again", b"done", b"going", b"going on"]
+
+
+def test_the_admin_client_describes_the_cluster(shared: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": shared.bootstrap})
+    cluster = admin.describe_cluster().result(TIMEOUT_S)
+    assert [(node.host, node.port) for node in cluster.nodes] == [(shared.host, shared.port)]
+    assert cluster.controller.id == cluster.nodes[0].id

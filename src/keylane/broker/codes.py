@@ -36,6 +36,7 @@ UNSUPPORTED_COMPRESSION_TYPE: Final = 76
 INVALID_RECORD: Final = 87
 PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 
 
 def leader_epoch_error(given: int, current: int) -> int:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import FileSystem, StorageError
-    from keylane.storage.producers import Producers
+    from keylane.storage.producers import ProducerDescription, Producers
 
 LEADER_EPOCH = 0
 """One node leads every partition from the beginning."""
@@ -164,9 +164,9 @@ class PartitionLog:
         """Producer id and first offset of the aborted transactions that may have records in these offsets."""
         return self._transactions.aborted(start_offset, end_offset)
 
-    def open_transactions(self) -> list[tuple[int, int]]:
-        """Id and epoch of every producer that has a transaction open here."""
-        return self._producers.transactions()
+    def producers(self) -> list[ProducerDescription]:
+        """The idempotent and transactional producers that the log remembers."""
+        return self._producers.described()
 
     @property
     def failure(self) -> StorageError | None:

@@ -57,6 +57,16 @@ class ProducerState:
         """The first offset of its open transaction."""
 
 
+class ProducerDescription(NamedTuple):
+    """What is known of a producer; -1 for a sequence or a transaction that there is none of."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_append_ms: int
+    transaction_start: int
+
+
 def last_sequence(header: BatchHeader) -> int:
     """The sequence number of the batch's last record, wrapped."""
     last = header.base_sequence + header.last_offset_delta
@@ -149,9 +159,18 @@ class Producers:
             state.transaction_start = start
         return state
 
-    def transactions(self) -> list[tuple[int, int]]:
-        """Id and epoch of every producer with an open transaction."""
-        return [(key, state.epoch) for key, state in self._states.items() if state.transaction_start is not None]
+    def described(self) -> list[ProducerDescription]:
+        """Every producer that is remembered."""
+        return [
+            ProducerDescription(
+                producer_id,
+                state.epoch,
+                state.batches[-1].last_sequence if state.batches else -1,
+                state.last_append_ms,
+                -1 if state.transaction_start is None else state.transaction_start,
+            )
+            for producer_id, state in self._states.items()
+        ]
 
     def expire(self, before_ms: int) -> None:
         """Forget the producers whose last append was before the given time, but for those in a transaction."""

@@ -119,7 +119,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
             transactions.add_partitions("x", producer, [("t", 0)]),
             transactions.add_partitions("x", producer, [(OFFSETS_TOPIC, 1)]),
         )
-        assert answers == [codes.NONE, codes.NONE, codes.NONE]
+        assert [*answers] == [codes.NONE, codes.NONE, codes.NONE]
         assert state_of(coordinator) is State.ONGOING
         assert world.log is not None
         assert world.log.stable_offset == 2, "the marker of the last one is durable"

@@ -1,0 +1,55 @@
+"""DescribeProducers (61), version 0: who writes to a partition, and since where a transaction is open (KIP-664)."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker import codes
+from keylane.wire.versions import response_module
+
+if TYPE_CHECKING:
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+
+API_KEY = 61
+MIN_VERSION = 0
+MAX_VERSION = 0
+LACKS = "producers of __consumer_offsets"
+
+COORDINATOR_EPOCH = 0
+
+
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+    module = response_module("describe_producers", header.api_version)
+    topics = tuple(
+        module.TopicResponse(
+            name=topic.name,
+            partitions=tuple(_partition(module, node, topic.name, index) for index in topic.partition_indexes),
+        )
+        for topic in request.topics
+    )
+    return module.DescribeProducersResponse(throttle_time=datetime.timedelta(0), topics=topics)
+
+
+def _partition(module: Any, node: Node, topic: str, index: int) -> Any:
+    log = node.topics.log(topic, index)
+    producers = [] if log is None else log.producers()
+    return module.PartitionResponse(
+        partition_index=index,
+        error_code=ErrorCode(codes.UNKNOWN_TOPIC_OR_PARTITION if log is None else codes.NONE),
+        error_message=f"partition {topic}-{index} does not exist" if log is None else None,
+        active_producers=tuple(
+            module.ProducerState(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_append_ms,
+                coordinator_epoch=COORDINATOR_EPOCH,
+                current_txn_start_offset=one.transaction_start,
+            )
+            for one in producers
+        ),
+    )
