@@ -27,7 +27,7 @@ from keylane.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Producer
 
     from keylane.engine.ports import Offset
 
@@ -154,7 +154,7 @@ def check(client: Consumer, client_id: str) -> None:
         )
 
 
-def _handle(client: Consumer) -> int:
+def _handle(client: Consumer | Producer) -> int:
     """The client's `rd_kafka_t *`: the first field of confluent-kafka's clients after what every object has."""
     pointer = ctypes.c_void_p.from_address(id(client) + object.__basicsize__).value
     if pointer is None:
