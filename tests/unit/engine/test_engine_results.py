@@ -141,6 +141,19 @@ def test_a_stream_has_every_result_and_ends(complete: Complete) -> None:
     assert log.committed[T0] == (500, "")
 
 
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_results_cross_from_worker_processes(batch_size: int) -> None:
+    def handler(what: Any) -> Any:
+        return what.value * 2 if batch_size == 1 else [one.value * 2 for one in what]
+
+    options: dict[str, Any] = {"workers": "process", "max_concurrency": 2, "batch_size": batch_size}
+    made = Streamed(handler, broker(60), end=60, value_deserializer=lambda raw, _: int(raw), **options)
+    with made.stream as results:
+        got: list[Any] = [(result.record.offset, result.record.value, result.value) for result in results]
+    assert sorted(got) == [(offset, offset, offset * 2) for offset in range(60)]
+    assert made.loop.snapshot().handler_latency.count > 0
+
+
 def test_an_async_stream_has_every_result_and_ends() -> None:
     async def handler(record: Record) -> int:
         await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -183,6 +184,21 @@ def test_outputs_carry_the_trace_on_under_a_stream_too(spans: InMemorySpanExport
     context = only(spans).context
     assert context is not None
     assert carried_by(engine.producer.sent[0]) == (context.trace_id, context.span_id)
+
+
+def test_a_worker_process_has_spans_of_its_own_provider_and_outputs_carry_them_on() -> None:
+    """A provider does not travel: the resource sets one up where it is used."""
+
+    @contextmanager
+    def provider() -> Iterator[None]:
+        trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+        yield
+
+    options: dict[str, Any] = {"workers": "process", "max_concurrency": 1, "resource": provider, "tracing": "on"}
+    [output] = run(lambda _: Output("out"), ("traceparent", TRACEPARENT), **options)
+    trace_id, span_id = carried_by(output)
+    assert trace_id == TRACE
+    assert span_id != PARENT
 
 
 # --- when ---
