@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 RECORDS = 60
 PATIENCE_S = 60.0
 
-covered_options: set[str] = {"kafka", "topics", "handler"}
+covered_options: set[str] = {"kafka", "topics", "handler", "assignment"}
+"""The first three are part of every test. Partitions that are assigned by hand are divided among lanes, see
+`test_partitions_that_are_assigned_by_hand_are_divided`."""
 
 
 Test = TypeVar("Test", bound="Callable[..., None]")
@@ -221,16 +223,26 @@ def test_rates(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("traversal", "max_buffered_records", "max_buffered_bytes", "offset_metadata_max_bytes", "tracing", "delivery")
+@covers(
+    "traversal",
+    "max_buffered_records",
+    "max_buffered_bytes",
+    "offset_metadata_max_bytes",
+    "tracing",
+    "delivery",
+    "outputs",
+)
 def test_options_that_bound_and_choose_lose_nothing(bench: Bench) -> None:
     bench.run(
         telling(bench.work.output),
+        max_concurrency="auto",
         traversal="depth_first",
         max_buffered_records=10,
         max_buffered_bytes=100,
         offset_metadata_max_bytes=64,
         tracing="off",
         delivery="at_least_once",
+        outputs=[bench.work.output],
     )
     assert bench.all_once()
 
@@ -363,6 +375,84 @@ def test_stop_waits_for_handlers_no_longer_than_it_may(bench: Bench) -> None:
     running.wait()
     assert running.snapshot().processed == 0
     assert bench.work.lag() == RECORDS
+
+
+@covers("key_deserializer", "value_deserializer")
+def test_deserializers(bench: Bench) -> None:
+    def number(data: bytes | None, context: Any) -> int:
+        return int(data or b"")
+
+    def text(data: bytes | None, context: Any) -> str:
+        return (data or b"").decode()
+
+    output = bench.work.output
+
+    async def add(record: Any) -> kl.Output:
+        headers = [("told", f"{record.key}={record.value + 1}".encode())]
+        return kl.Output(output, record.key.encode(), headers=headers, partition=record.partition)
+
+    bench.run(add, key_deserializer=text, value_deserializer=number)
+    assert {int(one.rpartition("=")[2]) for one in bench.told("told")} == set(range(1, RECORDS + 1))
+    assert all(one.startswith("key-") for one in bench.told("told"))
+
+
+@covers("workers", "processes")
+def test_worker_processes(bench: Bench) -> None:
+    output = bench.work.output
+
+    def compute(record: kl.Record) -> kl.Output:
+        import os
+
+        headers = [source_of(record), ("told", str(os.getpid()).encode())]
+        return kl.Output(output, record.key, headers=headers, partition=record.partition)
+
+    bench.run(compute, workers="process", processes=2, ordering="unordered")
+    assert 1 <= len(set(bench.told("told"))) <= 2
+    assert bench.all_once()
+
+
+@covers("commit_mode", "commit_every_records", "on_commit", "on_committed")
+def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
+    place = str(bench.folder / "commits")
+
+    def note(offsets: Any, error: Any) -> None:
+        with open(place, "a") as file:  # noqa: PTH123 - travels with the pipeline
+            file.write(f"commit {error}\n")
+
+    def note_record(record: kl.Record) -> None:
+        with open(place, "a") as file:  # noqa: PTH123
+            file.write(f"record {record.partition}@{record.offset}\n")
+
+    bench.run(
+        telling(bench.work.output),
+        commit_mode="sync",
+        commit_every_records=10,
+        commit_interval_ms=60_000,
+        on_commit=note,
+        on_committed=note_record,
+    )
+    told = bench.file("commits")
+    assert told.count("commit None") >= 2
+    assert len({one for one in told if one.startswith("record")}) == RECORDS
+    assert bench.all_once()
+
+
+@covers("handler_timeout_ms", "stall_timeout_ms", "beyond_log_end", "on_foreign_metadata")
+def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
+    async def hang_once(record: kl.Record, context: kl.Context) -> None:
+        if context.attempt == 1 and record.offset == 0:
+            await asyncio.sleep(120)
+
+    done = bench.run(
+        hang_once,
+        handler_timeout_ms=100,
+        stall_timeout_ms=60_000,
+        beyond_log_end="earliest",
+        on_foreign_metadata="fail",
+        retries=kl.Retries(max_attempts=2, delay_ms=1),
+    )
+    assert (done.processed, done.failed) == (RECORDS, 4)
+    assert bench.work.lag() == 0
 
 
 def test_every_option_is_here() -> None:

@@ -20,23 +20,24 @@ class Group:
         self._servers = pipeline.kafka["bootstrap.servers"]
         self._group = pipeline.group_id
         self._topics = tuple(pipeline.topics)
+        self._assignment = tuple(pipeline.assignment)
 
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The log end of every partition. Raises `UsageError` for a topic that does not exist."""
         known = self._admin.topics()
-        for topic in self._topics:
+        for topic in dict.fromkeys([*self._topics, *(topic for topic, _ in self._assignment)]):
             if topic not in known and not topic.startswith("^"):
                 raise UsageError(f"topic {topic!r} does not exist at {self._servers}: create it, or correct its name")
-        partitions = [
-            (topic, number) for topic in matching(self._topics, list(known)) for number in range(known[topic])
-        ]
+        subscribed = matching(self._topics, list(known))
+        partitions = [(topic, number) for topic in subscribed for number in range(known[topic])]
+        partitions += self._assignment
         return {name: end or 0 for name, end in self._admin.log_ends(partitions).items()}
 
     def committed(self) -> dict[tuple[str, int], int]:
         """What the group has committed of the pipeline's topics."""
         found = self._admin.committed_offsets(self._group)
         ours = set(matching(self._topics, [topic for topic, _ in found]))
-        return {name: one.offset for name, one in found.items() if name[0] in ours}
+        return {name: one.offset for name, one in found.items() if name[0] in ours or name in self._assignment}
 
     def instance_ids(self) -> frozenset[str]:
         """The group instance ids of the group's members."""

@@ -24,7 +24,7 @@ from keylane.spark.channel import Address, Hello, LaneEnd
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from keylane.engine.snapshot import Snapshot
     from keylane.options import Pipeline
@@ -60,6 +60,8 @@ class LaneTask:
     """The pipeline and the function that makes its runner, from `shipping.pack`: the same bytes for every lane."""
     kafka: Mapping[str, Any]
     """Client settings of this lane alone, over the pipeline's."""
+    assignment: Sequence[tuple[str, int]]
+    """Its share of the pipeline's, when that assigns partitions by hand."""
     ending_offsets: Mapping[tuple[str, int], int] | None
     client_id: str
     driver: Address
@@ -82,7 +84,8 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
     link = Link(end)
     try:
         with link.hangups(), logging_to_stderr():
-            return _run(link, lambda: make_runner(replace(pipeline, kafka={**pipeline.kafka, **task.kafka}), task))
+            ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, assignment=task.assignment)
+            return _run(link, lambda: make_runner(ours, task))
     finally:
         end.close()
 

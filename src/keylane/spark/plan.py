@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from keylane.spark.jobs import JobResult
     from keylane.spark.progress import QueryName
@@ -46,6 +46,8 @@ class LanePlan:
     """The trigger `availableNow`: where lanes stop. None: they run until they are stopped."""
     lane_settings: Callable[[int], Mapping[str, Any]]
     """Client settings of one lane: its group instance id."""
+    assignment: Sequence[tuple[str, int]]
+    """Partitions that are assigned by hand: lane i of n reads every n-th of them, from the i-th on."""
     limits: RestartLimits
     drain_timeout_s: float
     session_timeout_s: float

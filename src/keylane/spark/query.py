@@ -21,13 +21,21 @@ class LaneQuery:
     """Made by `keylane.spark.start`. Thread safety: any thread, at any time."""
 
     def __init__(
-        self, name: QueryName, supervisor: Supervisor, check_lanes: Callable[[int], int], bounds: LaneBounds | None
+        self,
+        name: QueryName,
+        supervisor: Supervisor,
+        check_lanes: Callable[[int], int],
+        bounds: LaneBounds | None,
+        *,
+        is_fixed: bool = False,
     ) -> None:
-        """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold."""
+        """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold. `is_fixed`: their
+        number cannot change, since partitions are assigned by hand."""
         self._name = name
         self._supervisor = supervisor
         self._check_lanes = check_lanes
         self._bounds = bounds
+        self._is_fixed = is_fixed
 
     def __repr__(self) -> str:
         return f"<LaneQuery group={self._name.group!r} id={self.id} runId={self.runId} {self.status['message']!r}>"
@@ -79,13 +87,16 @@ class LaneQuery:
     def set_lanes(self, count: int) -> None:
         """Adds lanes, or takes lanes away: those drain, commit and leave. Returns at once; `lanes` shows how far it is.
 
-        Raises `UsageError` when no task slot would stay free, and when the number of lanes follows the lag.
+        Raises `UsageError` when no task slot would stay free, and when the number of lanes follows the lag or
+        partitions are assigned by hand.
         """
         if self._bounds is not None:
             raise UsageError(
                 f"set_lanes({count}): this query was started with lanes=({self._bounds.least}, {self._bounds.most}), "
                 "and its lanes follow the lag"
             )
+        if self._is_fixed:
+            raise UsageError(f"set_lanes({count}): the pipeline assigns partitions by hand, to a fixed number of lanes")
         self._supervisor.set_lanes(self._check_lanes(count))
 
     def snapshot(self) -> Snapshot:

@@ -100,16 +100,21 @@ def start(
     ends = group.end_offsets()
     bounds = _bounds(lanes, catch_up_ms)
     count = slots.check(bounds.least) if bounds is not None else _count(lanes, slots, len(ends))
+    if pipeline.assignment and (bounds is not None or count > len(pipeline.assignment)):
+        raise UsageError(
+            f"lanes={lanes!r}: the pipeline assigns {len(pipeline.assignment)} partitions by hand, which are divided "
+            "among a fixed number of lanes: give a number of at most that"
+        )
     query = QueryName(
         id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
         run_id=str(uuid.uuid4()),
         name=name,
         group=pipeline.group_id,
-        topics=tuple(pipeline.topics),
+        topics=tuple(dict.fromkeys(topic for topic, _ in ends)) if pipeline.assignment else tuple(pipeline.topics),
     )
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
-    if members == "static" or (members is None and bounds is None):
+    if not pipeline.assignment and (members == "static" or (members is None and bounds is None)):
         static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.instance_ids)
     plan = LanePlan(
         query=query,
@@ -121,6 +126,7 @@ def start(
         log_ends=ends,
         ending_offsets=ends if available_now else None,
         lane_settings=partial(_lane_settings, static, timeout_ms),
+        assignment=tuple(pipeline.assignment),
         limits=limits,
         drain_timeout_s=pipeline.drain_timeout_ms / 1000,
         session_timeout_s=timeout_ms / 1000,
@@ -137,7 +143,7 @@ def start(
     told.started(timestamp(time.time()))
     supervisor.start()
     logger.info("group %s: %d lanes on %s", pipeline.group_id, count, context.master)
-    return LaneQuery(query, supervisor, slots.check, bounds)
+    return LaneQuery(query, supervisor, slots.check, bounds, is_fixed=bool(pipeline.assignment))
 
 
 def _bounds(lanes: int | tuple[int, int] | None, catch_up_ms: int) -> LaneBounds | None:

@@ -368,6 +368,7 @@ class Supervisor:
             launch=lane.launches,
             cargo=self._plan.cargo,
             kafka=self._plan.lane_settings(lane.lane),
+            assignment=self._plan.assignment[lane.lane :: self._plan.lanes],
             ending_offsets=self._plan.ending_offsets,
             client_id=f"keylane-{self._plan.query.group}-lane-{lane.lane}",
             driver=self._socket.address,

@@ -89,7 +89,7 @@ class Lane(threading.Thread):
         super().__init__()
         self.outcome: LaneOutcome | None = None
         self.runner = runner
-        self._task = LaneTask(0, 1, b"", kafka or {}, None, "client", driver.socket.address)
+        self._task = LaneTask(0, 1, b"", kafka or {}, (), None, "client", driver.socket.address)
 
     def make(self, pipeline: kl.Pipeline, task: LaneTask) -> Runner:
         if self.runner is None:
@@ -255,7 +255,7 @@ def test_a_lane_whose_parent_has_changed_ends(driver: Driver, monkeypatch: pytes
 
 
 def _in_this_thread(driver: Driver, runner: Runner) -> LaneOutcome:
-    task = LaneTask(0, 1, b"", {}, None, "client", driver.socket.address)
+    task = LaneTask(0, 1, b"", {}, (), None, "client", driver.socket.address)
     return run_lane(task, PIPELINE, lambda _pipeline, _task: runner, 0)
 
 

@@ -110,6 +110,7 @@ PLAN = LanePlan(
     log_ends={},
     ending_offsets=None,
     lane_settings=lambda lane: {"group.instance.id": f"lane-{lane}"},
+    assignment=(),
     limits=RestartLimits(max_failures=2),
     drain_timeout_s=5.0,
     session_timeout_s=5.0,
@@ -657,3 +658,9 @@ def test_a_listener_that_fails_does_not_touch_the_query(
     assert query.handle.isActive
     for end in ends:
         end.close()
+
+
+def test_partitions_that_are_assigned_by_hand_are_divided(queries: Callable[..., Query]) -> None:
+    query = queries(assignment=tuple(("t", number) for number in range(5)))
+    shares = [list(query.jobs.of(lane).task.assignment) for lane in range(2)]
+    assert shares == [[("t", 0), ("t", 2), ("t", 4)], [("t", 1), ("t", 3)]]
