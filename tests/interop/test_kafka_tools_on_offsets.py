@@ -115,11 +115,14 @@ def check_dump(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 def test_the_console_consumer_formats_the_topic(broker: BrokerProcess) -> None:
+    commit(broker, "formatted", [TopicPartition("flights", 3, 32)])
+    place = (OFFSETS_TOPIC, partition_for("formatted", 4))
+    end = Admin({"bootstrap.servers": broker.bootstrap}).log_ends([place])[place]
     commit(broker, "formatted", [TopicPartition("flights", 3, 33, metadata="m")])
     done = peers.kafka_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", broker.bootstrap,
-        "--topic", OFFSETS_TOPIC, "--partition", str(partition_for("formatted", 4)), "--offset", "earliest",
-        "--timeout-ms", "4000", "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
+        "--topic", OFFSETS_TOPIC, "--partition", str(place[1]), "--offset", str(end),
+        "--max-messages", "1", "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if '"formatted"' in line]
     assert len(lines) == 1, done.stderr
