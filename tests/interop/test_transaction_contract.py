@@ -328,7 +328,7 @@ def test_what_a_partition_takes(client: ProtocolClient, topic: str) -> None:
     assert tx.produce(topic, 0, b"b", sequence=1) == ErrorCode.invalid_txn_state, "repeated, and too late"
 
 
-@pytest.mark.parametrize("version", range(4, 13))
+@pytest.mark.parametrize("version", [4, 5, 7, 11, 12])  # where the format of the answer changes
 def test_what_readers_see(client: ProtocolClient, topic: str, version: int) -> None:
     one, two = Tx(client).start(), Tx(client).start()
     plain(client, topic, 0, b"0")
