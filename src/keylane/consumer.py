@@ -23,7 +23,7 @@ from keylane.engine.streams import Stream
 from keylane.errors import InternalError, KeylaneError, UsageError
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
-from keylane.kafka.producer import KafkaProducer
+from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.options import Rates
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class ParallelConsumer:
     def _start(self) -> Loop:
         """Connect, check, and start the threads."""
         ending = self._ending_offsets
+        check_producer(self._pipeline.kafka)
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
             consumer.check(ending if isinstance(ending, Mapping) else ())
@@ -271,7 +272,7 @@ def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
         return
     try:
         for (topic, partition), offset in ending.items():
-            if topic not in matching(pipeline.topics, [topic]):
+            if topic not in matching(pipeline.topics, [topic]) and (topic, partition) not in pipeline.assignment:
                 raise UsageError(
                     f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.topics!r}"
                 )

@@ -30,7 +30,10 @@ TRACKING_SETTINGS = {
     "enable.auto.offset.store": "keylane stores offsets itself",
     "auto.offset.reset": "use the option offset_reset",
     "enable.partition.eof": "keylane needs it on",
-    "on_commit": "keylane owns the commit callback",
+    "on_commit": "keylane owns the commit callback; use the option on_commit",
+    "on_delivery": "keylane owns the delivery callback; use the option on_produced",
+    "delivery.report.only.error": "a record is complete when its outputs are reported as delivered",
+    "transactional.id": "keylane's producer makes no transactions of the user's",
     "error_cb": "keylane owns the error callback; errors are logged under keylane.kafka",
 }
 """librdkafka settings that a pipeline refuses, each with the way out."""
@@ -40,6 +43,9 @@ DEFAULT_DELAY_MS = 1_000
 
 AUTO_MOST = 1_000
 """Calls of the handler at once, at most, under `max_concurrency="auto"`."""
+
+NO_ACKNOWLEDGEMENT = ("acks", "request.required.acks")
+"""Settings that may not be 0: a record is complete when the broker has its outputs."""
 
 DEFAULT_METADATA_CAP = 4096
 """Characters of metadata a broker takes with a commit (`offset.metadata.max.bytes`, Apache Kafka's default)."""
@@ -389,6 +395,11 @@ class Pipeline:
         for name, way_out in TRACKING_SETTINGS.items():
             if name in self.kafka:
                 raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
+        for name in NO_ACKNOWLEDGEMENT:
+            if str(self.kafka.get(name, "all")) == "0":
+                raise UsageError(
+                    f"kafka[{name!r}]=0 would break offset tracking: outputs would be lost unnoticed; leave it out"
+                )
 
     @property
     def most_concurrent(self) -> int:
@@ -399,6 +410,11 @@ class Pipeline:
     def is_async(self) -> bool:
         """Whether the handler runs on asyncio."""
         return is_coroutine_function(self.handler)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The topics that it reads; regular expressions as they are."""
+        return tuple(self.topics) or tuple(dict.fromkeys(topic for topic, _ in self.assignment))
 
     @property
     def group_id(self) -> str:

@@ -105,7 +105,11 @@ def test_a_dead_letter_is_the_record_as_it_was_and_says_what_failed(stage: Stage
 
 def test_a_dead_letter_that_cannot_be_produced_halts_with_both_errors(stage: Stage) -> None:
     ten(stage)
-    options: dict[str, Any] = {"on_exhausted": kl.DeadLetter("no topic"), "retries": kl.Retries(2, delay_ms=5)}
+    options: dict[str, Any] = {
+        "kafka": stage.kafka | {"allow.auto.create.topics": True},  # or it would be missed at the start
+        "on_exhausted": kl.DeadLetter("no topic"),
+        "retries": kl.Retries(2, delay_ms=5),
+    }
     with pytest.raises(kl.HandlerError, match=r"@4: ValueError: bad record 4; .*dead letter.*'no topic'.*_TOPIC"):
         stage.run(Runs(4), **options)
     assert not stage.committed()[stage.topic, 0].is_complete(4)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.offsets import OffsetMap
 from keylane.testing.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -53,3 +54,59 @@ def test_ending_offsets_are_of_all_topics_that_match(stage: Stage) -> None:
     seen: list[str] = []
     stage.run(lambda record: seen.append(record.topic), topics=[f"^{stage.topic}-"])
     assert len(seen) == 8
+
+
+def test_partitions_assigned_by_hand_are_read_without_a_group_and_committed_to_it(stage: Stage) -> None:
+    stage.create(3)
+    stage.fill((b"%d" % number, number % 3) for number in range(30))
+    seen: list[tuple[int, int]] = []
+
+    def handler(record: kl.Record) -> None:
+        seen.append((record.partition, record.offset))
+
+    options: dict[str, Any] = {"topics": (), "assignment": [(stage.topic, 0), (stage.topic, 2)]}
+    with kl.ParallelConsumer(stage.pipeline(handler, **options), ending_offsets="latest") as consumer:
+        consumer.run()
+    assert sorted(seen) == [(partition, offset) for partition in (0, 2) for offset in range(10)]
+    assert stage.committed() == {(stage.topic, 0): OffsetMap(10), (stage.topic, 2): OffsetMap(10)}
+    assert stage.admin.describe_group(stage.group).members == ()
+    stage.fill((b"more", number % 3) for number in range(3))
+    stage.run(handler, **options)
+    assert sorted(seen[20:]) == [(0, 10), (2, 10)], "it went on from what was committed"
+
+
+def test_a_listener_hears_of_partitions_assigned_by_hand(stage: Stage) -> None:
+    stage.create(2)
+    told: list[str] = []
+
+    class Listener(kl.RebalanceListener):
+        def on_assigned(self, partitions: list[tuple[str, int]]) -> None:
+            told.append(f"assigned {partitions}")
+
+        def on_revoked(self, partitions: list[tuple[str, int]]) -> None:
+            told.append(f"revoked {partitions}")
+
+    where = [(stage.topic, 1)]
+    stage.run(lambda _: None, topics=(), assignment=where, rebalance_listener=Listener())
+    assert told == [f"assigned {where}", f"revoked {where}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topics": (), "assignment": [("$", 7)]}, "assignment: '.*' has no partition 7; it has 1"),
+        ({"topics": (), "assignment": [("no-such", 0)]}, "topic 'no-such' does not exist"),
+        ({"outputs": ["no-such"]}, "topic 'no-such', which the pipeline produces to, does not exist at .*: create it"),
+        ({"on_exhausted": kl.DeadLetter("no-such")}, "topic 'no-such', which the pipeline produces to, does not exist"),
+        ({"kafka": {"acks": 0}}, "acks.*=0 would break offset tracking"),
+        ({"kafka": {"compression.type": "best"}}, r"librdkafka refuses these producer settings.*compression"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(stage: Stage, options: dict[str, Any], says: str) -> None:
+    stage.create(1)
+    given = {**options}
+    if "assignment" in given:
+        given["assignment"] = [(topic.replace("$", stage.topic), number) for topic, number in given["assignment"]]
+    given["kafka"] = stage.kafka | given.get("kafka", {})
+    with pytest.raises(kl.UsageError, match=says):
+        stage.run(lambda _: None, **given)

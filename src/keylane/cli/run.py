@@ -176,7 +176,7 @@ def serving_metrics(running: Running, pipeline: Pipeline, watch: Watch, args: ar
 
 
 def _what(pipeline: Pipeline) -> str:
-    return f"{', '.join(pipeline.topics)} for group {pipeline.group_id}"
+    return f"{', '.join(pipeline.reads)} for group {pipeline.group_id}"
 
 
 class Watch:
@@ -211,7 +211,7 @@ class Watch:
         snapshot = self._last
         assert snapshot is not None
         seconds = time.monotonic() - self._started
-        standing = group_standing(Admin(pipeline.kafka), pipeline.group_id, pipeline.topics)
+        standing = group_standing(Admin(pipeline.kafka), pipeline.group_id, pipeline.reads)
         if self._as_json:
             lag = sum(one.lag for one in standing)
             partitions = [asdict(one) | {"lag": one.lag} for one in standing]

@@ -18,6 +18,7 @@ from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, member_settings
+from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,21 +77,28 @@ class KafkaConsumer:
             ) from None
 
     @property
-    def session_s(self) -> float:
-        """The session timeout."""
-        return session_s(self._pipeline.kafka)
+    def session_s(self) -> float | None:
+        """The session timeout; None without a group to take part in."""
+        return None if self._pipeline.assignment else session_s(self._pipeline.kafka)
 
     # --- before joining the group ---
 
     def check(self, partitions: Iterable[tuple[str, int]] = ()) -> None:
         """Raises `BrokerUnavailableError` when no broker answers in time, and `UsageError` for what is not there: a
-        topic of the pipeline, or one of `partitions`.
+        topic that the pipeline reads or produces to, its dead-letter topic too, or one of `partitions`.
         """
-        self._logs.check(self._pipeline.topics, partitions, "ending_offsets")
+        pipeline = self._pipeline
+        self._logs.check(pipeline.topics, partitions, "ending_offsets")
+        if pipeline.assignment:
+            self._logs.check({topic for topic, _ in pipeline.assignment}, pipeline.assignment, "assignment")
+        wanted = [*pipeline.outputs, *([rule.topic] if isinstance(rule := pipeline.on_exhausted, DeadLetter) else ())]
+        if wanted and not pipeline.kafka.get("allow.auto.create.topics"):
+            self._logs.check_outputs(wanted)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """The log end offset of every partition of the pipeline's topics."""
-        return {name: self._logs.bounds(*name)[1] for name in self._logs.partitions(self._pipeline.topics)}
+        """The log end offset of every partition that the pipeline reads."""
+        names = self._pipeline.assignment or self._logs.partitions(self._pipeline.topics)
+        return {name: self._logs.bounds(*name)[1] for name in names}
 
     # --- the port ---
 

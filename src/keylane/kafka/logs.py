@@ -128,6 +128,16 @@ class Logs:
             if partition not in found:
                 raise UsageError(f"{option}: {topic!r} has no partition {partition}; it has {len(found)}")
 
+    def check_outputs(self, topics: Iterable[str]) -> None:
+        """Raises `UsageError` for a topic to produce to that is not there."""
+        known = self.metadata()
+        for topic in topics:
+            if topic not in known:
+                raise UsageError(
+                    f"topic {topic!r}, which the pipeline produces to, does not exist at {self._patience.servers}: "
+                    "create it, or set kafka['allow.auto.create.topics'] when the broker makes topics by itself"
+                )
+
 
 def matching(topics: Iterable[str], known: Sequence[str]) -> list[str]:
     """The names in `topics`, with its regular expressions replaced by the known topics that they match."""

@@ -73,6 +73,7 @@ class Membership:
         self._patience = patience
         self._faults = faults
         self._cooperative = cooperative
+        self._by_hand = bool(pipeline.assignment)
         self._listener: ConsumerListener | None = None
         self._epoch = 0
         self._ours: set[tuple[str, int]] = set()
@@ -105,14 +106,11 @@ class Membership:
 
     def _run(self) -> None:
         try:
-            self._client.subscribe(
-                list(self._pipeline.topics),
-                on_assign=self._on_assign,
-                on_revoke=self._on_revoke,
-                on_lost=self._on_lost,
-            )
+            self._begin()
             while not self._closing.is_set():
                 self._poll()
+            if self._by_hand and self._ours:
+                self._revoking = self._listening.on_revoking(sorted(self._ours))
             self._finish_revoke(at_once=True)
         except BaseException as error:  # the intake thread raises it
             self._faults.broken = error
@@ -120,6 +118,15 @@ class Membership:
             self._client.close()
         except BaseException as error:  # like the above
             self._faults.broken = self._faults.broken or error
+
+    def _begin(self) -> None:
+        """Join the group; or take what is assigned by hand, and take no part in any."""
+        if self._by_hand:
+            self._take([TopicPartition(*name) for name in self._pipeline.assignment])
+            return
+        self._client.subscribe(
+            list(self._pipeline.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
     def _poll(self) -> None:
         event = self._client.poll(POLL_S if self._revoking is None else REVOKING_POLL_S)
@@ -130,6 +137,14 @@ class Membership:
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         if self._revoking is not None:  # the session timed out meanwhile, and the group went on
             self._lose(self._revoking.names)
+        self._take(partitions)
+        if self._cooperative:
+            self._client.incremental_assign([])
+        else:
+            self._client.assign([])
+
+    def _take(self, partitions: list[TopicPartition]) -> None:
+        """Resolve where these start, and let them begin."""
         starts: list[Start] = []
         try:
             starts = self._resolved(partitions)
@@ -139,10 +154,6 @@ class Membership:
             self._ours.update((one.topic, one.partition) for one in starts)
             self._listening.on_assigned(starts)
             self._fetcher.assign(starts)
-        if self._cooperative:
-            self._client.incremental_assign([])
-        else:
-            self._client.assign([])
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         names = self._known(partitions)
@@ -180,6 +191,8 @@ class Membership:
     def _give_back(self, names: list[tuple[str, int]]) -> None:
         """Let librdkafka tell the group."""
         self._forget(names)
+        if self._by_hand:
+            return
         if self._cooperative:
             self._client.incremental_unassign([])
         else:

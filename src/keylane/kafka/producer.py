@@ -34,6 +34,11 @@ POLL_S = 0.1
 """How long one poll for delivery reports waits; close waits as long for the thread."""
 
 
+def check_producer(kafka: Mapping[str, Any]) -> None:
+    """Raises `UsageError` when librdkafka refuses the settings: better at the start than at the first output."""
+    _client(kafka, None, Faults())
+
+
 class KafkaProducer:
     """Produces deliveries and reports each output's fate.
 
@@ -45,11 +50,7 @@ class KafkaProducer:
         self, kafka: Mapping[str, Any], report: Callable[[Answers], None], *, client_id: str | None, name: str
     ) -> None:
         self._faults = Faults()
-        try:
-            self._producer = Producer(producer_settings(kafka, client_id) | {"error_cb": self._faults.report})
-        except (KafkaException, TypeError, ValueError) as error:
-            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-            raise UsageError(f"kafka={dict(kafka)!r}: librdkafka refuses these producer settings: {text}") from None
+        self._producer = _client(kafka, client_id, self._faults)
         self._report = report
         self._lock = threading.Lock()
         """Guards the backlog, and with it the order of outputs."""
@@ -129,3 +130,11 @@ def _optional(output: Output) -> dict[str, Any]:
 
 def _failed(topic: str, error: KafkaError) -> PeerError:
     return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
+
+
+def _client(kafka: Mapping[str, Any], client_id: str | None, faults: Faults) -> Producer:
+    try:
+        return Producer(producer_settings(kafka, client_id) | {"error_cb": faults.report})
+    except (KafkaException, TypeError, ValueError) as error:
+        text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
+        raise UsageError(f"kafka={dict(kafka)!r}: librdkafka refuses these producer settings: {text}") from None
