@@ -11,6 +11,7 @@ from keylane.records import Context, DecodedRecord, Output, Produced, Record, Re
 
 if TYPE_CHECKING:
     from keylane import http as http
+    from keylane import schema as schema
     from keylane import spark as spark
     from keylane.consumer import ParallelConsumer
     from keylane.engine.snapshot import Snapshot
@@ -47,7 +48,7 @@ _LAZY = {"ParallelConsumer": "keylane.consumer", "Snapshot": "keylane.engine.sna
 
 def __getattr__(name: str) -> Any:
     """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one."""
-    if name in ("http", "spark"):
+    if name in ("http", "schema", "spark"):
         return importlib.import_module(f"keylane.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
