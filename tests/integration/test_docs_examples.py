@@ -14,6 +14,7 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli.main import build_parser
+from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 
@@ -118,6 +119,7 @@ class Weather(BaseHTTPRequestHandler):
 
 def test_the_guides_http_pipeline_asks_for_each_record(copies: tuple[Path, str]) -> None:
     folder, servers = copies
+    Admin({"bootstrap.servers": servers}).create_topics({"flights.dead": 1})
     with BulkProducer(servers) as producer:
         for hour in range(100):
             producer.produce(Output("flights", b"N%d" % hour, b"%d" % hour))
