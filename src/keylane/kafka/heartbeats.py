@@ -31,8 +31,9 @@ and what it received meanwhile looks as if it were new."""
 DEFAULT_SESSION_MS = 45_000
 """librdkafka's default, and the broker's for KIP-848's protocol, where the broker decides."""
 
-UNSUPPORTED_AFTER_S = 3.0
-"""A coordinator that is connected this long, and was not asked to take the member in, lacks KIP-848's API."""
+UNSUPPORTED_AFTER_S = 10.0
+"""A member that has not begun to join after so long, with a connected coordinator, has one that lacks KIP-848's API:
+librdkafka then sends nothing, and says nothing."""
 
 
 def session_s(kafka: Mapping[str, Any]) -> float:
@@ -62,6 +63,8 @@ class Heartbeats:
         self._before = -inf
         self._ahead = inf
         """Of our clock before the client's, at least: statistics may have waited for the poll."""
+        self._connected_at: float | None = None
+        """When that was first read: statistics are read from the subscription on, and the connection may be older."""
 
     def read(self, text: str) -> None:
         """librdkafka's statistics callback."""
@@ -70,19 +73,24 @@ class Heartbeats:
         gap, self._before = taken - self._before, taken
         self._ahead = min(self._ahead, monotonic() - taken)
         for broker in statistics["brokers"].values():
-            if broker["name"] == COORDINATOR:
-                self._on_coordinator(broker, taken + self._ahead, is_fresh=gap <= self._believed_s)
+            if broker["name"] != COORDINATOR:
+                continue
+            idle_us = broker["rxidle"]
+            if gap <= self._believed_s and idle_us >= 0:
+                self._heard(taken + self._ahead - idle_us / 1e6)
+            if self._is_kip_848 and broker["state"] == "UP":
+                self._check_kip_848(statistics["cgrp"]["join_state"])
 
-    def _on_coordinator(self, broker: Mapping[str, Any], taken: float, *, is_fresh: bool) -> None:
-        idle_us = broker["rxidle"]
-        if is_fresh and idle_us >= 0:
-            self._heard(taken - idle_us / 1e6)
-        if self._is_kip_848 and broker["state"] == "UP" and broker["stateage"] > UNSUPPORTED_AFTER_S * 1e6:
+    def _check_kip_848(self, join_state: str) -> None:
+        now = monotonic()
+        self._connected_at = self._connected_at or now
+        if join_state != "init":
+            self._is_kip_848 = False  # it has it
+        elif now >= self._connected_at + UNSUPPORTED_AFTER_S:
             self._is_kip_848 = False  # told once
-            if not broker["req"].get("ConsumerGroupHeartbeat"):
-                self._failed(
-                    PeerError(
-                        "the broker does not offer group.protocol='consumer' (KIP-848): "
-                        "leave group.protocol out, or use Apache Kafka 4"
-                    )
+            self._failed(
+                PeerError(
+                    "the broker does not offer group.protocol='consumer' (KIP-848): "
+                    "leave group.protocol out, or use Apache Kafka 4"
                 )
+            )

@@ -23,17 +23,16 @@ class Clients:
         self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
         self.now = monotonic()
 
-    def taken(self, wait_s: float, idle_s: float, *, state: str = "UP", age_s: float = 9, sent: int = 1) -> None:
+    def taken(self, wait_s: float, idle_s: float, *, state: str = "UP", joining: str = "init") -> None:
         self.now += wait_s
         coordinator = {
             "name": "GroupCoordinator",
             "state": state,
-            "stateage": age_s * 1e6,
             "rxidle": idle_s * 1e6,
-            "req": {"ConsumerGroupHeartbeat": sent},
         }
         brokers = {"1": {"name": "here:1/1", "rxidle": 0}, "GroupCoordinator": coordinator}
-        self.heartbeats.read(json.dumps({"ts": (self.now - 1.0) * 1e6, "brokers": brokers}))
+        taken = {"ts": (self.now - 1.0) * 1e6, "brokers": brokers, "cgrp": {"join_state": joining}}
+        self.heartbeats.read(json.dumps(taken))
 
 
 def test_it_was_heard_as_long_ago_as_its_connection_is_idle() -> None:
@@ -65,20 +64,26 @@ def test_a_connection_that_never_received_anything_says_nothing() -> None:
     assert clients.heard == []
 
 
-def test_a_coordinator_that_is_never_asked_lacks_kip_848() -> None:
+def test_a_member_that_never_begins_to_join_has_a_coordinator_without_kip_848(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(**{"group.protocol": "consumer"})
-    clients.taken(0, 0, age_s=1, sent=0)
-    assert not clients.failures
-    clients.taken(0.5, 0, age_s=4, sent=0)
-    clients.taken(0.5, 0, age_s=5, sent=0)
+    clients.taken(0, 0)
+    clients.taken(0.5, 0)
+    assert not clients.failures, "it may have been connected before the subscription"
+    monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
+    clients.taken(0.5, 0, state="CONNECT")
+    assert not clients.failures, "it is not connected"
+    clients.taken(0.5, 0)
+    clients.taken(0.5, 0)
     [failure] = clients.failures
     assert "does not offer group.protocol='consumer' (KIP-848)" in str(failure)
 
 
-def test_a_coordinator_that_is_asked_has_it() -> None:
+def test_a_member_that_joins_has_one_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
     clients = Clients(**{"group.protocol": "consumer"})
-    clients.taken(0, 0, age_s=4, sent=1)
-    assert not clients.failures
+    clients.taken(0, 0, joining="steady")
+    clients.taken(0.5, 0)
+    assert not clients.failures, "it rejoins"
 
 
 @pytest.mark.parametrize(
