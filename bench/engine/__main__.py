@@ -56,8 +56,9 @@ def run(options: argparse.Namespace, found: report.Found, selected: list[Row], m
         broker, bootstrap = start_broker(stack, options.bootstrap, lacking)
         contest = stack.enter_context(Contest(bootstrap, with_jvm=lacking is None))
         found["environment"] = report.environment(broker)
-        warm_up(contest, selected)
+        warm_up(contest)
         for row in selected:
+            contest.fill([row.topic, row.peer_topic])
             standings = contest.play(row, 1 if options.quick else options.repeat, reporter(row))
             report.note_row(found, row, standings)
             print(f"{row.name}: " + "; ".join(f"{name} {report.cell(row, one)}" for name, one in standings.items()))
@@ -68,12 +69,11 @@ def run(options: argparse.Namespace, found: report.Found, selected: list[Row], m
             found.setdefault("tables", {})["memory"] = memory.measure(bootstrap)
 
 
-def warm_up(contest: Contest, selected: list[Row]) -> None:
+def warm_up(contest: Contest) -> None:
     warm = [row for row in rows(["*"], quick=True) if row.name in WARM_UP]
-    print("filling topics …", flush=True)
-    contest.fill([topic for row in [*warm, *selected] for topic in (row.topic, row.peer_topic)])
     print("warming up …", flush=True)
     for row in warm:
+        contest.fill([row.topic, row.peer_topic])
         contest.warm_up(row)
 
 
