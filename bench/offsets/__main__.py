@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ TAILS = (Shape(300_000, 1, 1), Shape(5_000, 1, 100), Shape(50, 10, 1_000))
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and load generator end with us
     options = arguments()
     found = report.read(options.json)
     found["environment"] = environment()
