@@ -237,10 +237,11 @@ def test_a_crash_at_any_operation_leaves_transactions_whole(names: Names, conten
     assert operation > 100
 
 
-def test_an_error_at_any_operation_is_never_a_false_answer() -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
+def test_an_error_at_an_operation_is_never_a_false_answer(step: int) -> None:
     operation = 0
     while True:
-        operation += 1
+        operation += step
         filesystem = SimulatedFileSystem()
         filesystem.fail_at(operation)
         told = attempt(filesystem)
