@@ -93,12 +93,7 @@ class Ledger:
         """
         if ordering == "unordered":
             return []
-        todo: dict[Hashable, list[int]] = defaultdict(list)
-        for source, key in sorted(records):
-            if (shard := _shard(source, key, ordering)) is not None:
-                todo[shard].append(source[2])
-        for offsets in todo.values():
-            offsets.reverse()  # the next is the last
+        todo = _todo(ordering, records)
         found: list[str] = []
         running: dict[Hashable, tuple[Source, str]] = {}
         for entry in self.entries():
@@ -114,8 +109,8 @@ class Ledger:
                 if todo[shard] and entry.source[2] > todo[shard][-1]:
                     found.append(f"{entry.source} began before {todo[shard][-1]} of its shard was done")
                 running[shard] = (entry.source, entry.member)
-            else:
-                running.pop(shard, None)
+            elif running.get(shard) == (entry.source, entry.member):  # else a frozen member's, which was given up
+                del running[shard]
                 if todo[shard] and entry.source[2] == todo[shard][-1]:
                     todo[shard].pop()
         return found
@@ -126,3 +121,14 @@ def _shard(source: Source, key: bytes | None, ordering: Ordering) -> Hashable:
     if ordering == "partition":
         return (topic, partition)
     return None if key is None else (topic, partition, key)
+
+
+def _todo(ordering: Ordering, records: Iterable[tuple[Source, bytes | None]]) -> dict[Hashable, list[int]]:
+    """The offsets of each shard; the first to run is the last."""
+    todo: dict[Hashable, list[int]] = defaultdict(list)
+    for source, key in sorted(records):
+        if (shard := _shard(source, key, ordering)) is not None:
+            todo[shard].append(source[2])
+    for offsets in todo.values():
+        offsets.reverse()
+    return todo

@@ -3,12 +3,14 @@
 It runs one pipeline to the end of its topic and notes each record in a `Ledger`. OPTIONS is a JSON object: kafka
 (librdkafka settings), topic, ordering, ledger (a path), work_s (how long a record takes), slow (offsets that take
 hold_s). With `stream` ("read" or "handled": when a record is complete) a handler only begins a record; it is done when
-the reader of the results has looked at it for read_s. It says `ready` when it starts, and `processed N` in the end.
+the reader of the results has looked at it for read_s. With `ends` false it runs until SIGTERM. It says `ready` when it
+starts, and `processed N` in the end.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from typing import Any
@@ -35,7 +37,9 @@ def main(options: dict[str, Any]) -> None:
         offset_reset="earliest",
         commit_interval_ms=100,
     )
-    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+    ending = "latest" if options["ends"] else None
+    with kl.ParallelConsumer(pipeline, ending_offsets=ending) as consumer:  # type: ignore[arg-type] # a Literal
+        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if options["stream"] is None:

@@ -102,7 +102,7 @@ class Member:
     """A consumer in a process of its own (`keylane.testing.member` says what it takes)."""
 
     def __init__(self, **options: Any) -> None:
-        chosen = {"ordering": "key", "slow": [], "hold_s": 0, "work_s": 0.002, "stream": None} | options
+        chosen = {"ends": True, "ordering": "key", "slow": [], "hold_s": 0, "work_s": 0.002, "stream": None} | options
         command = [sys.executable, "-m", "keylane.testing.member", json.dumps(chosen)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
