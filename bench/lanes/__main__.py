@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.report import write_page
 from engine.rows import Row, Topic, rows
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from lanes import picture, slow
+from lanes import picture, report, slow
 from lanes.work import Timed, make_pipeline
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--repeat", type=int, default=3, help="runs; the median counts (3)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also put the tables into this page")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "bench-lanes.json"
@@ -174,6 +176,8 @@ def main() -> int:
             spark.stop()
     if "slow" in found:
         picture.draw(options.out / "bench-lanes.png", found["slow"])
+    if options.page is not None:
+        write_page(options.page, "lanes", report.markdown(found))
     print(f"wrote {file}")
     return 0
 

@@ -1,0 +1,70 @@
+"""The figures of `make bench-lanes` as Markdown tables, for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A table for each part that has been measured."""
+    made = [
+        _table(
+            "**From the first record to the last**",
+            ("row", "limit", "one process", "a lane", "lane / process", "load"),
+            [
+                (
+                    one["row"],
+                    f"{one['limit_s']:.2f} s",
+                    f"{one['process_s']:.2f} s",
+                    f"{one['lane_s']:.2f} s",
+                    f"{one['lane_over_process']:.2f}",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("table", ())
+            ],
+        ),
+        _table(
+            "**From the call of `start` to a warm lane's first record**",
+            ("seconds", "load"),
+            [(f"{one['first_record_s']:.2f} s", f"{one['load']:.1f}") for one in found.get("start", ())],
+        ),
+        _table(
+            "**Lanes over 16 partitions**",
+            ("handlers", "lanes", "records a second", "of linear", "load"),
+            [
+                (
+                    one["handlers"],
+                    one["lanes"],
+                    f"{one['records_per_s']:,.0f}",
+                    f"{one['of_linear']:.2f}",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("scaling", ())
+            ],
+        ),
+        _table(
+            "**One record of 10 s among records of 5 ms, 500 a second for 40 s**",
+            ("way", "records", "p50", "p99", "seconds in which nothing ended"),
+            [
+                (
+                    one["way"],
+                    f"{one['records']:,}",
+                    f"{one['p50_ms']:,.0f} ms",
+                    f"{one['p99_ms']:,.0f} ms",
+                    one["seconds_without_a_record"],
+                )
+                for one in found.get("slow", ())
+            ],
+        ),
+    ]
+    return "\n\n".join(one for one in made if one)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    if not rows:
+        return ""
+    lines = [title, "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
