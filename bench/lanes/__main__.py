@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 PARTS = ("table", "start", "scaling", "slow")
 TABLE = ("key-10/16", "key-1000/16", "key-1000-zipf/16", "unordered/16", "key-1000/100", "unordered/100")
-IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 8_000, 5_000, 8
-CPU_RECORDS = 2_000
+IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
+CPU_RECORDS = 6_000
 SCALING_PARTITIONS = 16
 LANES = (1, 2, 4)
 
@@ -126,9 +126,11 @@ class Bench:
 
     def _scaling(self, what: str, name: str, counts: tuple[int, ...], **options: Any) -> list[dict[str, Any]]:
         found, first = [], 0.0
+        self.on_lanes(name, max(counts), **options)  # so that no lane waits for the start of a Python worker
         for lanes in counts:
             took = [self.on_lanes(name, lanes, **options)[0] for _ in range(self.repeat)]
-            rate = statistics.median(len(one.took) / one.seconds for one in took)
+            assert all(len(one.workers) == lanes for one in took)
+            rate = statistics.median(one.rate_together for one in took)
             first = first or rate
             found.append(
                 said(

@@ -41,11 +41,25 @@ class Tally:
 class Timed:
     """What all workers of a run noted."""
 
-    took: list[tuple[float, float, str]]
+    workers: list[list[tuple[float, float, str]]]
 
     @classmethod
     def read(cls, folder: Path) -> Timed:
-        return cls([tuple(one) for file in folder.glob("*.json") for one in json.loads(file.read_text())])
+        found = [[tuple(one) for one in json.loads(file.read_text())] for file in folder.glob("*.json")]
+        return cls([one for one in found if one])
+
+    @property
+    def took(self) -> list[tuple[float, float, str]]:
+        return [one for worker in self.workers for one in worker]
+
+    @property
+    def rate_together(self) -> float:
+        """Records a second while all workers had some: from the last one's first record to the first one's last."""
+        since = max(min(begin for begin, _, _ in worker) for worker in self.workers)
+        until = min(max(end for _, end, _ in worker) for worker in self.workers)
+        if until <= since:
+            return 0.0
+        return sum(since <= end <= until for _, end, _ in self.took) / (until - since)
 
     @property
     def first(self) -> float:
