@@ -12,7 +12,7 @@ import keylane as kl
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.offsets import OffsetMap, decode
-from keylane.spark import CarryOver, acknowledged, parallel_map
+from keylane.spark import CarryOver, GroupCommits, acknowledged, parallel_map
 from keylane.spark.structured.acknowledged import INSTANCE_ID
 from keylane.spark.structured.carry_lists import Lists
 
@@ -116,6 +116,21 @@ def test_the_group_has_what_the_sink_has(job: Job) -> None:
     assert job.standing() == OffsetMap(20)
     members = job.admin.describe_group(job.name).members
     assert [one.group_instance_id for one in members] == [INSTANCE_ID]
+
+
+def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., None]) -> None:
+    listener = GroupCommits({"bootstrap.servers": job.servers, "group.id": job.name}, query=job.name)
+    job.spark.streams.addListener(listener)
+    try:
+        writer = job.source().writeStream.format("noop").queryName(job.name).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
+        query.awaitTermination(120)
+        assert query.exception() is None
+        until(lambda: (job.name, 0) in job.admin.committed_offsets(job.name))
+    finally:
+        job.spark.streams.removeListener(listener)
+        listener.close()
+    assert job.standing() == OffsetMap(20)
 
 
 def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:

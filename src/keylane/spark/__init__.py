@@ -18,6 +18,7 @@ from keylane.spark.session import session
 from keylane.spark.start import start
 from keylane.spark.structured.acknowledged import acknowledged
 from keylane.spark.structured.carry_over import CarryOver
+from keylane.spark.structured.group_commits import GroupCommits
 from keylane.spark.structured.parallel_map import parallel_map
 
-__all__ = ["CarryOver", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]
+__all__ = ["CarryOver", "GroupCommits", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]

@@ -47,7 +47,7 @@ def running_batch(frame: DataFrame) -> RunningBatch:
         found = _sources(execution)
     except (Py4JError, AttributeError, TypeError) as error:
         raise PeerError(
-            f"this Spark does not show its running query ({error}): keylane knows Spark 4.2 and 4.3"
+            f"this Spark does not show its running query ({error}): keylane is tested with Spark 4.3"
         ) from error
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")

@@ -1,0 +1,104 @@
+"""`GroupCommits`: commits for the group of a query with a built-in sink, from Spark's progress events.
+
+The idea: Spark tells listeners where each batch has ended once its checkpoint has it; that is what the group is told.
+It works for the source `keylane` and for Spark's own Kafka connector, whose source never commits (SPARK-27549).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from keylane.errors import KeylaneError, UsageError
+from keylane.offsets import OffsetMap
+from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
+from keylane.spark.structured.plans import Plan, group_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.kafka.sole_member import SoleMember
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommits(StreamingQueryListener):
+    """`spark.streams.addListener(GroupCommits({"bootstrap.servers": …, "group.id": …}, query="name"))`.
+
+    - `kafka`: librdkafka settings with the group; this driver becomes its one member.
+    - `query`: the name (`queryName`) of the query whose progress counts; None takes every query of the session, which
+      must then be one.
+
+    A commit that fails is logged, and made up for by the next batch's; a listener cannot fail a query. Once another
+    driver has taken the group over, nothing more is committed. For queries with `foreachBatch`, use `acknowledged`.
+
+    Raises `UsageError` when the settings name no broker or no group.
+    """
+
+    def __init__(self, kafka: Mapping[str, Any], *, query: str | None = None) -> None:
+        for name in ("bootstrap.servers", "group.id"):
+            if not kafka.get(name):
+                raise UsageError(f"kafka[{name!r}] is missing: give it to GroupCommits")
+        self._kafka = dict(kafka)
+        self._query = query
+        self._member: SoleMember | None = None
+        self._stopped = False
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        if self._stopped or (self._query is not None and progress.name != self._query):
+            return
+        found: dict[tuple[str, int], OffsetMap] = {}
+        for source in progress.sources:
+            found |= ended_at(source.endOffset)
+        if not found:
+            return
+        try:
+            self._joined({topic for topic, _ in found}).commit(to_commit(found))
+        except KeylaneError:
+            logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
+            self._stopped = True
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: ARG002, N802
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group."""
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+
+    def _joined(self, topics: set[str]) -> SoleMember:
+        if self._member is None:
+            from keylane.kafka.sole_member import SoleMember
+
+            self._member = SoleMember(self._kafka, topics, INSTANCE_ID)
+        return self._member
+
+
+def ended_at(text: str | None) -> dict[tuple[str, int], OffsetMap]:
+    """Where a source's `endOffset` has its partitions; empty for a source that is not Kafka."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    if {"id", "seq", "from", "next"} <= found.keys():
+        return group_offsets(Plan.from_json(found))
+    offsets = {}
+    for topic, partitions in found.items():
+        for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
+            if not partition.isdecimal() or not isinstance(offset, int):
+                return {}
+            offsets[topic, int(partition)] = OffsetMap(offset)
+    return offsets

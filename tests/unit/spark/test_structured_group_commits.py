@@ -1,0 +1,67 @@
+"""What a progress event says about where a query stands."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keylane.errors import PeerError, UsageError
+from keylane.offsets import OffsetMap
+from keylane.spark.structured.group_commits import GroupCommits, ended_at
+from keylane.spark.structured.plans import Plan
+
+KAFKA = {"bootstrap.servers": "h:1", "group.id": "g"}
+T0 = ("t", 0)
+
+
+def test_offsets_of_both_sources() -> None:
+    ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}).to_json())
+    assert ended_at(ours) == {T0: OffsetMap(9)}
+    assert ended_at('{"t":{"0":9},"u":{"3":1}}') == {T0: OffsetMap(9), ("u", 3): OffsetMap(1)}
+
+
+@pytest.mark.parametrize("text", [None, "null", "5", "not json", '{"logOffset":3}', '{"t":{"a":3}}', '{"t":{"0":"x"}}'])
+def test_other_sources_say_nothing(text: str | None) -> None:
+    assert ended_at(text) == {}
+
+
+class Member:
+    def __init__(self) -> None:
+        self.commits: list[dict[tuple[str, int], int]] = []
+        self.fenced = False
+
+    def commit(self, offsets: Any) -> bool:
+        if self.fenced:
+            raise PeerError("fenced")
+        self.commits.append({one.name: one.offset for one in offsets})
+        return True
+
+    def close(self) -> None:
+        self.commits.append({})
+
+
+def progress(offset: int, name: str | None = None) -> Any:
+    source = SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}}))
+    return SimpleNamespace(progress=SimpleNamespace(name=name, sources=[source]))
+
+
+def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group() -> None:
+    listener, member = GroupCommits(KAFKA, query="mine"), Member()
+    listener._member = member  # type: ignore[assignment]
+    for event in (progress(3, "mine"), progress(7, "another"), progress(4, "mine")):
+        listener.onQueryProgress(event)
+    member.fenced = True
+    listener.onQueryProgress(progress(5, "mine"))
+    member.fenced = False
+    listener.onQueryProgress(progress(6, "mine"))
+    listener.onQueryTerminated(None)
+    assert member.commits == [{T0: 3}, {T0: 4}, {}]
+
+
+@pytest.mark.parametrize("name", KAFKA)
+def test_broker_and_group_are_needed(name: str) -> None:
+    with pytest.raises(UsageError, match=f"kafka\\['{name}'\\] is missing"):
+        GroupCommits({key: value for key, value in KAFKA.items() if key != name})
