@@ -38,7 +38,7 @@ def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | Non
     outcome = one.held(record(offset, key))
     if outcome is None:
         values: list[tuple[Any, ...]] | None = [] if error is None else None
-        outcome = one.judged(Outcome(row(offset), values, error, 1, 0.0), key)
+        outcome = one.judged(Outcome(row(offset), values, error, 1, 0.0, key))
     return one.takes(outcome)
 
 
@@ -67,7 +67,7 @@ def test_a_record_that_is_not_due_is_carried_unchanged_and_so_is_what_follows() 
     one = carry(CarryList(6, "q", 5, {("t", 0): {1: (1, FAR_MS)}}))
     assert tried(one, 1, None) is True
     assert tried(one, 2, None) is True
-    assert one._carried == {("t", 0, 1): (1, FAR_MS), ("t", 0, 2): (0, 0)}
+    assert one._carried == {("t", 0, 1): (1, FAR_MS), ("t", 0, 2): (0, FAR_MS)}  # nothing is due before the first
 
 
 @pytest.mark.parametrize("error", [ValueError("busy"), Fatal("no")])
@@ -84,8 +84,17 @@ def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_n
     one = carry()
     assert one.held(record(1)) is None
     for offset in (1, 2):
-        assert one.takes(Outcome(row(offset), None, None, 0, 0.0, carried=True)) is True
+        assert one.takes(Outcome(row(offset), None, None, 0, 0.0, b"k", carried=True)) is True
     assert {name[2]: attempts for name, (attempts, _) in one._carried.items()} == {1: 1, 2: 0}
+    assert len({due for _, due in one._carried.values()}) == 1
+
+
+def test_a_record_that_never_ends_in_time_has_a_last_attempt_too() -> None:
+    one = carry(CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}}), dead_letter=DeadLetter("dlq"))
+    assert one.held(record(1)) is None
+    assert one.takes(Outcome(row(1), None, None, 0, 0.0, b"k", carried=True)) is True
+    assert one._carried == {}
+    assert [(dead.attempts, str(dead.error)) for dead in one._dead] == [(3, "not ended within deadline_ms=60000")]
 
 
 def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() -> None:

@@ -76,7 +76,7 @@ def test_what_is_pending_when_it_is_stopped_is_named() -> None:
         taken = []
         while (found := engine.take(wait=True)) is not None:
             taken += found
-        assert (taken, list(engine.pending.values())) == (["quick"], ["stuck"])
+        assert (taken, list(engine.pending.values())) == (["quick"], [("stuck", None)])
 
 
 def test_a_resource_is_made_once_and_left() -> None:

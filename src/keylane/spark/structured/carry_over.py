@@ -157,8 +157,8 @@ class TaskCarry:
     frozen: CarryList | None
     last: CarryList | None
     _began: float = field(default_factory=time.monotonic)
-    _blocked: set[bytes] = field(default_factory=set)
-    """Keys of which a record is carried: the later ones are, too."""
+    _blocked: dict[bytes, int] = field(default_factory=dict)
+    """Keys of which a record is carried, with the time when it is due: the later ones are carried, too, until then."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
     _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     _dead: list[Outcome] = field(default_factory=list)
@@ -189,14 +189,15 @@ class TaskCarry:
         row, key = _row(record), record.key
         _, due_ms = self._before(_name(row))
         with self._lock:
-            if due_ms > time.time() * 1000 or (key is not None and key in self._blocked):
-                if key is not None:
-                    self._blocked.add(key)
-                return _carried(row)
-            self._started.add(_name(row))
-        return None
+            blocked = key is not None and key in self._blocked
+            if not blocked and due_ms <= time.time() * 1000:
+                self._started.add(_name(row))
+                return None
+            if key is not None and not blocked:
+                self._blocked[key] = due_ms
+        return Outcome(row, None, None, 0, 0.0, key, carried=True)
 
-    def judged(self, outcome: Outcome, key: bytes | None) -> Outcome:
+    def judged(self, outcome: Outcome) -> Outcome:
         """A failure leaves the batch, unless it was the last attempt."""
         if outcome.error is None or self.is_frozen:
             return outcome
@@ -204,9 +205,7 @@ class TaskCarry:
         if not self.retries.allow(attempts) or isinstance(outcome.error, Fatal):
             return outcome
         outcome.carried = True
-        if key is not None:
-            with self._lock:
-                self._blocked.add(key)
+        self._put_off(outcome, attempts)
         return outcome
 
     def takes(self, outcome: Outcome) -> bool:
@@ -215,12 +214,8 @@ class TaskCarry:
         if outcome.carried:
             if self.is_frozen:
                 raise InternalError(f"{name}: carried in a batch whose list is written")
-            attempts, due_ms = self._before(name)
-            if name in self._started:
-                attempts += 1
-                due_ms = int(time.time() * 1000 + 1000 * backoff_s(self.retries, attempts, random.random))
-            self._carried[name] = (attempts, due_ms)
-            return True
+            if name in self._carried or self._leaves(outcome, name):
+                return True
         if outcome.error is None:
             return False
         if self.is_frozen:
@@ -252,6 +247,28 @@ class TaskCarry:
             for outcome in self._dead:
                 producer.produce(_dead_letter(outcome, self.carry_over.dead_letter.topic))
 
+    def _leaves(self, outcome: Outcome, name: tuple[str, int, int]) -> bool:
+        """Of a record that was not tried, or did not end in time: False when that was its last attempt."""
+        attempts, due_ms = self._before(name)
+        if name not in self._started:
+            blocked_ms = 0 if outcome.key is None else self._blocked.get(outcome.key, 0)
+            self._carried[name] = (attempts, max(due_ms, blocked_ms))
+            return True
+        outcome.attempts = attempts + 1
+        if self.retries.allow(outcome.attempts):
+            self._put_off(outcome, outcome.attempts)
+            return True
+        outcome.error = TimeoutError(f"not ended within deadline_ms={self.carry_over.deadline_ms}")
+        return False
+
+    def _put_off(self, outcome: Outcome, attempts: int) -> None:
+        """A record that was tried: it, and what follows of its key, is due after the delay of the retries."""
+        due_ms = int(time.time() * 1000 + 1000 * backoff_s(self.retries, attempts, random.random))
+        with self._lock:
+            self._carried[_name(outcome.row)] = (attempts, due_ms)
+            if outcome.key is not None:
+                self._blocked[outcome.key] = due_ms
+
     def _before(self, name: tuple[str, int, int]) -> tuple[int, int]:
         """Attempts so far, and when the record is due."""
         topic, partition, offset = name
@@ -264,10 +281,6 @@ def _row(record: Record) -> Any:
 
 def _name(row: Any) -> tuple[str, int, int]:
     return (row["topic"], row["partition"], row["offset"])
-
-
-def _carried(row: Any) -> Outcome:
-    return Outcome(row, None, None, 0, 0.0, carried=True)
 
 
 def _dead_letter(outcome: Outcome, topic: str) -> Output:

@@ -207,9 +207,9 @@ def _outcomes(
     with RowEngine(replace(options.rows, handler=handler, retries=retries)) as engine:
         with _stopped_in_time(engine, carry):
             yield from engine.run(feeds)
-        left = [*engine.pending.values(), *(row for rows in feeds for row, _ in rows)]
-    for row in left:  # of a batch that came to its deadline
-        yield Outcome(row, None, None, 0, 0.0, carried=True)
+        left = [*engine.pending.values(), *(row for rows in feeds for row in rows)]
+    for row, key in left:  # of a batch that came to its deadline
+        yield Outcome(row, None, None, 0, 0.0, key, carried=True)
 
 
 @contextmanager
@@ -257,8 +257,8 @@ def _handler(options: MapOptions, writer: RowWriter, carry: TaskCarry | None, re
                 error = Fatal(str(wrong))
         if error is not None and retries.allow(attempt) and not isinstance(error, Fatal):
             raise error
-        outcome = Outcome(row, values, error, attempt, time.monotonic() - began)
-        return outcome if carry is None else carry.judged(outcome, record.key)
+        outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key)
+        return outcome if carry is None else carry.judged(outcome)
 
     def call(record: Record, context: Context) -> Outcome:
         if carry is not None and (held := carry.held(record)) is not None:

@@ -119,8 +119,8 @@ class RowEngine:
             stream=self._results,
         )
         self._next = 0
-        self.pending: dict[int, Any] = {}
-        """What was fed and has not come back, by number."""
+        self.pending: dict[int, tuple[Any, bytes | None]] = {}
+        """What was fed and has not come back, by number, in that order."""
 
     def __enter__(self) -> RowEngine:
         self._loop.start()
@@ -150,7 +150,7 @@ class RowEngine:
         messages = []
         for value, key in rows:
             messages.append(RowMessage(value, key, self._next))
-            self.pending[self._next] = value
+            self.pending[self._next] = (value, key)
             self._next += 1
         self._feed.put(messages)
 

@@ -34,6 +34,7 @@ class Outcome:
     error: BaseException | None
     attempts: int
     seconds: float
+    key: bytes | None = None
     carried: bool = False
     """It leaves the batch."""
 
