@@ -215,9 +215,9 @@ class ParallelConsumer:
     def _start(self) -> Loop:
         """Connect, check, and start the threads."""
         ending = self._ending_offsets
-        check_producer(self._pipeline.kafka)
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
+            check_producer(self._pipeline.kafka)
             consumer.check(ending if isinstance(ending, Mapping) else ())
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
         except BaseException:

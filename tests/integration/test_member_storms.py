@@ -82,7 +82,10 @@ class Storm:
             for entry in entries[place:]
             if entry.what == "began" and entry.source in covered
         ]
-        assert (lost, self.ledger.disorders("key", sources), again) == (set(), [], [])
+        assert lost == set(), f"lost: {sorted(lost)[:10]}"
+        assert again == [], f"acknowledged, and run again: {again[:10]}"
+        disorders = self.ledger.disorders("key", sources)
+        assert disorders == [], f"{len(disorders)} disorders: {disorders[:10]}"
 
     def close(self) -> None:
         for member in [*self._members, *self._frozen]:
