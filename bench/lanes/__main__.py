@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTS = ("table", "start", "scaling", "slow")
-TABLE = ("key-10/16", "key-1000/16", "key-1000-zipf/16", "unordered/16", "key-1000/100", "unordered/100")
+TABLE = ("key-10/16", "key-1000/16", "unordered/16", "key-1000/100", "unordered/100")
 IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
 CPU_RECORDS = 6_000
 SCALING_PARTITIONS = 16
