@@ -109,8 +109,9 @@ class Ledger:
                 if todo[shard] and entry.source[2] > todo[shard][-1]:
                     found.append(f"{entry.source} began before {todo[shard][-1]} of its shard was done")
                 running[shard] = (entry.source, entry.member)
-            elif running.get(shard) == (entry.source, entry.member):  # else a frozen member's, which was given up
-                del running[shard]
+            else:
+                if running.get(shard) == (entry.source, entry.member):  # else its member was given up meanwhile
+                    del running[shard]
                 if todo[shard] and entry.source[2] == todo[shard][-1]:
                     todo[shard].pop()
         return found
