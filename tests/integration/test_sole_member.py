@@ -79,7 +79,7 @@ def test_beside_others_it_commits_nothing(servers: str) -> None:
         one = member(servers, "shared")
         try:
             with pytest.raises(kl.PeerError, match=r"other members.*only member of its group"):
-                one.own({("t", 0), ("t", 1)}, 3.0)
+                one.own({("t", 0), ("t", 1)}, 10.0)
         finally:
             one.close()
     finally:

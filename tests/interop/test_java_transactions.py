@@ -48,6 +48,7 @@ async def read_committed(bootstrap: str, end: int) -> tuple[list[bytes | None], 
         await admin.close()
 
 
+@pytest.mark.soak
 def test_java_transactions(bootstrap: str) -> None:
     command = jvm.command(jvm.TRANSACTIONS, bootstrap, "java", "java", "java-group")
     with jvm.LineProcess(command) as first:

@@ -37,7 +37,7 @@ NOW_MS = time.time_ns() // 1_000_000
 """Of every record: Apache Kafka begins a new segment, and a fetch reads one, where times are far apart."""
 
 
-@pytest.fixture(scope="module", params=["keylane", "apache"])
+@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if request.param == "keylane":
         with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:

@@ -133,6 +133,7 @@ def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., N
     assert job.standing() == OffsetMap(20)
 
 
+@pytest.mark.soak
 def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:
     carry = job.carry_over()
     job.run(job.carries(broken(5), carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
@@ -191,6 +192,7 @@ def test_after_the_last_attempt_a_record_goes_to_the_dead_letter_topic(job: Job)
     assert job.standing() == OffsetMap(20)
 
 
+@pytest.mark.soak
 def test_a_batch_ends_within_its_deadline(job: Job) -> None:
     async def function(row: Any) -> Any:
         import asyncio
@@ -220,7 +222,7 @@ class CrashError(Exception):
     ("dies", "sink"),
     [
         pytest.param("before the list", "appending", marks=pytest.mark.soak),
-        ("before the sink", "appending"),
+        pytest.param("before the sink", "appending", marks=pytest.mark.soak),
         pytest.param("after the sink", "appending", marks=pytest.mark.soak),
         ("after the sink", "idempotent"),
         pytest.param("after the checkpoint", "appending", marks=pytest.mark.soak),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keylane as kl
+from keylane.spark.java import find_java
 from keylane.testing.cluster import LIGHT_JVM, StandaloneCluster
 from keylane.testing.outputs import covered
 from keylane.testing.processes import is_alive, parent
@@ -96,6 +97,7 @@ def test_lanes_run_on_executors_that_get_keylane_from_the_driver(spark: SparkSes
     assert work.lag() == 0
 
 
+@pytest.mark.soak
 def test_lanes_that_wait_share_a_core(
     spark: SparkSession, shipped: None, work: Any, until: Callable[..., None]
 ) -> None:
@@ -109,7 +111,14 @@ def test_lanes_that_wait_share_a_core(
     assert query.exception() is None
 
 
-@pytest.mark.parametrize("victim", ["executor", "node", "frozen worker"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "executor",
+        pytest.param("node", marks=pytest.mark.soak),
+        pytest.param("frozen worker", marks=pytest.mark.soak),
+    ],
+)
 def test_a_lane_whose_place_goes_away_starts_elsewhere(
     spark: SparkSession,
     shipped: None,
@@ -142,12 +151,14 @@ def test_a_lane_whose_place_goes_away_starts_elsewhere(
     assert {source for source in seen.repeated if source in known} == set()
     assert work.lag() == 0
     assert query.exception() is None
-    assert query.lanes[0].failures >= 1
+    if victim != "frozen worker":  # its partitions may be through before it is missed
+        assert query.lanes[0].failures >= 1
     until(lambda: not is_alive(pid))
     if victim == "node":
         cluster.add_worker()
 
 
+@pytest.mark.soak
 def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
     spark: SparkSession,
     shipped: None,
@@ -170,6 +181,7 @@ def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
     for jvm in ("driver", "executor"):
         submit += ["--conf", f"spark.{jvm}.extraJavaOptions={LIGHT_JVM}"]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment["JAVA_HOME"] = str(find_java().home)
     driver = drivers("-", work, environment, "--lanes", "1", "--name", "submitted", launcher=submit)
     lane = driver.until(lambda now: now["processed"] > 50)["lanes"][0]
     query = kl.spark.start(work.pipeline(), spark, lanes=1)
@@ -183,6 +195,7 @@ def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
     assert len(query.lanes[0].partitions) == 0, "it has ended"
 
 
+@pytest.mark.soak
 def test_a_decommissioned_node_drains(
     spark: SparkSession, shipped: None, cluster: StandaloneCluster, work: Any, until: Callable[..., None]
 ) -> None:

@@ -81,7 +81,7 @@ class OnALane:
         assert self._query.awaitTermination(PATIENCE_S), self._query.lanes
 
 
-@pytest.fixture(params=["in one process", "on a lane"])
+@pytest.fixture(params=["in one process", pytest.param("on a lane", marks=pytest.mark.soak)])
 def begin(request: pytest.FixtureRequest) -> Callable[[kl.Pipeline], Running]:
     """Starts a pipeline in one of the two places."""
     if request.param == "in one process":

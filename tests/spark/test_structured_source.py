@@ -201,6 +201,7 @@ class _Commit:
         self.name, self.offset, self.metadata = name, offset, metadata
 
 
+@pytest.mark.soak
 def test_lost_records_fail_a_stream_or_are_passed(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """The topic was made anew below the checkpoint's offset."""
     admin = Admin({"bootstrap.servers": servers})

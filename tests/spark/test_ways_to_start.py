@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from keylane.testing.outputs import covered
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def test_a_notebook_with_a_session_of_its_own(java: None, work: Any) -> None:
     assert work.lag() == 0
 
 
+@pytest.mark.soak
 def test_sigterm_to_the_driver_and_its_jvm_drains_lanes_and_is_no_crash(java: None, work: Any, tmp_path: Path) -> None:
     """What a container's or a service's end is: one signal to every process. The JVM ends at once."""
     work.fill(3_000)

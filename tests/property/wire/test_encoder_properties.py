@@ -52,7 +52,8 @@ def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]
     assert encode_response(entity) == body
 
 
-fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300))
+aborted = st.none() | st.lists(st.tuples(int64s, int64s), max_size=3)
+fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300), int64s, aborted)
 fetched_topics = st.lists(st.tuples(names, st.lists(fetched, max_size=4)), max_size=4)
 
 
@@ -66,9 +67,13 @@ def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], e
         for answer, partition in zip(found.partitions, partitions, strict=True):
             assert answer.partition_index == partition.partition
             assert answer.error_code == partition.error_code
-            assert answer.high_watermark == answer.last_stable_offset == partition.high_watermark
+            assert answer.high_watermark == partition.high_watermark
+            assert answer.last_stable_offset == partition.last_stable_offset
             assert answer.records == partition.records
-            assert answer.aborted_transactions is None
+            found_aborted = answer.aborted_transactions
+            assert partition.aborted == (
+                None if found_aborted is None else [(one.producer_id, one.first_offset) for one in found_aborted]
+            )
             if version >= 5:
                 assert answer.log_start_offset == partition.log_start_offset
             if version >= 11:
