@@ -6,8 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
-from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
-from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 if TYPE_CHECKING:
     from keylane import http as http
@@ -15,6 +13,8 @@ if TYPE_CHECKING:
     from keylane import spark as spark
     from keylane.consumer import ParallelConsumer
     from keylane.engine.snapshot import Snapshot
+    from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
+    from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 __version__ = "0.1.0"
 
@@ -43,13 +43,21 @@ __all__ = [
     "UsageError",
 ]
 
-_LAZY = {"ParallelConsumer": "keylane.consumer", "Snapshot": "keylane.engine.snapshot"}
+_LAZY = {
+    "keylane.consumer": ("ParallelConsumer",),
+    "keylane.engine.snapshot": ("Snapshot",),
+    "keylane.options": ("DeadLetter", "Halt", "Pipeline", "Rates", "RebalanceListener", "Retries", "Skip"),
+    "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
+}
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one."""
+    """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one, and
+    the broker, which needs none of them, is to be ready in under half a second."""
     if name in ("http", "schema", "spark"):
         return importlib.import_module(f"keylane.{name}")
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _MODULES:
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

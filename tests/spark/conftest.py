@@ -49,8 +49,16 @@ def java() -> None:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def jvm(java: None) -> None:
+    """The one JVM of this process. The settings of its first session stay for all that come: so the first has none of
+    its own."""
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
+    kl.spark.session("local[4]", "keylane tests", **settings).stop()
+
+
 @pytest.fixture(scope="module")
-def spark(java: None) -> Iterator[SparkSession]:
+def spark(jvm: None) -> Iterator[SparkSession]:
     """A local session. All sessions of a process run in one JVM, so that only the first one costs seconds."""
     settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
     made = kl.spark.session("local[4]", "keylane tests", **settings)

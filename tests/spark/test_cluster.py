@@ -46,7 +46,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(cluster: StandaloneCluster, bare_python: Path) -> Iterator[SparkSession]:
+def spark(jvm: None, cluster: StandaloneCluster, bare_python: Path) -> Iterator[SparkSession]:
     """A session whose executors do not have keylane."""
     settings = {
         "spark.ui.enabled": "false",
@@ -114,7 +114,7 @@ def test_lanes_that_wait_share_a_core(
 @pytest.mark.parametrize(
     "victim",
     [
-        "executor",
+        pytest.param("executor", marks=pytest.mark.soak),
         pytest.param("node", marks=pytest.mark.soak),
         pytest.param("frozen worker", marks=pytest.mark.soak),
     ],

@@ -57,6 +57,7 @@ def places(work: Any) -> dict[str, str]:
     return {"servers": work.servers, "group": work.group, "topic": work.topic, "output": work.output}
 
 
+@pytest.mark.soak
 def test_a_notebook_with_a_session_of_its_own(java: None, work: Any) -> None:
     """Python's asyncio console is what a notebook is: cells, functions of `__main__`, a loop that runs. The session is
     a plain one, and so in FIFO mode."""
