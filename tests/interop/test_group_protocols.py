@@ -75,7 +75,9 @@ class Member:
         assert self.failure is None
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol", [pytest.param(name, marks=pytest.mark.soak if name != "consumer" else ()) for name in PROTOCOLS]
+)
 def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tmp_path: Path, protocol: str) -> None:
     stage.create(PARTITIONS)
     keys = [b"%d" % (number % KEYS) for number in range(RECORDS)]

@@ -224,7 +224,7 @@ class CrashError(Exception):
         pytest.param("before the list", "appending", marks=pytest.mark.soak),
         pytest.param("before the sink", "appending", marks=pytest.mark.soak),
         pytest.param("after the sink", "appending", marks=pytest.mark.soak),
-        ("after the sink", "idempotent"),
+        pytest.param("after the sink", "idempotent", marks=pytest.mark.soak),
         pytest.param("after the checkpoint", "appending", marks=pytest.mark.soak),
     ],
 )

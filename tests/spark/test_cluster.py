@@ -81,6 +81,7 @@ def shipped(spark: SparkSession, zipped: Path) -> None:
     spark.sparkContext.addPyFile(str(zipped))
 
 
+@pytest.mark.soak
 def test_executors_without_keylane_are_told_how_to_get_it(spark: SparkSession, work: Any) -> None:
     """Runs first: what is shipped later stays with the session."""
     query = kl.spark.start(work.pipeline(), spark, lanes=1, trigger=AVAILABLE_NOW)
@@ -88,6 +89,7 @@ def test_executors_without_keylane_are_told_how_to_get_it(spark: SparkSession, w
         work.finish(query)
 
 
+@pytest.mark.soak
 def test_lanes_run_on_executors_that_get_keylane_from_the_driver(spark: SparkSession, shipped: None, work: Any) -> None:
     work.fill(RECORDS)
     query = kl.spark.start(work.pipeline(), spark, lanes=2, trigger=AVAILABLE_NOW)
