@@ -31,7 +31,7 @@ from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -67,7 +67,6 @@ def start(
 ) -> LaneQuery:
     """Starts the pipeline on lanes of this Spark session and returns at once.
 
-    - `lanes`: how many; None takes as many as leave one task slot free, at most one a partition.
     - `lanes`: how many; `(least, most)` lets the number follow the lag, so that what waits is worked off within
       `catch_up_ms`; None runs one a partition, as long as a task slot stays free. `LaneQuery.set_lanes` changes it.
     - `task_cpus`: cores that a lane's task asks for instead of `spark.task.cpus`, for example 0.25 for handlers that
@@ -105,13 +104,7 @@ def start(
             f"lanes={lanes!r}: the pipeline assigns {len(pipeline.assignment)} partitions by hand, which are divided "
             "among a fixed number of lanes: give a number of at most that"
         )
-    query = QueryName(
-        id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
-        run_id=str(uuid.uuid4()),
-        name=name,
-        group=pipeline.group_id,
-        topics=tuple(dict.fromkeys(topic for topic, _ in ends)) if pipeline.assignment else tuple(pipeline.topics),
-    )
+    query = _query_name(pipeline, name, ends)
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
     if not pipeline.assignment and (members == "static" or (members is None and bounds is None)):
@@ -144,6 +137,17 @@ def start(
     supervisor.start()
     logger.info("group %s: %d lanes on %s", pipeline.group_id, count, context.master)
     return LaneQuery(query, supervisor, slots.check, bounds, is_fixed=bool(pipeline.assignment))
+
+
+def _query_name(pipeline: Pipeline, name: str | None, ends: Iterable[tuple[str, int]]) -> QueryName:
+    """The id is that of the group and name, as a checkpoint's is; the run id is new with every start."""
+    return QueryName(
+        id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
+        run_id=str(uuid.uuid4()),
+        name=name,
+        group=pipeline.group_id,
+        topics=tuple(dict.fromkeys(topic for topic, _ in ends)) if pipeline.assignment else tuple(pipeline.topics),
+    )
 
 
 def _bounds(lanes: int | tuple[int, int] | None, catch_up_ms: int) -> LaneBounds | None:

@@ -48,11 +48,12 @@ async def fill(path: Path) -> None:
         assert result.durable is not None
         await result.durable
         await asyncio.sleep(0)
+        # A snapshot takes a thread's time: waited for, so that the folder's files are the same each time.
+        snapshot = node.coordinator._journal._snapshot_task  # type: ignore[attr-defined]
+        if snapshot is not None:
+            await asyncio.wait({snapshot})
     answer = await node.coordinator.transactions.init_producer_id("mine", 60_000, None)
     assert answer.error == 0
-    snapshot = node.coordinator._journal._snapshot_task  # type: ignore[attr-defined]
-    if snapshot is not None:
-        await asyncio.wait({snapshot})
     await node.close()
 
 

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
 Spans = tuple[tuple[int, int], ...]
 
 
-def of_offsets(offsets: Iterable[int]) -> Spans:
-    """The spans of single offsets."""
-    return joined((offset, offset + 1) for offset in offsets)
-
-
 def joined(parts: Iterable[tuple[int, int]]) -> Spans:
     """The union, whatever the parts' order."""
     found: list[tuple[int, int]] = []
