@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from confluent_kafka import Consumer
 
 import keylane as kl
 from keylane.kafka.admin import Admin
+from keylane.metrics.prometheus import MetricsServer
 from keylane.testing.outputs import covered
 
 if TYPE_CHECKING:
@@ -87,6 +89,25 @@ def test_lanes_share_the_partitions_and_name_their_processes(
     assert {one.group_instance_id for one in members} == {"keylane-lane-0", "keylane-lane-1"}
     assert {one.client_id for one in members} == {f"keylane-{work.group}-lane-{lane}" for lane in range(2)}
     query.stop()
+
+
+def test_metrics_of_all_lanes_are_served_by_the_driver(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
+    work.fill(400)
+    query = kl.spark.start(work.pipeline(), spark, lanes=2)
+    with MetricsServer(query.snapshot, port=0, labels={"group": work.group}) as server:
+
+        def lines() -> list[str]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+                return list(answer.read().decode().splitlines())
+
+        total = f'keylane_processed_total{{group="{work.group}"}} 400.0'
+        until(lambda: total in lines(), lines)
+        assert f'keylane_handler_seconds_count{{group="{work.group}"}} 400.0' in lines()
+        of_partitions = [line for line in lines() if line.startswith("keylane_partition_position{")]
+        assert len(of_partitions) == 4, "each partition once, whichever lane has it"
+        query.stop()
 
 
 def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
