@@ -242,9 +242,12 @@ def test_create_refuses_what_this_broker_cannot_do(client: ProtocolClient, topic
     assert refused("r", 10_001)[0] == ErrorCode.invalid_partitions
     assert refused("a b")[0] == ErrorCode.invalid_topic_exception
     assert refused("__consumer_offsets")[0] == ErrorCode.invalid_topic_exception
-    code, message = refused("r", configs={"cleanup.policy": "compact"})
+    code, message = refused("r", configs={"cleanup.policy": "archive"})
     assert code == ErrorCode.invalid_config
-    assert "cleanup.policy=compact" in message
+    assert "Invalid value archive for configuration cleanup.policy" in message
+    code, message = refused("r", configs={"flush.ms": "5"})
+    assert code == ErrorCode.invalid_config
+    assert "flush.ms" in message
     assert "segment.bytes" in message
     wrong = part("create_topics", 7, "CreatableReplicaAssignment", partition_index=0, broker_ids=(2,))
     assert refused("r", -1, replication_factor=-1, assignments=(wrong,))[0] == ErrorCode.invalid_replica_assignment

@@ -8,6 +8,9 @@ import peers
 import pytest
 from peers import jvm
 
+from keylane.broker.process import BrokerProcess
+from keylane.testing.protocol import ProtocolClient
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,3 +26,24 @@ def jvm_peers() -> None:
 def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
     with peers.ApacheKafka() as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Our broker, and Apache Kafka: a contract's tests run on both."""
+    settings = {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
+    if request.param == "keylane":
+        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
+            yield process.bootstrap
+        return
+    missing = peers.missing()
+    if missing:
+        pytest.skip(missing)
+    with peers.ApacheKafka(settings | {"log.initial.task.delay.ms": "100"}) as kafka:
+        yield kafka.bootstrap
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[ProtocolClient]:
+    with ProtocolClient(bootstrap) as connection:
+        yield connection

@@ -8,19 +8,18 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.process import BrokerProcess
 from keylane.coordinator.records import partition_for
-from keylane.testing.protocol import ProtocolClient
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.control import is_commit
 from keylane.wire.versions import entity, request_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from keylane.testing.protocol import ProtocolClient
 
 DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)
@@ -35,25 +34,6 @@ NOT_YET = {
 NUMBERS = itertools.count()
 NOW_MS = time.time_ns() // 1_000_000
 """Of every record: Apache Kafka begins a new segment, and a fetch reads one, where times are far apart."""
-
-
-@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
-def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
-            yield process.bootstrap
-        return
-    missing = peers.missing()
-    if missing:
-        pytest.skip(missing)
-    with peers.ApacheKafka() as kafka:
-        yield kafka.bootstrap
-
-
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[ProtocolClient]:
-    with ProtocolClient(bootstrap) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from keylane.broker.topic_settings import HONOURED, LONG_MAX, check_value
 from keylane.errors import UsageError
 from keylane.wire.batches import COMPRESSED_BY_US
 
@@ -29,6 +30,17 @@ class BrokerConfig:
     connections_max_idle_ms: int = _option(600_000, least=1_000)
     log_segment_bytes: int = _option(1_073_741_824, least=1_024)
     log_index_interval_bytes: int = _option(4_096)
+    log_roll_ms: int = _option(604_800_000, least=1, most=LONG_MAX)
+    log_retention_ms: int = _option(604_800_000, least=-1, most=LONG_MAX)
+    """Kafka's seven days; -1: no limit."""
+    log_retention_bytes: int = _option(-1, least=-1, most=LONG_MAX)
+    """Of each partition; -1: no limit."""
+    log_retention_check_interval_ms: int = _option(300_000, least=1)
+    log_cleanup_policy: str = "delete"
+    log_cleaner_min_cleanable_ratio: float = _option(0.5, most=1)
+    log_cleaner_backoff_ms: int = _option(15_000, least=1)
+    """How often compacted topics are looked at."""
+    log_message_timestamp_type: str = "CreateTime"
     producer_id_expiration_ms: int = _option(86_400_000, least=1)
     fetch_max_bytes: int = _option(57_671_680, least=1_024)
     advertised_listeners: str = ""
@@ -43,7 +55,7 @@ class BrokerConfig:
     """The partitions of `__consumer_offsets` that this node coordinates, such as `0-24,30`; empty for all. For others
     it answers NOT_COORDINATOR. An option of keylane's own: Kafka's nodes elect their leaders."""
     log_cleaner_delete_retention_ms: int = _option(86_400_000)
-    """How long a reader of `__consumer_offsets` can still see that a key was removed."""
+    """How long a reader of `__consumer_offsets`, or of a compacted topic, can still see that a key was removed."""
     offsets_retention_minutes: int = _option(10_080, least=1)
     """How long offsets are kept after their group has become empty, or a simple consumer's after their commit."""
     offsets_retention_check_interval_ms: int = _option(600_000, least=1)
@@ -69,6 +81,11 @@ class BrokerConfig:
                 )
         if self.advertised_listeners:
             self.advertised_address()
+        for name, topic_config in (
+            ("log_cleanup_policy", "cleanup.policy"),
+            ("log_message_timestamp_type", "message.timestamp.type"),
+        ):
+            check_value(kafka_name(name), getattr(self, name), HONOURED[topic_config])
         if self.offsets_topic_compression_codec not in COMPRESSED_BY_US:
             raise UsageError(
                 f"offsets.topic.compression.codec={self.offsets_topic_compression_codec}: give 0 (none), 1 (gzip) or "
@@ -130,11 +147,12 @@ def _convert(name: str, text: str, wanted: type) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise UsageError(f"{name}={text}: give true or false")
-    if wanted is int:
+    if wanted in (int, float):
         try:
-            return int(text)
+            return wanted(text)
         except ValueError:
-            raise UsageError(f"{name}={text}: give a whole number") from None
+            what = "a whole number" if wanted is int else "a number"
+            raise UsageError(f"{name}={text}: give {what}") from None
     return text
 
 

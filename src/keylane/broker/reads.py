@@ -56,6 +56,7 @@ class LogRead:
         self._offset: int = wanted.fetch_offset
         self._max_bytes: int = wanted.partition_max_bytes
         self._position = 0
+        self._version = 0
 
     async def locate(self, current_leader_epoch: int) -> None:
         log = self.log
@@ -63,17 +64,29 @@ class LogRead:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
             return
         self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
-        if self.code != codes.NONE:
-            return
-        if not log.log_start_offset <= self._offset <= log.next_offset:
-            self.code = codes.OFFSET_OUT_OF_RANGE
+        if self.code == codes.NONE:
+            await self._find(log)
+
+    async def _find(self, log: PartitionLog) -> None:
+        if not self._is_in(log):
             return
         try:
             if not log.is_prepared(self._offset):
                 await log.prepare(self._offset)
+                if not self._is_in(log):  # it was removed meanwhile
+                    return
             self._position = log.locate(self._offset)
+            self._version = log.version
         except (OSError, PeerError) as error:
-            self._fail(error)
+            if self._is_in(log):
+                self._fail(error)
+
+    def _is_in(self, log: PartitionLog) -> bool:
+        """Whether the log has the offset; if not, that is the answer."""
+        if log.log_start_offset <= self._offset <= log.next_offset:
+            return True
+        self.code = codes.OFFSET_OUT_OF_RANGE
+        return False
 
     @property
     def available(self) -> int:
@@ -89,6 +102,8 @@ class LogRead:
         log = self.log
         if self.code == codes.NONE and log is not None and log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
+        elif self.code == codes.NONE and log is not None and log.version != self._version:
+            await self._find(log)  # its segments are others now
         if log is None or self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
-from keylane.broker.topic_settings import setting
+from keylane.broker.topic_settings import TopicValues, resolve
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import LogOptions, PartitionLog
@@ -37,12 +37,12 @@ class Topic:
     name: str
     topic_id: uuid.UUID
     partition_count: int
-    settings: dict[str, str] = field(default_factory=dict)
-    """Topic configs that differ from the broker's."""
+    settings: dict[str, str]
+    """Topic configs that it was given."""
+    values: TopicValues
+    """What holds for it."""
     state: str = LIVE
     logs: list[PartitionLog] = field(default_factory=list)
-    max_message_bytes: int = 0
-    """The largest batch it takes; set when it is admitted."""
 
     @property
     def log_names(self) -> list[str]:
@@ -82,7 +82,14 @@ class TopicFiles:
                 )
             self.write([])
         topics = [
-            Topic(entry["name"], uuid.UUID(entry["id"]), entry["partitions"], entry["settings"], entry["state"])
+            Topic(
+                entry["name"],
+                uuid.UUID(entry["id"]),
+                entry["partitions"],
+                entry["settings"],
+                resolve(entry["settings"], self._config),
+                entry["state"],
+            )
             for entry in read_sealed(self._filesystem, self.registry_path, KIND)
         ]
         for topic in topics:
@@ -132,7 +139,7 @@ class TopicFiles:
         return self._make(topic, topic.log_names)
 
     def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
-        options = self._options(topic)
+        options = log_options(topic.values)
         logs = [create_log(self._filesystem, f"{self._logs_folder}/{name}", options, self._executor) for name in names]
         self._filesystem.sync_dir(self._logs_folder)
         return logs
@@ -146,15 +153,14 @@ class TopicFiles:
 
     def _open_log(self, topic: Topic, name: str, snapshot: dict[str, Any] | None) -> PartitionLog:
         folder = f"{self._logs_folder}/{name}"
-        options = self._options(topic)
+        options = log_options(topic.values)
         if snapshot is not None:
             log = restore_log(self._filesystem, folder, options, self._executor, snapshot)
             if log is not None:
                 return log
         return recover_log(self._filesystem, folder, options, self._executor, self._clock())
 
-    def _options(self, topic: Topic) -> LogOptions:
-        return LogOptions(
-            setting(topic.settings, "segment.bytes", self._config),
-            setting(topic.settings, "index.interval.bytes", self._config),
-        )
+
+def log_options(values: TopicValues) -> LogOptions:
+    """What of a topic's settings its logs have to know."""
+    return LogOptions(values.segment_bytes, values.index_interval_bytes, values.segment_ms)

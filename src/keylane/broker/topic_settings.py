@@ -1,37 +1,148 @@
-"""Topic configs that can be given at creation. What would be ignored is refused, so that nobody relies on it."""
+"""Topic configs: which are honoured, what each may be, and which value holds for a topic.
+
+A topic keeps the configs that it was given; for the others the broker's option holds, as in Apache Kafka. A config that
+would be ignored is refused, so that nobody relies on it: the fixed ones are listed with what they are here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from keylane.broker.config import BrokerConfig
 
-HONOURED = {
-    "segment.bytes": (1_024, "log_segment_bytes"),
-    "index.interval.bytes": (0, "log_index_interval_bytes"),
-    "max.message.bytes": (0, "message_max_bytes"),
-}
-"""Name -> least value, and the broker's option that is the default."""
+Kind = Literal["BOOLEAN", "STRING", "INT", "LONG", "DOUBLE", "LIST"]
+"""Kafka's types of configs."""
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 
-FIXED = {
-    "cleanup.policy": "delete",
-    "compression.type": "producer",
-    "message.timestamp.type": "CreateTime",
-    "min.insync.replicas": "1",
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-}
-"""What every topic is; giving another value is refused."""
 
-_WAY_OUT = (
-    f"leave it out (honoured are {', '.join(HONOURED)}; "
-    f"fixed are {', '.join(f'{name}={value}' for name, value in FIXED.items())})"
-)
+class TopicSetting(NamedTuple):
+    """A topic config."""
+
+    kind: Kind
+    option: str
+    """The broker's option, a field of `BrokerConfig`, that holds for topics without the config."""
+    about: str
+    least: float = 0
+    most: float = LONG_MAX
+    choices: tuple[str, ...] = ()
+
+
+HONOURED: dict[str, TopicSetting] = {
+    "cleanup.policy": TopicSetting(
+        "LIST",
+        "log_cleanup_policy",
+        "delete: old segments go by retention; compact: the last record of each key stays; or both.",
+        choices=("compact", "delete"),
+    ),
+    "delete.retention.ms": TopicSetting(
+        "LONG", "log_cleaner_delete_retention_ms", "How long a compacted topic keeps tombstones, for its readers."
+    ),
+    "index.interval.bytes": TopicSetting(
+        "INT", "log_index_interval_bytes", "Bytes between two entries of the index in memory.", most=INT_MAX
+    ),
+    "max.message.bytes": TopicSetting(
+        "INT", "message_max_bytes", "The largest record batch that is taken.", most=INT_MAX
+    ),
+    "message.timestamp.type": TopicSetting(
+        "STRING",
+        "log_message_timestamp_type",
+        "Whose time records have: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    "min.cleanable.dirty.ratio": TopicSetting(
+        "DOUBLE",
+        "log_cleaner_min_cleanable_ratio",
+        "The share of a compacted topic's bytes that was never compacted, from which on it is.",
+        most=1,
+    ),
+    "retention.bytes": TopicSetting(
+        "LONG", "log_retention_bytes", "Bytes of a partition beyond which old segments go; -1: no limit.", least=-1
+    ),
+    "retention.ms": TopicSetting(
+        "LONG", "log_retention_ms", "Age of its latest record at which a segment goes; -1: no limit.", least=-1
+    ),
+    "segment.bytes": TopicSetting(
+        "INT", "log_segment_bytes", "Size at which a new segment is begun.", least=1_024, most=INT_MAX
+    ),
+    "segment.ms": TopicSetting(
+        "LONG", "log_roll_ms", "Time between records after which a new segment is begun.", least=1
+    ),
+}
+
+
+class FixedSetting(NamedTuple):
+    """A topic config that is the same for all topics."""
+
+    kind: Kind
+    value: str
+    about: str
+
+
+FIXED: dict[str, FixedSetting] = {
+    "compression.type": FixedSetting("STRING", "producer", "Batches are kept as their producer compressed them."),
+    "flush.messages": FixedSetting("LONG", "1", "Every batch is synced before it is acknowledged."),
+    "min.insync.replicas": FixedSetting("INT", "1", "There is one replica."),
+    "preallocate": FixedSetting("BOOLEAN", "false", "Segments grow as they are written."),
+    "unclean.leader.election.enable": FixedSetting("BOOLEAN", "false", "There is one replica."),
+}
+
+
+class TopicValues(NamedTuple):
+    """What holds for a topic."""
+
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    retention_ms: int
+    """-1: no limit."""
+    retention_bytes: int
+    """-1: no limit."""
+    is_deleted: bool
+    """Whether retention applies."""
+    is_compacted: bool
+    min_cleanable_dirty_ratio: float
+    delete_retention_ms: int
+    has_append_time: bool
+
+
+def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
+    """The topic's own settings, or the broker's."""
+
+    def text(name: str) -> str:
+        return setting(settings, name, config)
+
+    policy = policies(text("cleanup.policy"))
+    return TopicValues(
+        segment_bytes=int(text("segment.bytes")),
+        segment_ms=int(text("segment.ms")),
+        index_interval_bytes=int(text("index.interval.bytes")),
+        max_message_bytes=int(text("max.message.bytes")),
+        retention_ms=int(text("retention.ms")),
+        retention_bytes=int(text("retention.bytes")),
+        is_deleted="delete" in policy,
+        is_compacted="compact" in policy,
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        delete_retention_ms=int(text("delete.retention.ms")),
+        has_append_time=text("message.timestamp.type") == "LogAppendTime",
+    )
+
+
+def setting(settings: Mapping[str, str], name: str, config: BrokerConfig) -> str:
+    """The value that holds for a topic, as text: its own, or the broker's."""
+    own = settings.get(name)
+    return own if own is not None else str(getattr(config, HONOURED[name].option))
+
+
+def policies(value: str) -> list[str]:
+    """The items of a list."""
+    return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]:
@@ -39,21 +150,37 @@ def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]
     kept = {}
     for name, value in settings:
         if value is None:
-            raise UsageError(f"topic config {name} without a value: {_WAY_OUT}")
+            raise UsageError(f"topic config {name} without a value: give one, or leave it out")
         if name in FIXED:
-            if value != FIXED[name]:
-                raise UsageError(f"topic config {name}={value} is not offered by this broker: {_WAY_OUT}")
+            if value != FIXED[name].value:
+                raise UsageError(
+                    f"Invalid value {value} for configuration {name}: this broker has {FIXED[name].value} for every "
+                    f"topic ({FIXED[name].about}); leave it out"
+                )
         elif name in HONOURED:
-            least = HONOURED[name][0]
-            if not value.isdigit() or not least <= int(value) < 2**31:
-                raise UsageError(f"topic config {name}={value}: give a number from {least} to {2**31 - 1}")
-            kept[name] = value
+            kept[name] = check_value(name, value, HONOURED[name])
         else:
-            raise UsageError(f"topic config {name}={value} is not offered by this broker: {_WAY_OUT}")
+            raise UsageError(
+                f"Unknown topic config name: {name} (this broker honours {', '.join(HONOURED)}; it refuses others)"
+            )
     return kept
 
 
-def setting(settings: dict[str, str], name: str, config: BrokerConfig) -> int:
-    """The value that holds for a topic: its own, or the broker's."""
-    own = settings.get(name)
-    return int(own) if own is not None else int(getattr(config, HONOURED[name][1]))
+def check_value(name: str, value: str, wanted: TopicSetting) -> str:
+    """The value without white space around it. Raises `UsageError` in Kafka's words."""
+    value = value.strip()
+    what = f"Invalid value {value} for configuration {name}"
+    if wanted.choices:
+        items = policies(value) if wanted.kind == "LIST" else [value]
+        if not items or not set(items) <= set(wanted.choices):
+            raise UsageError(f"{what}: String must be one of: {', '.join(wanted.choices)}")
+        return ",".join(items)
+    try:
+        number = float(value) if wanted.kind == "DOUBLE" else int(value)
+    except ValueError:
+        raise UsageError(f"{what}: Not a number of type {wanted.kind}") from None
+    if not number >= wanted.least:
+        raise UsageError(f"{what}: Value must be at least {wanted.least}")
+    if number > wanted.most:
+        raise UsageError(f"{what}: Value must be no more than {wanted.most}")
+    return value

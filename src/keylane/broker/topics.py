@@ -14,8 +14,8 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles
-from keylane.broker.topic_settings import setting
+from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
+from keylane.broker.topic_settings import resolve
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 
@@ -97,6 +97,9 @@ class TopicRegistry:
             return None
         return topic.logs[partition]
 
+    def topics(self) -> list[Topic]:
+        return list(self._topics.values())
+
     def logs(self) -> Iterable[PartitionLog]:
         return (log for topic in self._topics.values() for log in topic.logs)
 
@@ -136,7 +139,9 @@ class TopicRegistry:
         async with self._change:
             if name in self._topics or name in self._pending:
                 raise FileExistsError(f"topic {name!r} already exists")
-            topic = Topic(name, uuid.uuid4(), partition_count, settings or {}, CREATING)
+            settings = settings or {}
+            values = resolve(settings, self._config)
+            topic = Topic(name, uuid.uuid4(), partition_count, settings, values, CREATING)
             await self._in_executor(self._files.check_no_leftovers, topic.log_names)
             self._pending[name] = topic
             await self._write()
@@ -161,6 +166,19 @@ class TopicRegistry:
             grown = dataclasses.replace(topic, partition_count=partition_count, logs=[*topic.logs, *logs])
             await self._write(grown)  # what a crash leaves before this is removed by the next start
             self._topics[name] = grown
+
+    async def alter(self, name: str, settings: dict[str, str]) -> None:
+        """Give a topic these settings in place of the ones it has; durable, and in effect, on return.
+
+        Raises `KeyError` when it does not exist (any more), and `StorageError`.
+        """
+        async with self._change:
+            self._check_failure()
+            altered = dataclasses.replace(self._topics[name], settings=settings, values=resolve(settings, self._config))
+            await self._write(altered)
+            for log in altered.logs:
+                log.options = log_options(altered.values)
+            self._admit(altered)
 
     async def delete(self, name: str, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
         """Delete a topic, its logs and its offsets in every group; durable on return.
@@ -193,7 +211,6 @@ class TopicRegistry:
             return snapshots
 
     def _admit(self, topic: Topic) -> None:
-        topic.max_message_bytes = setting(topic.settings, "max.message.bytes", self._config)
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
 
@@ -214,8 +231,8 @@ class TopicRegistry:
         if self._failure is not None:
             raise self._failure
 
-    async def _write(self, grown: Topic | None = None) -> None:
-        """Replace the registry file; with `grown` in place of the topic of that name."""
+    async def _write(self, changed: Topic | None = None) -> None:
+        """Replace the registry file; with `changed` in place of the topic of that name."""
         topics = [*self._topics.values(), *self._pending.values()]
-        entries = [(grown if grown and topic.name == grown.name else topic).entry() for topic in topics]
+        entries = [(changed if changed and topic.name == changed.name else topic).entry() for topic in topics]
         await self._in_executor(self._files.write, entries)

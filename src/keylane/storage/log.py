@@ -14,30 +14,29 @@ round at a time; reads use pread on the loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync, Round
-from keylane.storage.segment import NO_TIMESTAMP, Index, Segment, segment_name
+from keylane.storage.sealed import write_sealed
+from keylane.storage.segment import Segment, segment_name
+from keylane.storage.times import OffsetAndTimestamp, latest_record, record_at
 from keylane.storage.transactions import Ended, PartitionTransactions
-from keylane.wire.batches import (
-    HEADER_SIZE,
-    PREFIX_SIZE,
-    BatchHeader,
-    UnsupportedCodecError,
-    decode_records,
-    read_header,
-)
+from keylane.wire.batches import HEADER_SIZE, PREFIX_SIZE, BatchHeader, read_header
 from keylane.wire.control import encode_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
-    from keylane.storage.filesystem import FileSystem, StorageError
+    from keylane.storage.filesystem import FileSystem
     from keylane.storage.producers import ProducerDescription, Producers
+
+logger = logging.getLogger("keylane.storage")
 
 LEADER_EPOCH = 0
 """One node leads every partition from the beginning."""
@@ -45,11 +44,19 @@ PLACED_PREFIX = struct.Struct(">qii")
 """Base offset, length, leader epoch: what an append writes anew."""
 
 
+START_FILE = "log-start.json"
+"""In a partition's folder, once records were deleted up to an offset inside a segment: that offset."""
+START_KIND = "log-start"
+NO_LIMIT = -1
+
+
 class LogOptions(NamedTuple):
-    """Sizes of one log."""
+    """When a segment of one log is full."""
 
     segment_bytes: int
     index_interval_bytes: int
+    segment_ms: int = 2**63 - 1
+    """Time between its first record and one that goes into the next segment."""
 
 
 class Appended(NamedTuple):
@@ -58,13 +65,8 @@ class Appended(NamedTuple):
     base_offset: int
     durable: Round | None
     """Resolves when the batch is durable; None when it is already (a repeated batch)."""
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A record found by its timestamp."""
-
-    offset: int
-    timestamp_ms: int
+    append_time_ms: int = -1
+    """The time that its records were given; -1 when they keep their own."""
 
 
 class _Unsynced(NamedTuple):
@@ -119,8 +121,15 @@ class PartitionLog:
         producers: Producers,
         transactions: PartitionTransactions,
         next_offset: int,
+        start_offset: int = 0,
     ) -> None:
         self.folder = folder
+        self.options = options
+        """May be replaced at any time."""
+        self.log_start_offset = max(start_offset, segments[0].base_offset)
+        """No record below is shown."""
+        self.version = 0
+        """Changes when a position may stand for other bytes than before, or for none."""
         self.next_offset = next_offset
         """The offset that the next record gets; records below it may not be durable yet."""
         self.high_watermark = next_offset
@@ -132,7 +141,6 @@ class PartitionLog:
         """The same for bytes below the last stable offset."""
         self.is_closed = False
         self._filesystem = filesystem
-        self._options = options
         self._executor = executor
         self._segments = segments
         self._active = segments[-1]
@@ -143,10 +151,10 @@ class PartitionLog:
         self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
         self._appended = self._active.size
         """Bytes in the active segment, synced or not."""
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._segments[0].base_offset
+        self._doomed: deque[Segment] = deque()
+        """Segments that left the log and whose files are still there, in order."""
+        self._trimming: asyncio.Lock | None = None
+        """Held while segments are removed; made when it is first needed, as most logs of many never do."""
 
     @property
     def stable_offset(self) -> int:
@@ -210,8 +218,13 @@ class PartitionLog:
         return round_
 
     def _make_room(self, header: BatchHeader) -> None:
-        if self._appended and self._appended + header.length > self._options.segment_bytes:
+        if not self._appended:
+            self._active.first_timestamp = header.max_timestamp
+            return
+        age_ms = header.max_timestamp - self._active.first_timestamp if self._active.first_timestamp >= 0 else 0
+        if self._appended + header.length > self.options.segment_bytes or age_ms > self.options.segment_ms:
             self._roll(self.next_offset)
+            self._active.first_timestamp = header.max_timestamp
 
     def _queue(self, batch: bytes, header: BatchHeader, ended: Ended | None) -> Appended:
         self._make_room(header)
@@ -259,31 +272,106 @@ class PartitionLog:
     async def prepare(self, offset: int) -> None:
         """Make the index of the segment that holds `offset` (after a clean start it is built by the first reader)."""
         if self.log_start_offset <= offset < self.high_watermark:
-            await self._build_index(self._segment_of(offset))
+            await self._segment_of(offset).prepare(self._filesystem, self._executor)
 
     def is_prepared(self, offset: int) -> bool:
         """Whether `locate(offset)` can be called."""
         return not self.log_start_offset <= offset < self.high_watermark or self._segment_of(offset).index is not None
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first visible record of this time or later, or None. Raises `StorageError` for damage.
-
-        In a batch whose compression keylane does not unpack it is the batch's first record: earlier, never later.
-        """
-        for segment in self._segments:
+        """The first visible record of this time or later, or None. Raises `StorageError` for damage."""
+        for segment in list(self._segments):
             if segment.max_timestamp >= timestamp_ms:
-                await self._build_index(segment)
-                batch = segment.read_batch(self._filesystem, segment.find_timestamp(self._filesystem, timestamp_ms))
-                return _first_record(batch, timestamp_ms)
+                await segment.prepare(self._filesystem, self._executor)
+                found = record_at(self._filesystem, segment, timestamp_ms, self.log_start_offset)
+                if found is not None:
+                    return found
         return None
 
     def latest_timestamp(self) -> OffsetAndTimestamp | None:
         """The (first) visible record with the latest timestamp, or None in an empty log."""
-        segment = max(self._segments, key=lambda segment: segment.max_timestamp)
-        if segment.max_timestamp == NO_TIMESTAMP:
-            return None
-        batch = segment.read_batch(self._filesystem, segment.max_timestamp_position)
-        return _first_record(batch, segment.max_timestamp)
+        return latest_record(self._filesystem, self._segments, self.log_start_offset)
+
+    async def delete_before(self, offset: int) -> None:
+        """Let the log start here: durable on return, files of whole segments are removed. Not above the high watermark.
+
+        Raises `StorageError`: then the log starts where it did, until a restart at least.
+        """
+        assert offset <= self.high_watermark, (offset, self.high_watermark)
+        async with self._trim_lock():
+            if offset <= self.log_start_offset or self.is_closed:
+                return
+            path = f"{self.folder}/{START_FILE}"
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._executor, write_sealed, self._filesystem, path, START_KIND, offset)
+            except OSError as error:
+                raise StorageError(f"{path}: {error}; the log still starts at {self.log_start_offset}") from error
+            self._start_at(offset)
+            await self._remove_expired(0, NO_LIMIT, NO_LIMIT)
+
+    async def remove_expired(self, now_ms: int, retention_ms: int, retention_bytes: int) -> None:
+        """Remove the oldest segments: those below the log's start, those whose latest record is older than
+        `retention_ms`, and those without which `retention_bytes` are left. -1: no limit.
+
+        What an undecided transaction has begun in stays. A segment without timestamps does not grow old. What cannot be
+        removed is logged, and tried again the next time.
+        """
+        async with self._trim_lock():
+            if not self.is_closed and self.failure is None:
+                await self._remove_expired(now_ms, retention_ms, retention_bytes)
+
+    async def _remove_expired(self, now_ms: int, retention_ms: int, retention_bytes: int) -> None:
+        oldest_ms = now_ms - retention_ms if retention_ms >= 0 else 0
+        size = self._active.start + self._appended - self._segments[0].start
+        excess = size - retention_bytes if retention_bytes >= 0 else -1
+        count = 0
+        for number, segment in enumerate(self._segments):
+            is_last = segment is self._active
+            if not segment.size or segment.end > self.stable_position or (is_last and segment.size < self._appended):
+                break
+            is_below = not is_last and self._segments[number + 1].base_offset <= self.log_start_offset
+            excess -= segment.size
+            if not (is_below or excess >= 0 or 0 <= segment.max_timestamp < oldest_ms):
+                break
+            count += 1
+        if not count and not self._doomed:
+            return
+        try:
+            if count == len(self._segments):
+                self._roll(self.next_offset)
+            await self._sync.flush()  # the segment that stays is durable, and the writer has left the others
+            await self._drop(count)
+        except (OSError, StorageError) as error:
+            logger.error("%s: old segments are not removed: %s", self.folder, error)  # noqa: TRY400 - it says it all
+
+    async def _drop(self, count: int) -> None:
+        """Take the first segments out of the log, and remove their files in order, so that a crash leaves no gap."""
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        for segment in dropped:
+            segment.retire()
+        self._doomed += dropped
+        self._start_at(self._segments[0].base_offset)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_files)
+
+    def _remove_files(self) -> None:
+        while self._doomed:
+            path = self._doomed[0].path
+            if self._filesystem.exists(path):
+                self._filesystem.remove(path)
+            self._filesystem.sync_dir(self.folder)
+            self._doomed.popleft()
+
+    def _start_at(self, offset: int) -> None:
+        self.version += 1
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self._transactions.forget_before(offset)
+
+    def _trim_lock(self) -> asyncio.Lock:
+        if self._trimming is None:
+            self._trimming = asyncio.Lock()
+        return self._trimming
 
     def expire_producers(self, before_ms: int) -> None:
         """Forget idempotent producers that have not appended since."""
@@ -296,16 +384,21 @@ class PartitionLog:
             listener(0)
         for listener in list(self.stable_listeners):
             listener(0)
-        await self._sync.close()
-        for segment in self._segments:
-            segment.close()
+        async with self._trim_lock():
+            await self._sync.close()
+            for segment in self._segments:
+                segment.close()
 
     def snapshot(self) -> dict[str, Any]:
         """What a clean start needs instead of reading the log; only for a log that is idle."""
         assert self._sync.is_idle
         return {
             "next_offset": self.next_offset,
-            "segments": [[s.base_offset, s.size, s.max_timestamp, s.max_timestamp_position] for s in self._segments],
+            "start_offset": self.log_start_offset,
+            "segments": [
+                [s.base_offset, s.size, s.max_timestamp, s.max_timestamp_position, s.first_timestamp]
+                for s in self._segments
+            ],
             "producers": self._producers.snapshot(),
             "transactions": self._transactions.snapshot(),
         }
@@ -316,7 +409,7 @@ class PartitionLog:
     def _roll(self, base_offset: int) -> None:
         path = f"{self.folder}/{segment_name(base_offset)}"
         start = self._active.start + self._appended
-        segment = Segment(path, base_offset, start, self._options.index_interval_bytes)
+        segment = Segment(path, base_offset, start, self.options.index_interval_bytes)
         self._segments.append(segment)
         self._active = segment
         self._appended = 0
@@ -340,26 +433,3 @@ class PartitionLog:
         if self.stable_listeners and new_bytes:
             for listener in list(self.stable_listeners):
                 listener(new_bytes)
-
-    async def _build_index(self, segment: Segment) -> None:
-        if segment.index is not None:
-            return
-        index = Index(self._options.index_interval_bytes)
-        size = segment.size
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, segment.scan, self._filesystem, index, 0, size)
-        if segment.index is None:
-            segment.scan(self._filesystem, index, size, segment.size)  # what was appended meanwhile
-            segment.index = index
-
-
-def _first_record(batch: bytes, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    header = read_header(batch)
-    if header.base_timestamp < timestamp_ms:
-        try:
-            for record in decode_records(batch):
-                if record.timestamp_ms >= timestamp_ms:
-                    return OffsetAndTimestamp(record.offset, record.timestamp_ms)
-        except UnsupportedCodecError:
-            pass
-    return OffsetAndTimestamp(header.base_offset, header.base_timestamp)

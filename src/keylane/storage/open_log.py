@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import DataFolderError
 from keylane.storage.findings import Finding
-from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.log import START_FILE, START_KIND, LogOptions, PartitionLog
 from keylane.storage.producers import Producers
 from keylane.storage.recovery import check_segments, recover_batches
+from keylane.storage.sealed import read_sealed
 from keylane.storage.segment import NAME_DIGITS, SUFFIX, Segment, segment_name
 from keylane.storage.transactions import Ended, PartitionTransactions
 from keylane.wire.control import is_commit
@@ -79,6 +80,8 @@ def recover_log(
         segment.close()
         segments.append(segment)
     filesystem.sync_dir(folder)
+    start_offset = _read_start(filesystem, folder, next_offset)
+    transactions.forget_before(start_offset)
     return PartitionLog(
         filesystem,
         folder,
@@ -88,7 +91,22 @@ def recover_log(
         producers=producers,
         transactions=transactions,
         next_offset=next_offset,
+        start_offset=start_offset,
     )
+
+
+def _read_start(filesystem: FileSystem, folder: str, next_offset: int) -> int:
+    """Where records were deleted up to, or 0."""
+    path = f"{folder}/{START_FILE}"
+    if not filesystem.exists(path):
+        return 0
+    start_offset: int = read_sealed(filesystem, path, START_KIND)
+    if start_offset > next_offset:
+        raise DataFolderError(
+            f"{folder}: records were deleted up to offset {start_offset}, and the log ends at {next_offset}: records "
+            "are missing; restore the folder from a copy"
+        )
+    return start_offset
 
 
 def _replay_marker(
@@ -108,9 +126,11 @@ def restore_log(
     """A log after a clean shutdown, from its snapshot; None when the files are not as the snapshot says. Blocks."""
     if _segment_names(filesystem, folder) != [segment_name(base_offset) for base_offset, *_ in snapshot["segments"]]:
         return None
+    if "start_offset" not in snapshot:  # an older keylane left it
+        return None
     segments = []
     start = 0
-    for base_offset, size, max_timestamp, max_timestamp_position in snapshot["segments"]:
+    for base_offset, size, max_timestamp, max_timestamp_position, first_timestamp in snapshot["segments"]:
         segment = Segment(f"{folder}/{segment_name(base_offset)}", base_offset, start, options.index_interval_bytes)
         found = segment.open(filesystem).size
         segment.close()
@@ -121,6 +141,7 @@ def restore_log(
             segment.index = None
         segment.max_timestamp = max_timestamp
         segment.max_timestamp_position = max_timestamp_position
+        segment.first_timestamp = first_timestamp
         start += size
         segments.append(segment)
     return PartitionLog(
@@ -132,6 +153,7 @@ def restore_log(
         producers=Producers.restore(snapshot["producers"]),
         transactions=PartitionTransactions.restore(snapshot["transactions"]),
         next_offset=snapshot["next_offset"],
+        start_offset=snapshot["start_offset"],
     )
 
 

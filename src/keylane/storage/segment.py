@@ -7,6 +7,7 @@ there. The index lives in memory only; recovery builds it, or, after a clean shu
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from keylane.storage.filesystem import AppendFile, FileSystem
 
@@ -62,20 +64,27 @@ class Segment:
         self.start = start
         """Bytes of the log before this segment, counted from the first one that is left."""
         self.size = 0
+        self._index_interval = index_interval
         self.index: Index | None = Index(index_interval)
         """None while what was found at a clean start has not been scanned."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_position = 0
         """Where the (first) batch with the latest timestamp starts."""
+        self.first_timestamp = NO_TIMESTAMP
+        """Latest timestamp in the first batch: the segment's age is counted from it."""
         self._file: AppendFile | None = None
+        self._scans = 0
+        self._is_retired = False
 
     @property
     def end(self) -> int:
         return self.start + self.size
 
     def open(self, filesystem: FileSystem) -> AppendFile:
-        """The file, opened once."""
+        """The file, opened once. Raises `StorageError` when the segment is no longer part of the log."""
         if self._file is None:
+            if self._is_retired:
+                raise StorageError(f"{self.path}: the segment was removed")
             self._file = filesystem.open_append(self.path)
         return self._file
 
@@ -84,10 +93,36 @@ class Segment:
             self._file.close()
             self._file = None
 
+    def retire(self) -> None:
+        """The segment leaves the log: its file is closed, once nothing scans it, and never opened again (opening would
+        make it anew)."""
+        self._is_retired = True
+        if not self._scans:
+            self.close()
+
+    async def prepare(self, filesystem: FileSystem, executor: Executor) -> None:
+        """Make the index, if there is none. Raises `StorageError` for damage, and when the segment is removed."""
+        if self.index is not None:
+            return
+        index = Index(self._index_interval)
+        size = self.size
+        self._scans += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(executor, self.scan, filesystem, index, 0, size)
+            if self.index is None:
+                self.scan(filesystem, index, size, self.size)  # what was appended meanwhile
+                self.index = index
+        finally:
+            self._scans -= 1
+            if self._is_retired:
+                self.retire()
+
     def note(self, position: int, base_offset: int, max_timestamp: int) -> None:
         """Enter a batch that is durable, in order."""
         if self.index is not None:
             self.index.note(position, base_offset, max_timestamp)
+        if position == 0:
+            self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_position = position
@@ -111,6 +146,16 @@ class Segment:
         assert self.index is not None
         entry = max(bisect_left(self.index.latest, timestamp_ms) - 1, 0)
         return self._walk(filesystem, entry, lambda header: header.max_timestamp >= timestamp_ms)
+
+    def times(self, filesystem: FileSystem, timestamp_ms: int, start_offset: int) -> Iterator[bytes]:
+        """The batches with a record of this time or later, and one at `start_offset` or behind it."""
+        assert self.index is not None
+        by_time = bisect_left(self.index.latest, timestamp_ms) - 1
+        entry = max(bisect_right(self.index.offsets, start_offset) - 1, by_time, 0)
+        start = self.index.positions[entry] if self.index.positions else 0
+        for position, header in headers(self.open(filesystem), start, self.size):
+            if header.max_timestamp >= timestamp_ms and header.next_offset > start_offset:
+                yield self.read_batch(filesystem, position)
 
     def read_batch(self, filesystem: FileSystem, position: int) -> bytes:
         """The whole batch at `position`."""

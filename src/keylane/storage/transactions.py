@@ -48,6 +48,12 @@ class PartitionTransactions:
             self._marker_offsets.append(ended.marker_offset)
             self._stable_offsets.append(next(iter(self._undecided), ended.marker_offset + 1))
 
+    def forget_before(self, start_offset: int) -> None:
+        """The log starts here now: what ended before matters to nobody."""
+        count = bisect_left(self._marker_offsets, start_offset)
+        for column in (self._producer_ids, self._first_offsets, self._marker_offsets, self._stable_offsets):
+            del column[:count]
+
     @property
     def first_undecided(self) -> tuple[int, int] | None:
         """Offset and position where the first undecided transaction begins."""

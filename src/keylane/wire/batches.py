@@ -157,6 +157,21 @@ def set_base_offset(batch: bytearray, position: int, offset: int, leader_epoch: 
     _EPOCH.pack_into(batch, position + PREFIX_SIZE, leader_epoch)
 
 
+def with_timestamp_type(batch: bytes, header: BatchHeader, append_time_ms: int | None) -> tuple[bytes, BatchHeader]:
+    """The batch as a topic keeps it: with the broker's time (LogAppendTime), or, for None, with the producer's."""
+    attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
+    latest = header.max_timestamp
+    if append_time_ms is not None:
+        attributes |= TIMESTAMP_TYPE_MASK
+        latest = append_time_ms
+    changed = header._replace(attributes=attributes, max_timestamp=latest)
+    covered = _AFTER_CRC.pack(*changed[5:])
+    body = memoryview(batch)[HEADER_SIZE:]
+    crc = crc32c(body, crc32c(covered))
+    prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, header.length - PREFIX_SIZE, header.leader_epoch, MAGIC, crc)
+    return b"".join((prefix, covered, body)), changed._replace(crc=crc)
+
+
 def encode_batch(
     records: Sequence[NewRecord],
     *,

@@ -74,12 +74,12 @@ class ProducedPartition(NamedTuple):
     base_offset: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    append_time_ms: int = -1
+    """The timestamp that the broker gave the records; -1 where topics keep the producer's (CreateTime)."""
 
 
 _PRODUCED = struct.Struct(">ihqq")
 _PRODUCED_V5 = struct.Struct(">ihqqq")
-_NO_APPEND_TIME = -1
-"""Topics keep the producer's timestamps (CreateTime), so no append time is given."""
 
 
 def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPartition]]]) -> list[bytes]:
@@ -92,11 +92,11 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
     parts = [write_length(len(topics))]
     for name, partitions in topics:
         parts += (write_string(name), write_length(len(partitions)))
-        for index, error_code, base_offset, log_start_offset, error_message in partitions:
+        for index, error_code, base_offset, log_start_offset, error_message, append_time_ms in partitions:
             if version >= 5:
-                parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, _NO_APPEND_TIME, log_start_offset))
+                parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, append_time_ms, log_start_offset))
             else:
-                parts.append(_PRODUCED.pack(index, error_code, base_offset, _NO_APPEND_TIME))
+                parts.append(_PRODUCED.pack(index, error_code, base_offset, append_time_ms))
             if version >= 8:
                 parts += (no_record_errors, write_string(error_message), tags)
         parts.append(tags)

@@ -2,34 +2,75 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.broker.config import BrokerConfig
-from keylane.broker.topic_settings import FIXED, check_settings, setting
+from keylane.broker.config import BrokerConfig, parse_config
+from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, resolve, setting
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 
+KAFKAS_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "index.interval.bytes": "4096",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
+}
+
 
 def test_what_is_honoured_is_kept() -> None:
-    kept = check_settings([("segment.bytes", "2048"), ("max.message.bytes", "100"), *FIXED.items()])
+    fixed = [(name, each.value) for name, each in FIXED.items()]
+    kept = check_settings([("segment.bytes", "2048"), ("max.message.bytes", "100"), *fixed])
     assert kept == {"segment.bytes": "2048", "max.message.bytes": "100"}
     config = BrokerConfig(log_segment_bytes=5_000, log_index_interval_bytes=7)
-    assert setting(kept, "segment.bytes", config) == 2_048
-    assert setting(kept, "index.interval.bytes", config) == 7
+    assert setting(kept, "segment.bytes", config) == "2048"
+    assert setting(kept, "index.interval.bytes", config) == "7"
+    assert resolve(kept, config).index_interval_bytes == 7
+
+
+def test_the_defaults_are_kafkas() -> None:
+    assert {name: setting({}, name, BrokerConfig()) for name in HONOURED} == KAFKAS_TOPIC_DEFAULTS
+
+
+def test_what_a_topic_has_wins_over_the_broker() -> None:
+    config = parse_config({"log.cleanup.policy": "compact,delete", "log.retention.ms": "5"})
+    both = resolve({}, config)
+    assert (both.is_compacted, both.is_deleted, both.retention_ms) == (True, True, 5)
+    own = resolve({"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}, config)
+    assert (own.is_compacted, own.is_deleted, own.retention_ms, own.has_append_time) == (False, True, -1, True)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("retention.ms", "1000", r"retention\.ms=1000 is not offered .*leave it out .*honoured are segment\.bytes"),
-        ("cleanup.policy", "compact", r"fixed are cleanup\.policy=delete"),
-        ("flush.messages", "1", "is not offered"),
-        ("segment.bytes", "12", "give a number from 1024"),
-        ("segment.bytes", "-1", "give a number"),
+        ("retention.ms", "-2", r"Invalid value -2 for configuration retention\.ms: Value must be at least -1"),
+        ("retention.ms", "soon", r"retention\.ms: Not a number of type LONG"),
+        ("cleanup.policy", "archive", r"cleanup\.policy: String must be one of: compact, delete"),
+        ("cleanup.policy", " , ", "String must be one of"),
+        ("message.timestamp.type", "CreateTime,LogAppendTime", "String must be one of"),
+        ("min.cleanable.dirty.ratio", "1.5", "must be no more than 1"),
+        ("min.cleanable.dirty.ratio", "nan", "must be at least 0"),
+        ("flush.messages", "5", "this broker has 1 for every topic"),
+        ("flush.ms", "1", r"Unknown topic config name: flush\.ms .*honours cleanup\.policy"),
+        ("segment.bytes", "12", "must be at least 1024"),
         ("segment.bytes", None, "without a value"),
+        ("segment.bytes", str(2**31), "must be no more than"),
     ],
 )
 def test_what_would_be_ignored_is_refused(name: str, value: str | None, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_settings([(name, value)])
+
+
+def test_the_broker_refuses_what_a_topic_would() -> None:
+    for name, value in (("log.cleanup.policy", "archive"), ("log.message.timestamp.type", "Never")):
+        with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+            parse_config({name: value})
+    with pytest.raises(UsageError, match="give a number from 0 to 1"):
+        parse_config({"log.cleaner.min.cleanable.ratio": "2"})
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])

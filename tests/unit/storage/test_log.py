@@ -7,13 +7,9 @@ import pytest
 
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import OsFileSystem, StorageError
-from keylane.storage.log import (
-    Appended,
-    LogOptions,
-    OffsetAndTimestamp,
-    PartitionLog,
-)
+from keylane.storage.log import Appended, LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
+from keylane.storage.times import OffsetAndTimestamp
 from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
-from keylane.broker.topic_settings import HONOURED, check_settings, setting
+from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, setting
 from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 API_KEY = 19
 MIN_VERSION = 2
 MAX_VERSION = 7
-LACKS = f"replication (factor 1 or -1 only); topic configs other than {', '.join(HONOURED)}"
+_FIXED = ", ".join(f"{name}={each.value}" for name, each in FIXED.items())
+LACKS = (
+    "replication (factor 1 or -1 only); compaction (a topic with cleanup.policy=compact keeps all its records); "
+    f"topic configs other than {', '.join(HONOURED)}, and those that are the same for all topics: {_FIXED}"
+)
 
 DEFAULT = -1
 _TOPIC_CONFIG = 1
 _BROKER_CONFIG = 4
-"""Kafka's ConfigSource: set on the topic, or the broker's own."""
+_DEFAULT_CONFIG = 5
+"""Kafka's ConfigSource: set on the topic, the broker's own, or always so."""
 
 
 class _RefusedError(Exception):
@@ -151,12 +156,17 @@ def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) 
         configs = tuple(
             module.CreatableTopicConfigs(
                 name=config,
-                value=str(setting(plan.settings, config, node.config)),
+                value=setting(plan.settings, config, node.config),
                 read_only=False,
                 config_source=_TOPIC_CONFIG if config in plan.settings else _BROKER_CONFIG,
                 is_sensitive=False,
             )
             for config in HONOURED
+        ) + tuple(
+            module.CreatableTopicConfigs(
+                name=config, value=fixed.value, read_only=True, config_source=_DEFAULT_CONFIG, is_sensitive=False
+            )
+            for config, fixed in FIXED.items()
         )
     return entity(
         module.CreatableTopicResult,

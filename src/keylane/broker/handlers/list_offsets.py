@@ -16,7 +16,8 @@ from kio.schema.errors import ErrorCode
 from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from keylane.errors import PeerError
-from keylane.storage.log import LEADER_EPOCH, OffsetAndTimestamp
+from keylane.storage.log import LEADER_EPOCH
+from keylane.storage.times import OffsetAndTimestamp
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from keylane.wire.batches import (
     BatchError,
     BatchHeader,
     read_header,
+    with_timestamp_type,
 )
 from keylane.wire.encoders import ProducedPartition, encode_produce
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 11
-LACKS = "message formats 0 and 1; checks inside records; LogAppendTime; timestamp bounds"
+LACKS = "message formats 0 and 1; checks inside records; timestamp bounds"
 
 logger = logging.getLogger("keylane.broker")
 
@@ -105,11 +106,18 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
                 codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition.index} does not exist"
             )
         records = partition.records or b""
-        header = check_batch(records, topic.max_message_bytes)
+        values = topic.values
+        header = check_batch(records, values.max_message_bytes)
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
             _check_transaction(request.transactional_id, header, (topic_name, partition.index), node)
-        return log.append(records, header, node.clock())
+        now_ms = node.clock()
+        if not values.has_append_time:
+            if header.attributes & TIMESTAMP_TYPE_MASK:
+                records, header = with_timestamp_type(records, header, None)
+            return log.append(records, header, now_ms)
+        records, header = with_timestamp_type(records, header, now_ms)
+        return log.append(records, header, now_ms)._replace(append_time_ms=now_ms)
     except RefusedError as error:
         return error
     except OutOfOrderSequenceError as error:
@@ -206,4 +214,5 @@ def _answer(index: int, outcome: Outcome, log: PartitionLog | None) -> ProducedP
     failure = None if outcome.durable is None else outcome.durable.exception()
     if failure is not None:
         return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(failure))
-    return ProducedPartition(index, codes.NONE, outcome.base_offset, -1 if log is None else log.log_start_offset)
+    start_offset = -1 if log is None else log.log_start_offset
+    return ProducedPartition(index, codes.NONE, outcome.base_offset, start_offset, None, outcome.append_time_ms)

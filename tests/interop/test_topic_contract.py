@@ -1,0 +1,324 @@
+"""What a broker answers about topics, version by version: the same asserts on ours and on Apache Kafka."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from keylane.testing.protocol import ProtocolClient, decode_answer
+from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
+from keylane.wire.versions import entity, request_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEADLINE_S = 20.0
+MINUTE = datetime.timedelta(minutes=1)
+NUMBERS = itertools.count()
+TOPIC, BROKER = 2, 4
+OWN, DEFAULT = 1, 5
+SET, DELETE, APPEND, SUBTRACT = range(4)
+MEGABYTE = 1_048_576
+"""Of a segment: Apache Kafka takes nothing smaller."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
+    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
+
+
+def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
+    fields = request_type(api, version).__dataclass_fields__
+    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
+
+
+def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
+    """Ask again, as clients do."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_done(answer := step()):
+        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
+    return answer
+
+
+def create(client: ProtocolClient, configs: dict[str, str], name: str | None = None) -> tuple[str, Any]:
+    name = name or f"topic-{next(NUMBERS)}"
+    rows = tuple(part("create_topics", 7, "CreatableTopicConfig", name=key, value=configs[key]) for key in configs)
+    wanted = part(
+        "create_topics", 7, "CreatableTopic", name=name, num_partitions=1, replication_factor=1, assignments=(),
+        configs=rows,
+    )  # fmt: skip
+    answer = client.ask("create_topics", 7, topics=(wanted,), timeout=MINUTE, validate_only=False).topics[0]
+    return name, answer
+
+
+def topic_with(client: ProtocolClient, **configs: str) -> str:
+    name, answer = create(client, {key.replace("_", "."): value for key, value in configs.items()})
+    assert answer.error_code == ErrorCode.none, answer.error_message
+    until(lambda: starts_at(client, name), lambda start: start == 0)
+    return name
+
+
+def describe(client: ProtocolClient, topic: str, *names: str, version: int = 4, kind: int = TOPIC) -> Any:
+    wanted = part(
+        "describe_configs", version, "DescribeConfigsResource", resource_type=kind, resource_name=topic,
+        configuration_keys=names or None,
+    )  # fmt: skip
+    return ask(
+        client, "describe_configs", version, resources=(wanted,), include_synonyms=True, include_documentation=True
+    ).results[0]
+
+
+def value_of(client: ProtocolClient, topic: str, name: str) -> tuple[str, int]:
+    """The value, and where it comes from."""
+    (config,) = describe(client, topic, name).configs
+    return config.value, config.config_source
+
+
+def change(client: ProtocolClient, topic: str, *changes: tuple[str, int, str | None], version: int = 1) -> Any:
+    configs = tuple(
+        part("incremental_alter_configs", version, "AlterableConfig", name=name, config_operation=how, value=value)
+        for name, how, value in changes
+    )
+    wanted = part(
+        "incremental_alter_configs", version, "AlterConfigsResource", resource_type=TOPIC, resource_name=topic,
+        configs=configs,
+    )  # fmt: skip
+    return client.ask("incremental_alter_configs", version, resources=(wanted,), validate_only=False).responses[0]
+
+
+def replace(client: ProtocolClient, topic: str, configs: dict[str, str], version: int = 2) -> Any:
+    rows = tuple(part("alter_configs", version, "AlterableConfig", name=key, value=configs[key]) for key in configs)
+    wanted = part(
+        "alter_configs", version, "AlterConfigsResource", resource_type=TOPIC, resource_name=topic, configs=rows,
+    )  # fmt: skip
+    return client.ask("alter_configs", version, resources=(wanted,), validate_only=False).responses[0]
+
+
+def send(client: ProtocolClient, topic: str, data: bytes, version: int = 9) -> Any:
+    piece = part("produce", version, "PartitionProduceData", index=0, records=data)
+    topics = (part("produce", version, "TopicProduceData", name=topic, partition_data=(piece,)),)
+    client.send(
+        "produce", request_type("produce", version)(transactional_id=None, acks=-1, timeout=MINUTE, topic_data=topics)
+    )
+    return decode_answer("produce", version, client.receive())[1].responses[0].partition_responses[0]
+
+
+def fetch(client: ProtocolClient, topic: str, offset: int, version: int = 12) -> Any:
+    wanted = part("fetch", version, "FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=10_000_000)
+    answer = ask(
+        client, "fetch", version, max_wait=datetime.timedelta(0), min_bytes=0, max_bytes=10_000_000, isolation_level=0,
+        session_id=0, session_epoch=-1, forgotten_topics_data=(),
+        topics=(part("fetch", version, "FetchTopic", topic=topic, partitions=(wanted,)),),
+    )  # fmt: skip
+    return answer.responses[0].partitions[0]
+
+
+def offset_at(client: ProtocolClient, topic: str, timestamp: int) -> tuple[ErrorCode, int]:
+    wanted = part("list_offsets", 7, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
+    topics = (part("list_offsets", 7, "ListOffsetsTopic", name=topic, partitions=(wanted,)),)
+    answer = ask(client, "list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics).topics[0].partitions[0]
+    return answer.error_code, answer.offset
+
+
+def starts_at(client: ProtocolClient, topic: str) -> int:
+    return offset_at(client, topic, -2)[1]
+
+
+def delete_before(client: ProtocolClient, topic: str, offset: int, version: int = 2, partition: int = 0) -> Any:
+    wanted = part("delete_records", version, "DeleteRecordsPartition", partition_index=partition, offset=offset)
+    topics = (part("delete_records", version, "DeleteRecordsTopic", name=topic, partitions=(wanted,)),)
+    answer = client.ask("delete_records", version, topics=topics, timeout=MINUTE).topics[0].partitions[0]
+    return answer.error_code, answer.low_watermark
+
+
+def batch(*records: tuple[bytes, bytes | None], timestamp_ms: int | None = None) -> bytes:
+    rows = [NewRecord(key, value) for key, value in records]
+    return encode_batch(rows, timestamp_ms=now_ms() if timestamp_ms is None else timestamp_ms)
+
+
+def test_a_topics_configs_and_where_they_come_from(client: ProtocolClient) -> None:
+    topic = topic_with(client, retention_ms="123456", cleanup_policy="compact,delete")
+    for version in (1, 2, 3, 4):
+        answer = describe(client, topic, "retention.ms", "segment.ms", "no.such", version=version)
+        assert answer.error_code == ErrorCode.none
+        found = {config.name: config for config in answer.configs}
+        assert set(found) == {"retention.ms", "segment.ms"}
+        own, default = found["retention.ms"], found["segment.ms"]
+        assert (own.value, own.config_source, own.read_only) == ("123456", OWN, False)
+        assert (default.value, default.config_source) == ("604800000", DEFAULT)
+        assert own.synonyms[0].name == "retention.ms"
+        assert (own.synonyms[0].value, own.synonyms[0].source) == ("123456", OWN)
+        if version >= 3:
+            assert own.config_type == 5
+            assert own.documentation
+    everything = {config.name for config in describe(client, topic).configs}
+    assert {"retention.bytes", "cleanup.policy", "max.message.bytes", "compression.type"} <= everything
+    assert value_of(client, topic, "cleanup.policy") == ("compact,delete", OWN)
+
+
+def test_whose_configs_there_are_not(client: ProtocolClient) -> None:
+    assert describe(client, "nobody").error_code == ErrorCode.unknown_topic_or_partition
+    assert describe(client, "77", kind=BROKER).error_code == ErrorCode.invalid_request
+    assert describe(client, "1", kind=99).error_code == ErrorCode.invalid_request
+
+
+def test_the_brokers_configs(client: ProtocolClient) -> None:
+    answer = describe(client, "1", "log.segment.bytes", "log.retention.check.interval.ms", kind=BROKER)
+    found = {config.name: config for config in answer.configs}
+    assert (found["log.segment.bytes"].value, found["log.segment.bytes"].config_source) == ("1073741824", DEFAULT)
+    interval = found["log.retention.check.interval.ms"]
+    assert (interval.value, interval.config_source, interval.read_only) == ("100", 4, True)
+    assert [(one.value, one.source) for one in interval.synonyms] == [("100", 4), ("300000", DEFAULT)]
+
+
+def test_single_configs_are_changed(client: ProtocolClient) -> None:
+    topic = topic_with(client, retention_ms="1000000")
+    for version in (0, 1):
+        answer = change(client, topic, ("retention.ms", SET, "2000000"), ("segment.ms", SET, "99"), version=version)
+        assert answer.error_code == ErrorCode.none
+        until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("99", OWN))
+        assert value_of(client, topic, "retention.ms") == ("2000000", OWN)
+        change(client, topic, ("cleanup.policy", APPEND, "compact"), ("segment.ms", DELETE, None), version=version)
+        until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("604800000", DEFAULT))
+        assert value_of(client, topic, "cleanup.policy") == ("delete,compact", OWN)
+        change(client, topic, ("cleanup.policy", SUBTRACT, "compact"), version=version)
+        until(lambda: value_of(client, topic, "cleanup.policy"), lambda found: found == ("delete", OWN))
+
+
+def test_all_configs_are_replaced(client: ProtocolClient) -> None:
+    topic = topic_with(client, retention_ms="1000000")
+    for version in (0, 1, 2):
+        assert replace(client, topic, {"segment.ms": "77"}, version).error_code == ErrorCode.none
+        until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("77", OWN))
+        assert value_of(client, topic, "retention.ms") == ("604800000", DEFAULT)
+        assert replace(client, topic, {"retention.ms": "5000000"}, version).error_code == ErrorCode.none
+        until(lambda: value_of(client, topic, "retention.ms"), lambda found: found == ("5000000", OWN))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([("no.such", SET, "1")], ErrorCode.invalid_config),
+        ([("retention.ms", SET, "soon")], ErrorCode.invalid_config),
+        ([("retention.ms", SET, "-2")], ErrorCode.invalid_config),
+        ([("cleanup.policy", SET, "archive")], ErrorCode.invalid_config),
+        ([("retention.ms", APPEND, "5")], ErrorCode.invalid_config),
+        ([("retention.ms", SET, None)], ErrorCode.invalid_request),
+        ([("retention.ms", SET, "5"), ("retention.ms", SET, "6")], ErrorCode.invalid_request),
+        ([("segment.ms", SET, "5"), ("no.such", SET, "1")], ErrorCode.invalid_config),
+    ],
+)
+def test_what_is_wrong_changes_nothing(client: ProtocolClient, changes: Any, code: ErrorCode) -> None:
+    topic = topic_with(client)
+    answer = change(client, topic, *changes)
+    assert answer.error_code == code
+    assert answer.error_message
+    assert value_of(client, topic, "segment.ms") == ("604800000", DEFAULT)
+    assert value_of(client, topic, "retention.ms") == ("604800000", DEFAULT)
+
+
+def test_configs_of_nobody_are_not_changed(client: ProtocolClient) -> None:
+    assert change(client, "nobody", ("retention.ms", SET, "5")).error_code == ErrorCode.unknown_topic_or_partition
+    assert replace(client, "nobody", {"retention.ms": "5"}).error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_topic_with_a_wrong_config_is_not_made(client: ProtocolClient) -> None:
+    for wrong in ({"no.such": "1"}, {"retention.ms": "soon"}, {"cleanup.policy": "archive"}):
+        name, answer = create(client, wrong)
+        assert answer.error_code == ErrorCode.invalid_config, wrong
+        assert describe(client, name).error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_records_are_deleted_up_to_an_offset(client: ProtocolClient) -> None:
+    topic = topic_with(client)
+    started = now_ms()
+    for number in range(5):
+        send(client, topic, batch((b"k", b"%d" % number), (b"k", b"x"), timestamp_ms=started + number))
+    for version, offset in ((0, 3), (1, 4), (2, 5)):
+        assert delete_before(client, topic, offset, version) == (ErrorCode.none, offset)
+        assert starts_at(client, topic) == offset
+        assert fetch(client, topic, offset - 1).error_code == ErrorCode.offset_out_of_range
+        found = fetch(client, topic, offset)
+        assert (found.error_code, found.log_start_offset, found.high_watermark) == (ErrorCode.none, offset, 10)
+        assert offset_at(client, topic, started) == (ErrorCode.none, offset)
+    assert delete_before(client, topic, 2) == (ErrorCode.none, 5)
+    assert delete_before(client, topic, 11) == (ErrorCode.offset_out_of_range, -1)
+    assert delete_before(client, topic, -2)[0] == ErrorCode.offset_out_of_range
+    assert delete_before(client, topic, -1) == (ErrorCode.none, 10)
+    assert (starts_at(client, topic), offset_at(client, topic, -1)[1]) == (10, 10)
+    assert offset_at(client, topic, started) == (ErrorCode.none, -1)
+    assert send(client, topic, batch((b"k", b"v"))).base_offset == 10
+    assert fetch(client, topic, 10).records
+    assert delete_before(client, topic, 0, partition=7)[0] == ErrorCode.unknown_topic_or_partition
+    assert delete_before(client, "nobody", 0)[0] == ErrorCode.unknown_topic_or_partition
+
+
+def test_records_of_a_compacted_topic_are_not_deleted(client: ProtocolClient) -> None:
+    topic = topic_with(client, cleanup_policy="compact")
+    send(client, topic, batch((b"k", b"v")))
+    assert delete_before(client, topic, 1) == (ErrorCode.policy_violation, -1)
+
+
+def test_segments_beyond_the_size_go(client: ProtocolClient) -> None:
+    topic = topic_with(client, segment_bytes=str(MEGABYTE), retention_bytes=str(2 * MEGABYTE))
+    for _ in range(8):
+        send(client, topic, batch((b"k", bytes(600_000))))
+    start = until(lambda: starts_at(client, topic), lambda start: start > 0)
+    assert 3 <= until(lambda: starts_at(client, topic), lambda now: now >= 4) <= 5, start
+    assert fetch(client, topic, 0).error_code == ErrorCode.offset_out_of_range
+    assert offset_at(client, topic, -1)[1] == 8
+
+
+def test_old_segments_go_and_the_offsets_go_on(client: ProtocolClient) -> None:
+    topic = topic_with(client, retention_ms="60000")
+    send(client, topic, batch((b"k", b"old"), timestamp_ms=now_ms() - 120_000))
+    until(lambda: starts_at(client, topic), lambda start: start == 1)
+    assert send(client, topic, batch((b"k", b"new"))).base_offset == 1
+    assert fetch(client, topic, 1).records
+    change(client, topic, ("retention.ms", SET, "-1"))
+    until(lambda: value_of(client, topic, "retention.ms"), lambda found: found[0] == "-1")
+    assert starts_at(client, topic) == 1
+
+
+def test_a_segment_is_begun_after_its_time(client: ProtocolClient) -> None:
+    topic = topic_with(client, segment_ms="60000", retention_ms="3600000")
+    for age in (7_200_000, 7_190_000, 7_000_000, 1_000):
+        send(client, topic, batch((b"k", b"v"), timestamp_ms=now_ms() - age))
+    assert until(lambda: starts_at(client, topic), lambda start: start > 0) in (2, 3)
+    until(lambda: starts_at(client, topic), lambda start: start == 3)
+    assert fetch(client, topic, 3).records
+
+
+def test_the_brokers_time(client: ProtocolClient) -> None:
+    topic = topic_with(client, message_timestamp_type="LogAppendTime")
+    before = now_ms()
+    for version in (3, 7, 9):
+        sent = send(client, topic, batch((b"k", b"a"), (b"k", b"b"), timestamp_ms=before - 500_000), version)
+        assert before <= sent.log_append_time.timestamp() * 1_000 <= now_ms() + 1
+        stored = fetch(client, topic, sent.base_offset).records
+        assert [record.timestamp_ms for record in decode_records(stored)] == 2 * [
+            round(sent.log_append_time.timestamp() * 1_000)
+        ]
+        assert next(batches(stored))[1].attributes & 0x08
+    assert offset_at(client, topic, before)[1] == 0
+    change(client, topic, ("message.timestamp.type", SET, "CreateTime"))
+    until(lambda: value_of(client, topic, "message.timestamp.type")[0], lambda found: found == "CreateTime")
+    sent = send(client, topic, batch((b"k", b"c"), timestamp_ms=before))
+    stored = fetch(client, topic, sent.base_offset).records
+    assert decode_records(stored)[0].timestamp_ms == before
+
+
+def test_a_topics_own_limit_of_a_batch(client: ProtocolClient) -> None:
+    topic = topic_with(client, max_message_bytes="1000")
+    assert send(client, topic, batch((b"k", bytes(2_000)))).error_code == ErrorCode.message_too_large
+    change(client, topic, ("max.message.bytes", SET, "5000"))
+    until(lambda: send(client, topic, batch((b"k", bytes(2_000)))).error_code, lambda code: code == ErrorCode.none)
