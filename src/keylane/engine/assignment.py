@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from keylane.engine.ordering import Shards, shards_for
+from keylane.engine.ordering import Shards, followers, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
 from keylane.engine.work import Chain, Work
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding_of
@@ -214,22 +214,21 @@ class Assignment:
 
     def startable(self, most: int) -> int:
         """How many records a batch could hold now, counted up to `most`."""
-        behind, count = self.shards.behind, 0
+        count = len(self.held)
         for work in self.ready:
             if count >= most:
                 break
-            count += 1 + behind(work)
-        return count + len(self.held)
+            count += 1 + len(followers(work, most - count - 1, self.tracker.position))
+        return count
 
     def _with_followers(self, works: list[Work], longest: int, limit: int) -> list[Work]:
         """Each work and those of its shard that go with it, as chains."""
         every: list[Work] = []
-        follow = self.shards.follow
         for work in works:
             every.append(work)
-            if longest > 1 and (followers := follow(work, longest - 1, limit)):
-                every += followers
-                Chain([work, *followers])
+            if longest > 1 and work.next is not None and (behind := followers(work, longest - 1, limit)):
+                every += behind
+                Chain([work, *behind])
         return every
 
     def _out(self, works: Sequence[Work], now: float) -> None:
@@ -251,11 +250,9 @@ class Assignment:
         return works
 
     def put_back(self, works: Sequence[Work]) -> None:
-        """Records that followed in a chain, and have not run."""
+        """Records that followed in a chain, and have not run: they still wait in their places."""
         for work in works:
             del self.in_flight[work.offset]
-        if self.may_start:
-            self.shards.put_back(works)
 
     # --- what was given up ---
 

@@ -36,25 +36,25 @@ Answers = list[Answer]
 class Inbox:
     """The one queue that the loop waits on. `put` is safe from any thread, and from a signal handler."""
 
-    __slots__ = ("_get", "_get_nowait", "put")
+    __slots__ = ("_get", "_size", "put")
 
     def __init__(self) -> None:
         queue: SimpleQueue[Any] = SimpleQueue()
         self.put = queue.put
         self._get = queue.get
-        self._get_nowait = queue.get_nowait
+        self._size = queue.qsize
 
     def take(self, timeout_s: float | None) -> list[Any]:
         """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
         events: list[Any] = []
-        append, get = events.append, self._get_nowait
-        try:
-            if timeout_s is None or timeout_s > 0:
-                append(self._get(timeout=timeout_s))
-            while True:
-                append(get())
-        except Empty:
-            return events
+        get = self._get
+        if timeout_s is None or timeout_s > 0:
+            try:
+                events.append(get(timeout=timeout_s))
+            except Empty:
+                return events
+        events += [get() for _ in range(self._size())]  # nobody else takes, so none of them waits
+        return events
 
 
 @dataclass(frozen=True, slots=True)

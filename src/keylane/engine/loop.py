@@ -156,16 +156,15 @@ class Loop:
             check = self._watch.next_check if check is None else min(check, self._watch.next_check)
         taken = self._inbox.take(None if check is None else check - now)
         now = monotonic()
-        works: list[Work] = []
+        kinds = list(map(type, taken))
+        works: list[Work] = taken
         batches: list[list[Work]] = []
-        for event in taken:
-            kind = type(event)
-            if kind is Work:
-                works.append(event)
-            elif kind is list:
-                batches.append(event)
-            else:
-                self._handlers[kind](event, now)
+        if kinds.count(Work) < len(taken):
+            works = [event for event in taken if type(event) is Work]
+            batches = [event for event in taken if type(event) is list]
+            for kind, event in zip(kinds, taken, strict=True):
+                if kind is not Work and kind is not list:
+                    self._handlers[kind](event, now)
         if works:
             self._core.completed(works, now)
         if batches:

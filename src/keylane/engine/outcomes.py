@@ -9,12 +9,11 @@ Thread safety: none; its owner is the loop.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from keylane.engine.deliveries import Delivery
 from keylane.engine.verdicts import Again
-from keylane.engine.work import Failure, Later, NotRun
+from keylane.engine.work import Failure, Later, NotRun, leave_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -78,23 +77,28 @@ class Outcomes:
         is not None, which ends the chain."""
         going_on = not_run = 0
         self._dispatcher.came_back(works, now)
-        done: dict[Assignment, list[Work]] = defaultdict(list)
+        done: dict[Assignment, tuple[list[Work], list[Work]]] = {}
+        assignment = None
         for work in works:
-            outcome, assignment, chain = work.outcome, work.assignment, work.chain
-            if chain is not None:
-                if outcome is None:
-                    chain.at += 1
-                    going_on += chain.at < len(chain.works)
-                else:
-                    not_run += self._undo(chain)
-            if outcome is None and assignment.wanted:
-                done[assignment].append(work)
+            if work.assignment is not assignment:
+                assignment = work.assignment
+                finished, ends = done.setdefault(assignment, ([], []))
+            if work.outcome is not None:
+                not_run += 0 if work.chain is None else self._undo(work.chain)
+                self._came_to(work, work.outcome, now)
+                continue
+            finished.append(work)
+            if work.chain is None or leave_chain(work):
+                ends.append(work)
             else:
-                self._came_to(work, outcome, now)
+                going_on += 1
         self._dispatcher.reported(len(works) + not_run, len(works) - going_on, now)
-        for assignment, finished in done.items():
-            self._counters.processed += len(finished)
-            self._finish(assignment, finished)
+        for assignment, (finished, ends) in done.items():
+            if not assignment.wanted:
+                self._counters.stale += len(finished)
+            elif finished:
+                self._counters.processed += len(finished)
+                self._finish(assignment, finished, ends)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome.
@@ -118,7 +122,7 @@ class Outcomes:
             self._counters.stale += 1
         elif outcome is None:
             self._counters.processed += 1
-            self._finish(work.assignment, (work,))
+            self._finish(work.assignment, (work,), (work,) if work.chain is None or leave_chain(work) else ())
         elif isinstance(outcome, Failure):
             began = work.assignment.in_flight[work.offset]
             self._judged(work, self._verdicts.failed(work, outcome, began, now), now)
@@ -149,9 +153,7 @@ class Outcomes:
             if isinstance(outcome, Delivery):
                 self._show(outcome)
                 break
-            if outcome is None:
-                chain.at += 1
-            else:
+            if outcome is not None:
                 self._undo(chain)
             self._came_to(work, outcome, now)
             if outcome is not None:
@@ -195,7 +197,7 @@ class Outcomes:
                 self._judged(work, self._verdicts.undelivered(work, delivery.error), now)
             else:
                 self._counters.dead_lettered += 1
-                self._finish(work.assignment, (work,))
+                self._finish(work.assignment, (work,), (work,))
 
     def _succeeded(self, delivery: Delivery, now: float) -> None:
         """All outputs are acknowledged: complete, unless user code is to see the result first, in the shard's order."""
@@ -231,8 +233,8 @@ class Outcomes:
             chain.results[work] = outcome
             self._settle(chain, now)
 
-    def _finish(self, assignment: Assignment, works: Sequence[Work]) -> None:
-        self._partitions.complete(assignment, works)
+    def _finish(self, assignment: Assignment, works: Sequence[Work], ends: Sequence[Work]) -> None:
+        self._partitions.complete(assignment, works, ends)
         if not assignment.queued:
             self._dispatcher.offer(assignment)
 
@@ -257,7 +259,7 @@ class Outcomes:
             self._fail(verdict, now)
         else:
             self._counters.skipped += 1
-            self._finish(work.assignment, (work,))
+            self._finish(work.assignment, (work,), (work,))
 
     def _later(self, work: Work, due: float) -> None:
         del work.assignment.in_flight[work.offset]

@@ -115,22 +115,19 @@ class Partitions:
                 log_start,
             )
 
-    def complete(self, assignment: Assignment, works: Sequence[Work]) -> None:
-        """Records are complete: the next of their shards become ready."""
-        ready, release, in_flight = assignment.ready, assignment.shards.release, assignment.in_flight
-        bring = ready.appendleft if self._depth_first else ready.append
-        offsets = []
-        size = 0
-        for work in works:
-            offset = work.offset
-            offsets.append(offset)
-            size += len(work.message)
+    def complete(self, assignment: Assignment, works: Sequence[Work], ends: Sequence[Work]) -> None:
+        """Records are complete. After `ends`, which are among them, the next of their shards become ready; after the
+        others of a chain these are out already."""
+        in_flight = assignment.in_flight
+        offsets = [work.offset for work in works]
+        for offset in offsets:
             del in_flight[offset]
-            if (chain := work.chain) is not None and work is not chain.works[-1]:
-                continue  # the next of its shard is out already
-            following = release(work)
-            if following is not None:
-                bring(following)
+        following = assignment.shards.release(ends)
+        if self._depth_first:
+            assignment.ready.extendleft(following)
+        else:
+            assignment.ready.extend(following)
+        size = sum([len(work.message) for work in works])
         assignment.buffered_bytes -= size
         self.buffered_bytes -= size
         self.buffered -= assignment.tracker.complete(offsets)

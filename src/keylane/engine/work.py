@@ -58,7 +58,7 @@ Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | Later | N
 class Work:
     """One record in the engine. Slotted and flat: there is one for each record, on the hottest path."""
 
-    __slots__ = ("assignment", "attempt", "chain", "dead", "first_s", "key", "message", "offset", "outcome")
+    __slots__ = ("assignment", "attempt", "chain", "dead", "first_s", "key", "message", "next", "offset", "outcome")
 
     outcome: Outcome
 
@@ -67,6 +67,8 @@ class Work:
         self.offset = offset
         self.key = key
         self.message = message
+        self.next: Work | None = None
+        """The one behind it in its shard."""
         self.attempt = 1
         self.chain: Chain | None = None
         """Set while others of its shard are handed over with it."""
@@ -90,7 +92,8 @@ class Work:
 
 
 class Chain:
-    """Records of one shard that were handed over together. They complete in this order.
+    """Records of one shard that were handed over together. They complete in this order, and leave it when they do:
+    records and chains that name one another would wait for the garbage collector.
 
     Thread safety: `works` never changes, and workers may read it; the rest is the loop's.
     """
@@ -117,6 +120,14 @@ class Chain:
             if (delivery := self.deliveries.pop(work, None)) is not None:
                 delivery.void = True
         return rest
+
+
+def leave_chain(work: Work) -> bool:
+    """A record is complete, the first in its chain that was not; whether it was the last."""
+    chain, work.chain = work.chain, None
+    assert chain is not None, work
+    chain.at += 1
+    return chain.at == len(chain.works)
 
 
 Unit: TypeAlias = "Work | list[Work]"

@@ -24,9 +24,7 @@ def assignment(ordering: Any, cap: int = 4_096, offsets: OffsetMap | None = None
 def complete(one: Assignment, work: Any) -> None:
     """What the core does with a completed record."""
     del one.in_flight[work.offset]
-    following = one.shards.release(work)
-    if following is not None:
-        one.ready.append(following)
+    one.ready.extend(one.shards.release([work]))
     one.tracker.complete([work.offset])
 
 

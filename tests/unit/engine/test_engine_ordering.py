@@ -31,9 +31,7 @@ def drain(shards: Shards, ready: Any) -> list[int]:
     while queue:
         work = queue.pop(0)
         done.append(work.offset)
-        following = shards.release(work)
-        if following is not None:
-            queue.append(following)
+        queue += shards.release([work])
     return done
 
 
@@ -42,10 +40,10 @@ def test_key_lets_one_record_of_a_key_out_and_the_next_after_it() -> None:
     a0, b1, a2, a3 = works(b"a", b"b", b"a", b"a")
     assert offsets(shards.admit([a0, b1, a2])) == [0, 1]
     assert shards.admit([a3]) == []
-    assert shards.release(b1) is None
-    assert shards.release(a0) is a2
-    assert shards.release(a2) is a3
-    assert shards.release(a3) is None
+    assert shards.release([b1]) == []
+    assert shards.release([a0]) == [a2]
+    assert shards.release([a2]) == [a3]
+    assert shards.release([a3]) == []
     assert shards.count == 0
 
 
@@ -53,7 +51,7 @@ def test_a_key_that_is_through_starts_afresh() -> None:
     shards = ByKey()
     first, second = works(b"a", b"a")
     assert shards.admit([first]) == [first]
-    assert shards.release(first) is None
+    assert shards.release([first]) == []
     assert shards.admit([second]) == [second]
 
 
@@ -61,8 +59,8 @@ def test_records_without_a_key_run_freely_under_key() -> None:
     shards = ByKey()
     some = works(None, None, b"", b"", None)
     assert offsets(shards.admit(some)) == [0, 1, 2, 4]  # an empty key is a key
-    assert shards.release(some[0]) is None
-    assert shards.release(some[2]) is some[3]
+    assert shards.release([some[0]]) == []
+    assert shards.release([some[2]]) == [some[3]]
 
 
 def test_partition_lets_one_record_out() -> None:
@@ -91,4 +89,4 @@ def test_unordered_has_no_shards() -> None:
 @pytest.mark.parametrize("shards", [ByKey(), ByPartition()])
 def test_releasing_what_is_not_out_is_a_defect(shards: Shards) -> None:
     with pytest.raises(InternalError, match="t-0@0 was released"):
-        shards.release(works(b"a")[0])
+        shards.release(works(b"a"))

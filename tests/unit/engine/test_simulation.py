@@ -110,13 +110,8 @@ def the_map_is_read_after_the_base(patch: pytest.MonkeyPatch) -> None:
 def a_key_lets_everything_out(patch: pytest.MonkeyPatch) -> None:
     """4"""
 
-    def admit(self: ByKey, works: Any) -> Any:
-        for work in works:
-            self._shards.setdefault(work.key, None)
-        return works
-
-    patch.setattr(ByKey, "admit", admit)
-    patch.setattr(ByKey, "release", nothing)
+    patch.setattr(ByKey, "admit", lambda _, works: works)
+    patch.setattr(ByKey, "release", lambda *_: [])
 
 
 def a_retry_gives_its_key_away(patch: pytest.MonkeyPatch) -> None:
@@ -125,9 +120,7 @@ def a_retry_gives_its_key_away(patch: pytest.MonkeyPatch) -> None:
 
     def add(self: Waiting, work: Any, due: float) -> None:
         true(self, work, due)
-        following = work.assignment.shards.release(work)
-        if following is not None:
-            work.assignment.ready.append(following)
+        work.assignment.ready.extend(work.assignment.shards.release([work]))
         work.key = None
 
     patch.setattr(Waiting, "add", add)
