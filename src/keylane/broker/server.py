@@ -38,6 +38,8 @@ MAX_REQUESTS_IN_FLIGHT = 2_000
 """Requests of one connection that may be under way; a pipelining client shares syncs well below this."""
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
+READ_BYTES = 256 * 1024
+"""Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
 
 class _Answer:
@@ -51,7 +53,7 @@ class _Answer:
         self.parts: list[bytes] | None = None
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, server: BrokerServer) -> None:
@@ -60,8 +62,6 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
-        self._waiting: dict[Round, list[tuple[Call | None, _Answer, Callable[[], Any]]]] = {}
-        """Calls that wait for a disk, by what they wait for: one wake-up for all of them."""
         self._bytes_in_flight = 0
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -86,14 +86,19 @@ class Connection(asyncio.Protocol):
         for poll in self._polls:
             poll.cancel()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._server.loop.time()
         try:
-            for frame in self._frames.feed(data):
+            for frame in self._frames.feed(bytes(self._server.read_buffer[:nbytes])):
                 self._accept(frame)
-            self._regulate()
         except (FrameError, MalformedRequestError) as error:
+            self.flush()
             self._refuse(error)
+        else:
+            self.flush()
 
     def pause_writing(self) -> None:
         self._may_write = False
@@ -110,9 +115,9 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         for poll in self._polls:
             poll.cancel()
-        while self._tasks or self._waiting:
-            await asyncio.wait([*self._tasks, *self._waiting])
-        self._flush()
+        while under_way := [*self._tasks, *self._server.waiting]:
+            await asyncio.wait(under_way)
+        self.flush()
         self.close()
 
     def close(self) -> None:
@@ -143,15 +148,15 @@ class Connection(asyncio.Protocol):
         self._bytes_in_flight += place.size
         if call.api.begin is not None:
             begin = call.api.begin
-            self._advance(call, place, lambda: begin(call.request, call.header, self._server.node))
+            self.advance(call, place, lambda: begin(call.request, call.header, self._server.node))
         else:
             task = self._server.loop.create_task(self._serve(call, place))
             tasks = self._polls if call.api.may_poll else self._tasks
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    def _advance(self, call: Call | None, place: _Answer, step: Callable[[], Any]) -> None:
-        """Take the next step of a call that has no task of its own."""
+    def advance(self, call: Call | None, place: _Answer, step: Callable[[], Any]) -> None:
+        """Take the next step of a call that has no task of its own; `flush` afterwards."""
         try:
             self._take(call, place, step())
         except Exception as error:
@@ -159,33 +164,22 @@ class Connection(asyncio.Protocol):
 
     def _take(self, call: Call | None, place: _Answer, result: Any) -> None:
         """An answer, or what it waits for; without a call it is a whole frame."""
-        if type(result) is not Later:
-            self._answered(call, place, result)
-            return
-        waiting = self._waiting.get(result.durable)
-        if waiting is None:
-            waiting = self._waiting[result.durable] = []
-            result.durable.add_done_callback(self._resume)
-        waiting.append((call, place, result.finish))
-
-    def _resume(self, durable: asyncio.Future[None]) -> None:
-        assert isinstance(durable, Round)
-        for call, place, finish in self._waiting.pop(durable):
-            self._advance(call, place, finish)
+        if type(result) is Later:
+            self._server.wait(result.durable, (self, call, place, result.finish))
+        else:
+            place.parts = response_frame(call, result)
+            place.is_ready = True
 
     async def _serve(self, call: Call, place: _Answer) -> None:
         assert call.api.handle is not None
         try:
-            self._answered(call, place, await call.api.handle(call.request, call.header, self._server.node))
+            self._take(call, place, await call.api.handle(call.request, call.header, self._server.node))
         except Exception as error:
             self._failed(call, error)
-
-    def _answered(self, call: Call | None, place: _Answer, response: Any) -> None:
-        place.parts = response_frame(call, response)
-        place.is_ready = True
-        if not self._flush_is_due and self._answers and self._answers[0].is_ready:
-            self._flush_is_due = True
-            self._server.loop.call_soon(self._flush)
+        else:
+            if not self._flush_is_due:
+                self._flush_is_due = True
+                self._server.loop.call_soon(self.flush)
 
     def _failed(self, call: Call | None, error: Exception) -> None:
         if isinstance(error, CloseConnectionError):
@@ -195,12 +189,13 @@ class Connection(asyncio.Protocol):
         logger.error("%s: %s failed; closing the connection", self._peer, what, exc_info=error)
         self.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Write all answers that are ready and have none before them that is not, at once."""
         self._flush_is_due = False
+        answers = self._answers
         parts: list[bytes] = []
-        while self._answers and self._answers[0].is_ready:
-            place = self._answers.popleft()
+        while answers and answers[0].is_ready:
+            place = answers.popleft()
             self._bytes_in_flight -= place.size
             if place.parts is not None:
                 parts += place.parts
@@ -228,6 +223,10 @@ class Connection(asyncio.Protocol):
         self.close()
 
 
+_Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
+"""A call that waits for a disk, and how it goes on."""
+
+
 class BrokerServer:
     """Listens, and knows its connections."""
 
@@ -237,6 +236,10 @@ class BrokerServer:
         self.recognisers = {api.key: api.recognise for api in apis.values() if api.recognise is not None}
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        """Of all connections: what one of them reads is copied out at once."""
+        self.waiting: dict[Round, list[_Waiting]] = {}
+        """Calls of all connections that wait for a disk, by what they wait for: one wake-up for all of them."""
         self.is_stopping = False
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
@@ -262,6 +265,22 @@ class BrokerServer:
                 drain.cancel()
             for connection in list(self.connections):
                 connection.close()
+
+    def wait(self, durable: Round, call: _Waiting) -> None:
+        """Go on with this call when the round is over."""
+        calls = self.waiting.get(durable)
+        if calls is None:
+            calls = self.waiting[durable] = []
+            durable.add_done_callback(self._resume)
+        calls.append(call)
+
+    def _resume(self, durable: asyncio.Future[None]) -> None:
+        assert isinstance(durable, Round)
+        calls = self.waiting.pop(durable)
+        for connection, call, place, finish in calls:
+            connection.advance(call, place, finish)
+        for connection in dict.fromkeys(waiting[0] for waiting in calls):
+            connection.flush()
 
     def _check_idle(self) -> None:
         allowed = self.node.config.connections_max_idle_ms / 1_000
