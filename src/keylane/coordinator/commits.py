@@ -1,13 +1,14 @@
 """One commit as columns, and as the records of one batch.
 
-A commit of a thousand partitions is a thousand records that differ in four numbers. Held as columns (one list a field),
-they become bytes in a few calls of `struct` with one long format, instead of a thousand small ones; this is what makes
-large commits cheap. The bytes are those that `keylane.wire.batches.encode_batch` makes of the same keys and values.
+A commit of a thousand partitions is a thousand records that differ in four numbers. Held as columns (one array a
+field), they become bytes without a step for each (`keylane.wire.columns`); this is what makes large commits cheap. The
+bytes are those that `keylane.wire.batches.encode_batch` makes of the same keys and values.
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ from keylane.coordinator.records import (
     offset_key_prefix,
 )
 from keylane.wire.batches import CRC_START, MAGIC, NONE, PREFIX_SIZE, compress
+from keylane.wire.columns import FEW_ROWS, as_array, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,6 +71,10 @@ _RUN_ENDS = (64, 8_192, 1 << 20, 1 << 62)
 """Offset deltas below these take one, two, three bytes and more."""
 _VARINTS = [bytes((value << 1,)) for value in range(64)]
 _VARINTS += [bytes((value << 1 & 0x7F | 0x80, value >> 6)) for value in range(64, CACHED_VARINTS)]
+
+_ONE_BYTE_DELTAS = array("B", [byte for (byte,) in _VARINTS[:64]])
+_TWO_BYTE_DELTAS = array("H", [int.from_bytes(data, "big") for data in _VARINTS])
+"""Offset deltas as numbers that are written as the bytes of a varint; from 64 on they take two."""
 
 TOMBSTONE = b"\x01"
 """A value of length -1."""
@@ -256,26 +262,31 @@ def decode_run(batch: bytes, at: int, left: int) -> Run | None:
 
 
 def _encode_columns(parts: list[bytes], prefix: bytes, delta: int, commit: TopicCommit, timestamp_ms: int) -> None:
-    """Runs of records whose offset deltas take the same number of bytes, each run in one `pack`."""
-    total = len(commit.partitions)
-    tail = b"\0\0" + _I64.pack(timestamp_ms) + b"\0"
-    start = 0
+    """Runs of records whose offset deltas take the same number of bytes: those of a run have one size."""
+    partitions, offsets = as_array("i", commit.partitions), as_array("q", commit.offsets)
+    epochs = as_array("i", commit.leader_epochs)
+    value = _VALUE_HEAD + _ONE.pack(0, 0, 0, timestamp_ms, 0)
+    start, total = 0, len(partitions)
     while start < total:
         first = delta + start
-        step_size = len(varint(first))
-        end = min(total, start + MAX_RUN, start + run_limit(first))
-        count = end - start
-        head, key = _head_and_key(prefix, step_size)
-        fields: list[bytes | int] = [b""] * (_FIELDS * count)
-        fields[0::_FIELDS] = [head] * count
-        fields[1::_FIELDS] = _varints(first, count)
-        fields[2::_FIELDS] = [key] * count
-        fields[3::_FIELDS] = commit.partitions[start:end]
-        fields[4::_FIELDS] = [_VALUE_HEAD] * count
-        fields[5::_FIELDS] = commit.offsets[start:end]
-        fields[6::_FIELDS] = commit.leader_epochs[start:end]
-        fields[7::_FIELDS] = [tail] * count
-        parts.append(_columns_format(len(head), step_size, len(key), count).pack(*fields))
+        end = min(total, start + run_limit(first))
+        deltas = _ONE_BYTE_DELTAS if first < len(_ONE_BYTE_DELTAS) else _TWO_BYTE_DELTAS
+        if first >= CACHED_VARINTS or end - start < FEW_ROWS:
+            rest = TopicCommit(commit.topic, partitions[start:end], offsets[start:end], epochs[start:end], None)
+            _encode_each(parts, prefix, first, rest, timestamp_ms, NO_TIMESTAMP)
+        else:
+            head, key = _head_and_key(prefix, deltas.itemsize)
+            key_at = len(head) + deltas.itemsize
+            partition_at = key_at + len(key)
+            offset_at = partition_at + 4 + len(_VALUE_HEAD)
+            columns = {
+                len(head): deltas[first : first + end - start],
+                partition_at: partitions[start:end],
+                offset_at: offsets[start:end],
+                offset_at + 8: epochs[start:end],
+            }
+            row = b"".join((head, bytes(deltas.itemsize), key, bytes(4), value))
+            parts.append(write_rows(row, end - start, columns))
         start = end
 
 

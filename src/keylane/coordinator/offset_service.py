@@ -7,6 +7,7 @@ all, and what was answered is on disk. Offsets of a transaction wait beside the 
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator import codes
@@ -17,6 +18,7 @@ from keylane.coordinator.pending import PendingChanges
 from keylane.coordinator.records import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
 from keylane.storage.filesystem import StorageError
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
+from keylane.wire.columns import is_run
 from keylane.wire.conditional_commit import CONDITION_FAILED
 from keylane.wire.control import marker_record
 
@@ -265,12 +267,8 @@ class OffsetService:
     def _check(self, commit: TopicCommit) -> list[int] | None:
         count = self._partition_count(commit.topic) or 0
         partitions = commit.partitions
-        if commit.metadata is None:
-            if len(partitions) == 1:
-                if 0 <= partitions[0] < count:
-                    return None
-            elif min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
-                return None
+        if commit.metadata is None and _are_within(count, partitions):
+            return None
         limit = self._options.offset_metadata_max_bytes
         metadata = commit.metadata or ("",) * len(partitions)
         found = [
@@ -286,12 +284,21 @@ class OffsetService:
     def _fetch_topic(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedTopic:
         columns = self.store.fetch(group, topic, partitions)
         count = self._partition_count(topic) or 0
-        if min(partitions, default=0) >= 0 and max(partitions, default=-1) < count:
+        if _are_within(count, partitions):
             return FetchedTopic(topic, columns, None)
         # What does not exist has offset -1 and its error (S1), where Apache Kafka today has none: "not committed yet"
         # and "no such partition" are told apart. librdkafka hands it on at once, for that partition alone.
         errors = [codes.NONE if 0 <= p < count else codes.UNKNOWN_TOPIC_OR_PARTITION for p in partitions]
         return FetchedTopic(topic, columns, errors)
+
+
+def _are_within(count: int, partitions: Sequence[int]) -> bool:
+    """Whether a topic of `count` partitions has all of these."""
+    if not partitions:
+        return True
+    if len(partitions) == 1 or (isinstance(partitions, array) and is_run(partitions)):
+        return partitions[0] >= 0 and partitions[-1] < count
+    return min(partitions) >= 0 and max(partitions) < count
 
 
 def _are_equal(current: Sequence[int], expected: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetValue
+from keylane.wire.columns import as_array, is_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -133,23 +134,30 @@ class OffsetColumns:
             self.put(partitions[0], value, log_offset)
             return
         if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None:
-            first = partitions[0]
-            rows = self.partitions
-            # A run of partitions that keeps the columns dense (row = partition) is copied as a block.
-            is_dense = not rows or rows[-1] == len(rows) - 1
-            if is_dense and 0 <= first <= len(rows) and list(range(first, first + count)) == partitions:
+            wanted = as_array("i", partitions)
+            first = self._block(wanted)
+            if first >= 0:
                 end = first + count
-                if end > len(rows):
-                    rows.extend(range(len(rows), end))
-                self.offsets[first:end] = array("q", commit.offsets)
-                self.timestamps[first:end] = array("q", [timestamp_ms]) * count
-                self.leader_epochs[first:end] = array("i", commit.leader_epochs)
+                self.partitions[first:end] = wanted
+                self.offsets[first:end] = as_array("q", commit.offsets)
+                self.timestamps[first:end] = array("q", (timestamp_ms,)) * count
+                self.leader_epochs[first:end] = as_array("i", commit.leader_epochs)
                 self.log_offsets[first:end] = array("q", range(log_offset, log_offset + count))
                 return
         metadata = commit.metadata or ("",) * count
         each = zip(partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
         for at, (partition, offset, epoch, text) in enumerate(each, log_offset):
             self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms), at)
+
+    def _block(self, wanted: array[int]) -> int:
+        """The row from which on these partitions can be copied over as a block, or -1: all that are there, or a run
+        that keeps the columns dense (row = partition)."""
+        rows = self.partitions
+        if wanted == rows:
+            return 0
+        first = wanted[0]
+        is_dense = not rows or rows[-1] == len(rows) - 1
+        return first if is_dense and 0 <= first <= len(rows) and is_run(wanted) else -1
 
     def remove(self, partition: int) -> bool:
         row = self._find(partition)
@@ -186,18 +194,24 @@ class OffsetColumns:
 
     def fetch(self, partitions: Sequence[int] | None) -> FetchedColumns:
         """These partitions in this order, or all that are committed."""
-        if partitions is None or (len(partitions) == len(self) and partitions == self.partitions.tolist()):
-            partitions = self.partitions.tolist()
-            metadata = None if self.beside is None else [self.beside.get(p, ("", 0))[0] for p in partitions]
-            return FetchedColumns(partitions, self.offsets.tolist(), self.leader_epochs.tolist(), metadata)
-        rows = [self._find(partition) for partition in partitions]
+        wanted = self.partitions[:] if partitions is None else as_array("i", partitions)
+        count = len(wanted)
+        first = self._block(wanted) if count else -1
+        if 0 <= first <= len(self) - count:
+            block = slice(first, first + count)
+            return FetchedColumns(wanted, self.offsets[block], self.leader_epochs[block], self._metadata(wanted))
+        rows = [self._find(partition) for partition in wanted]
         offsets, epochs = self.offsets, self.leader_epochs
         return FetchedColumns(
-            partitions,
+            wanted,
             [NO_OFFSET if row < 0 else offsets[row] for row in rows],
             [NO_LEADER_EPOCH if row < 0 else epochs[row] for row in rows],
-            None if self.beside is None else [self.beside.get(p, ("", 0))[0] for p in partitions],
+            self._metadata(wanted),
         )
+
+    def _metadata(self, partitions: Sequence[int]) -> Sequence[str] | None:
+        beside = self.beside
+        return None if beside is None else [beside.get(partition, ("", 0))[0] for partition in partitions]
 
 
 def nothing_committed(partitions: Sequence[int]) -> FetchedColumns:

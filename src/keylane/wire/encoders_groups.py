@@ -1,7 +1,7 @@
 """Hand-written encoders of the hot group responses: OffsetCommit, OffsetFetch, Heartbeat.
 
-They take columns: one list a field, for all partitions of a topic. A topic with many partitions is packed in a few
-calls of `struct` with one long format. Each layout is tested against kio's own readers.
+They take columns, one for each field of all partitions of a topic, and write them as rows without a step for each
+partition, unless there is metadata. Each layout is tested against kio's own readers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.wire.columns import FEW_ROWS, as_array, write_rows
 from keylane.wire.encoders import (
     EMPTY_TAGS,
     array_length,
@@ -29,9 +30,6 @@ FETCH_MANY_GROUPS_VERSION = 8
 HEARTBEAT_FLEXIBLE_VERSION = 4
 
 NO_THROTTLE = int32(0)
-
-MAX_RUN = 256
-"""Partitions in one `pack`: enough to make its cost vanish, and it bounds the size of a cached format."""
 
 
 class CommittedTopic(NamedTuple):
@@ -62,26 +60,6 @@ class FetchedGroup(NamedTuple):
     topics: Sequence[FetchedOffsets]
 
 
-@lru_cache(maxsize=128)
-def _rows_format(row: str, count: int) -> struct.Struct:
-    return struct.Struct(">" + row * count)
-
-
-def _pack_rows(parts: list[bytes], row: str, columns: Sequence[Sequence[int] | int]) -> None:
-    """Rows of a fixed format; a column is one number a row, or one number for all of them."""
-    total = len(columns[0])  # type: ignore[arg-type]  # the first column is never a constant
-    width = len(columns)
-    for start in range(0, total, MAX_RUN):
-        end = min(total, start + MAX_RUN)
-        fields = [0] * (width * (end - start))
-        for at, column in enumerate(columns):
-            if not isinstance(column, int):
-                fields[at::width] = column[start:end]
-            elif column:
-                fields[at::width] = [column] * (end - start)
-        parts.append(_rows_format(row, end - start).pack(*fields))
-
-
 @lru_cache(maxsize=16_384)
 def encode_one_commit(version: int, topic: str, partition: int) -> bytes:
     """The body of an OffsetCommit response for one partition and no error: the same for every commit of it."""
@@ -93,18 +71,16 @@ def encode_offset_commit(version: int, topics: Sequence[CommittedTopic]) -> list
     is_flexible = version >= COMMIT_FLEXIBLE_VERSION
     write_length = compact_array_length if is_flexible else array_length
     write_string = compact_string if is_flexible else string
+    tags = EMPTY_TAGS if is_flexible else b""
     parts = [NO_THROTTLE] if version >= 3 else []
     parts.append(write_length(len(topics)))
     for topic, partitions, errors in topics:
-        parts.append(write_string(topic))
-        parts.append(write_length(len(partitions)))
-        if is_flexible:
-            _pack_rows(parts, "ihb", (partitions, errors or 0, 0))
-            parts.append(EMPTY_TAGS)
-        else:
-            _pack_rows(parts, "ih", (partitions, errors or 0))
-    if is_flexible:
-        parts.append(EMPTY_TAGS)
+        columns = {0: as_array("i", partitions)}
+        if errors is not None:
+            columns[4] = as_array("h", errors)
+        rows = write_rows(bytes(6) + tags, len(partitions), columns)
+        parts += (write_string(topic), write_length(len(partitions)), rows, tags)
+    parts.append(tags)
     return parts
 
 
@@ -132,41 +108,41 @@ def encode_offset_fetch(version: int, groups: Sequence[FetchedGroup]) -> list[by
     return parts
 
 
-EMPTY_COMPACT_STRING = 1
-"""A compact string's length plus one."""
-
-
 def _append_fetched(parts: list[bytes], version: int, fetched: FetchedOffsets) -> None:
     is_flexible = version >= FETCH_FLEXIBLE_VERSION
-    partitions = fetched.partitions
+    count = len(fetched.partitions)
     parts.append((compact_string if is_flexible else string)(fetched.topic))
-    parts.append((compact_array_length if is_flexible else array_length)(len(partitions)))
-    errors = fetched.errors or 0
-    if fetched.metadata is not None:
+    parts.append((compact_array_length if is_flexible else array_length)(count))
+    if fetched.metadata is not None or count < FEW_ROWS:
         _append_each(parts, version, fetched)
-    elif is_flexible:
-        columns = (partitions, fetched.offsets, fetched.leader_epochs, EMPTY_COMPACT_STRING, errors, 0)
-        _pack_rows(parts, "iqibhb", columns)
-    elif version >= 5:
-        _pack_rows(parts, "iqihh", (partitions, fetched.offsets, fetched.leader_epochs, 0, errors))
     else:
-        _pack_rows(parts, "iqhh", (partitions, fetched.offsets, 0, errors))
+        row = _FLEXIBLE_ROW if is_flexible else _ROW if version >= EPOCH_VERSION else _ROW_WITHOUT_EPOCH
+        columns = {0: as_array("i", fetched.partitions), 4: as_array("q", fetched.offsets)}
+        if version >= EPOCH_VERSION:
+            columns[12] = as_array("i", fetched.leader_epochs)
+        if fetched.errors is not None:
+            columns[len(row) - (3 if is_flexible else 2)] = as_array("h", fetched.errors)
+        parts.append(write_rows(row, count, columns))
     if is_flexible:
         parts.append(EMPTY_TAGS)
 
 
+EPOCH_VERSION = 5
+_ROW_WITHOUT_EPOCH = struct.pack(">iqhh", 0, 0, 0, 0)
+"""Partition, offset, no metadata, no error."""
+_ROW = struct.pack(">iqihh", 0, 0, 0, 0, 0)
+_FLEXIBLE_ROW = struct.pack(">iqibhb", 0, 0, 0, 1, 0, 0)
+"""The length of an empty compact string is 1; and no tagged fields."""
 _OFFSET = struct.Struct(">iq")
 
 
 def _append_each(parts: list[bytes], version: int, fetched: FetchedOffsets) -> None:
     is_flexible = version >= FETCH_FLEXIBLE_VERSION
     write_string = compact_string if is_flexible else string
-    assert fetched.metadata is not None
-    for row, (partition, offset, text) in enumerate(
-        zip(fetched.partitions, fetched.offsets, fetched.metadata, strict=True)
-    ):
+    metadata = fetched.metadata or ("",) * len(fetched.partitions)
+    for row, (partition, offset, text) in enumerate(zip(fetched.partitions, fetched.offsets, metadata, strict=True)):
         parts.append(_OFFSET.pack(partition, offset))
-        if version >= 5:
+        if version >= EPOCH_VERSION:
             parts.append(int32(fetched.leader_epochs[row]))
         parts.append(write_string(text))
         parts.append(int16(0 if fetched.errors is None else fetched.errors[row]))

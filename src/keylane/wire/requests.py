@@ -1,16 +1,20 @@
 """Hand-written decoders of the hot group requests: OffsetCommit and OffsetFetch, into columns.
 
-kio makes an object of each partition; a commit of a thousand partitions is read here in a few calls of `struct`, if no
-partition of it has metadata. Each layout is tested against kio's own writers.
+kio makes an object of each partition; a commit of a thousand partitions is read here column by column, if no partition
+of it has metadata. Each layout is tested against kio's own writers.
 """
 
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
-from typing import NamedTuple
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.wire.columns import FEW_ROWS, read_column
 from keylane.wire.encoders_groups import COMMIT_FLEXIBLE_VERSION, FETCH_FLEXIBLE_VERSION, FETCH_MANY_GROUPS_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LEADER_EPOCH_VERSION = 6
 STATIC_MEMBERS_VERSION = 7
@@ -18,9 +22,6 @@ LAST_RETENTION_VERSION = 4
 REQUIRE_STABLE_VERSION = 7
 MEMBER_EPOCH_VERSION = 9
 FIRST_NULL_TOPICS_VERSION = 2
-
-MAX_RUN = 1_000
-"""Partitions in one `unpack`: it bounds the size of a cached format."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -33,10 +34,10 @@ class CommittedPartitions(NamedTuple):
     """What an OffsetCommit says of one topic, as columns."""
 
     topic: str
-    partitions: list[int]
-    offsets: list[int]
-    leader_epochs: list[int]
-    metadata: list[str] | None
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    leader_epochs: Sequence[int]
+    metadata: Sequence[str] | None
     """None when every one is null or empty."""
 
 
@@ -54,7 +55,7 @@ class OffsetFetch(NamedTuple):
     """One group of a request."""
 
     group: str
-    topics: list[tuple[str, list[int]]] | None
+    topics: Sequence[tuple[str, Sequence[int]]] | None
     """None for all that the group has."""
     require_stable: bool
     """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
@@ -160,37 +161,32 @@ def _read_topic(reader: _Reader, version: int) -> CommittedPartitions:
     return CommittedPartitions(topic, *columns)
 
 
-_Columns = tuple[list[int], list[int], list[int], list[str] | None]
-
-
-@lru_cache(maxsize=256)
-def _plain_format(row: str, count: int) -> struct.Struct:
-    return struct.Struct(">" + row * count)
+_Columns = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]", "Sequence[str] | None"]
+_PARTITION, _OFFSETS, _EPOCHS = 0, 4, 12
+"""Where these columns begin in a row."""
 
 
 def _read_plain(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns | None:
     """All partitions at once, if none has metadata; else None, and nothing is read."""
     data, at = reader.data, reader.at
-    row = ("iqi" if has_epochs else "iq") + ("2x" if reader.is_flexible else "h")
-    size = struct.calcsize(">" + row)
+    width = _OFFSET_AND_EPOCH.size if has_epochs else _OFFSET.size
+    size = width + 2
     end = at + count * size
-    if not count or end > len(data):
+    if count < FEW_ROWS or end > len(data):
         return None
-    if reader.is_flexible and (
-        data[at + size - 1 : end : size].strip(b"\0") or max(data[at + size - 2 : end : size]) > 1
-    ):
-        return None  # a row with metadata or tagged fields; all before it were read as what they are
-    width = 3 if has_epochs else 2
-    fields: list[int] = []
-    for start in range(0, count, MAX_RUN):
-        fields += _plain_format(row, min(MAX_RUN, count - start)).unpack_from(data, at + start * size)
-    if not reader.is_flexible:
-        width += 1
-        if max(fields[width - 1 :: width]) > 0:
+    # A row with metadata or tagged fields makes no difference before it: all rows until there were read as they are.
+    if reader.is_flexible:
+        if data[at + width + 1 : end : size].strip(b"\0") or max(data[at + width : end : size]) > 1:
             return None
+    elif max(read_column(data, at + width, size, count, "h")) > 0:
+        return None
     reader.at = end
-    epochs = fields[2::width] if has_epochs else [-1] * count
-    return fields[0::width], fields[1::width], epochs, None
+    return (
+        read_column(data, at + _PARTITION, size, count, "i"),
+        read_column(data, at + _OFFSETS, size, count, "q"),
+        read_column(data, at + _EPOCHS, size, count, "i") if has_epochs else array("i", [-1]) * count,
+        None,
+    )
 
 
 def _read_each(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns:
@@ -239,7 +235,7 @@ def _read_group(reader: _Reader, version: int) -> OffsetFetch:
     return OffsetFetch(group, topics, require_stable=False)
 
 
-def _read_topics(reader: _Reader, version: int) -> list[tuple[str, list[int]]] | None:
+def _read_topics(reader: _Reader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
     if version >= FIRST_NULL_TOPICS_VERSION:
         before = reader.at
         if reader.count() == -1:
@@ -248,7 +244,9 @@ def _read_topics(reader: _Reader, version: int) -> list[tuple[str, list[int]]] |
     topics = []
     for _ in reader.items():
         topic, count = reader.string(), len(reader.items())
-        partitions = list(struct.unpack_from(f">{count}i", reader.data, reader.at))
+        if 4 * count > len(reader.data) - reader.at:
+            raise ValueError(f"{count} partitions in {len(reader.data) - reader.at} bytes")
+        partitions = read_column(reader.data, reader.at, 4, count, "i")
         reader.at += 4 * count
         reader.skip_tags()
         topics.append((topic, partitions))

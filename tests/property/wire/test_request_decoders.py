@@ -131,7 +131,11 @@ def test_offset_fetch(version: int, groups: list[tuple[str, list[tuple[str, list
     found = decode_offset_fetch(version, written(request), len(BEFORE))
     is_stable = stable and version >= 7
     expected = [(group, topics or None if version < 2 else topics, is_stable) for group, topics in groups]
-    assert [tuple(one) for one in found] == expected
+    read = [
+        (one.group, one.topics and [(topic, list(ones)) for topic, ones in one.topics], one.require_stable)
+        for one in found
+    ]
+    assert read == expected
 
 
 @settings(deadline=None)
