@@ -124,6 +124,11 @@ class ParallelConsumer:
             raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
         if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
             raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+        if complete == "read" and self._pipeline.delivery == "at_most_once":
+            raise UsageError(
+                "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
+                "nothing again: give complete='handled'"
+            )
         if self._stream is not None or self._begun:
             raise UsageError("this ParallelConsumer has run already, or has a stream: make a new one")
         self._stream = ResultQueue(complete, max_unread)

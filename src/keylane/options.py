@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
+from keylane.guarantees import Delivery, check_delivery
 
 if TYPE_CHECKING:
     from keylane.records import Produced, Record
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
 WorkersKind = Literal["auto", "process"]
-Delivery = Literal["at_least_once"]
 Tracing = Literal["auto", "on", "off"]
 OffsetReset = Literal["earliest", "latest", "error"]
 OnForeignMetadata = Literal["ignore", "fail"]
@@ -230,6 +230,9 @@ class Pipeline:
     retries: Retries = field(default_factory=Retries)
     on_exhausted: OnExhausted = field(default_factory=Halt)
     delivery: Delivery = "at_least_once"
+    """What a crash may do to a record (docs/delivery.md). "at_least_once": periodic commits; what was not committed
+    runs again. "at_most_once": a record is committed before it runs, and never runs again. "almost_once": each record's
+    commit is awaited before another one starts in its place, so that a crash repeats at most what was in flight."""
     commit_interval_ms: int = 5_000
     offset_reset: OffsetReset = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs."""
@@ -285,14 +288,12 @@ class Pipeline:
             raise UsageError(
                 f"on_produced={self.on_produced!r} is a coroutine function: it runs in a thread; give a plain one"
             )
-        if self.delivery not in get_args(Delivery):
-            raise UsageError(
-                f"delivery={self.delivery!r}: this release offers {', '.join(map(repr, get_args(Delivery)))}"
-            )
+        _one_of("delivery", self.delivery, get_args(Delivery))
         self._check_numbers()
         self._check_flow()
         self._check_batches()
         self._check_ends()
+        check_delivery(self)
 
     def _check_numbers(self) -> None:
         if self.max_concurrency != "auto":

@@ -40,7 +40,8 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"handler": lambda: None}, "give a function of (record) or (record, context)"),
         ({"handler": lambda _a, _b, _c: None}, "give a function of (record) or (record, context)"),
         ({"ordering": "keys"}, "ordering='keys': give one of 'key', 'partition', 'unordered'"),
-        ({"delivery": "transactional"}, "delivery='transactional': this release offers 'at_least_once'"),
+        ({"delivery": "transactional"}, "delivery='transactional': this release offers 'at_most_once'"),
+        ({"delivery": "twice"}, "delivery='twice': give one of 'at_most_once', 'at_least_once'"),
         ({"offset_reset": "none"}, "offset_reset='none'"),
         ({"max_concurrency": 0}, "max_concurrency=0: give a whole number of at least 1"),
         ({"threads": True}, "threads=True"),
@@ -114,3 +115,10 @@ def test_a_record_crosses_a_process_by_value() -> None:
 def test_wrong_rates_and_ages_are_refused_by_name(make: Any, text: str) -> None:
     with pytest.raises(kl.UsageError, match=text.replace(".", "[.]")):
         make()
+
+
+@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "transactional", "exactly_once"])
+def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: str) -> None:
+    with pytest.raises(UsageError, match=f"delivery='{delivery}' is for pipelines in one process and in lanes: "):
+        check_dataframe_delivery(delivery)
+    check_dataframe_delivery("at_least_once")

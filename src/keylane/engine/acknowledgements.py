@@ -45,14 +45,18 @@ class Acknowledgements:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._tells_commits = pipeline.on_commit is not None
-        self._keeps_records = pipeline.on_committed is not None
+        self._tells_records = pipeline.on_committed is not None
+        self._keeps_records = self._tells_records or pipeline.delivery == "almost_once"
         self._waiting: dict[Assignment, deque[tuple[int, Sequence[Work]]]] = {}
         """By the tracker's changes right after their completion."""
+        self.waiting = 0
+        """Records in it."""
 
     def completed(self, assignment: Assignment, works: Sequence[Work]) -> None:
         if self._keeps_records:
             queue = self._waiting.setdefault(assignment, deque())
             queue.append((assignment.tracker.changes, works))
+            self.waiting += len(works)
 
     def answered(self, entries: Sequence[CommitEntry], problems: Mapping[TopicPartition, CommitProblem]) -> Told | None:
         """The broker answered a commit; what there is to tell."""
@@ -66,14 +70,16 @@ class Acknowledgements:
                 taken[entry.name] = entry.offset
                 records += self._in(entry)
             if not entry.assignment.wanted:  # revoked: the last one
-                self._waiting.pop(entry.assignment, None)
+                self.forget((entry.assignment,))
         problem = next((one.text for one in problems.values()), "")
+        if not (self._tells_commits or self._tells_records):
+            return None
         return Told(taken, refused, problem, records)
 
     def forget(self, assignments: Iterable[Assignment]) -> None:
         """No commit of these follows."""
         for assignment in assignments:
-            self._waiting.pop(assignment, None)
+            self.waiting -= sum(len(works) for _, works in self._waiting.pop(assignment, ()))
 
     def _in(self, entry: CommitEntry) -> list[Work]:
         """What this commit has complete. Without a map it speaks of what lies below its offset alone."""
@@ -88,6 +94,7 @@ class Acknowledgements:
                 kept.append((changes, [work for work in works if work.offset >= entry.offset]))
         if queue is not None:
             queue.extendleft(reversed(kept))
+        self.waiting -= len(found)
         return found
 
 

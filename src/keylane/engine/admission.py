@@ -57,6 +57,8 @@ class HandOver:
     def __init__(self, capacity: int, *, may_queue: bool, elastic: bool = False, chain_s: float = CHAIN_S) -> None:
         self.capacity = capacity
         self.limit = capacity
+        self.withheld = 0
+        """Places that records keep whose handlers are through."""
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
@@ -91,7 +93,7 @@ class HandOver:
     def size(self) -> int:
         """Calls that may be with the workers. Below their capacity nothing queues there, because it would run."""
         if self.limit < self.capacity or not self._may_queue:
-            return self.at_once
+            return self.at_once - self.withheld
         return self.capacity + self._ahead
 
     def longest_chain(self, calls: int) -> int:

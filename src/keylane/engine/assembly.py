@@ -69,6 +69,7 @@ def assemble(
         name=name,
         listener=pipeline.rebalance_listener,
         lease=lease,
+        commits_promptly=pipeline.delivery in ("at_most_once", "almost_once"),
     )
 
     def report(answers: Answers) -> None:

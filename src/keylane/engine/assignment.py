@@ -48,6 +48,8 @@ class Assignment:
         "_max_span",
         "bound",
         "buffered_bytes",
+        "claimed",
+        "commits_first",
         "committed",
         "committed_changes",
         "end",
@@ -56,6 +58,7 @@ class Assignment:
         "in_flight",
         "log_end",
         "may_start",
+        "may_take",
         "metadata",
         "on_hold",
         "partition",
@@ -97,12 +100,18 @@ class Assignment:
         """Ready, but beyond the dispatch bound: a heap by offset."""
         self.in_flight: dict[int, float] = {}
         """Offset and time of dispatch of what is with the workers or waits for its outputs, oldest dispatch first."""
+        self.commits_first = False
+        """Whether what is handed over was committed before (at most once): that may then begin until it is given up."""
+        self.may_take = True
+        """False once nothing more of it is handed over: it is being revoked, or the consumer is stopping."""
         self.may_start = True
-        """False once nothing of it may start: it is being revoked, or the consumer is stopping."""
+        """False once nothing that was handed over may begin."""
         self.on_hold = False
         """Whether the user has paused it."""
         self.buffered_bytes = 0
         """Of the values of what is polled and not complete."""
+        self.claimed = 0
+        """Records that commits count as complete, and that are not through yet (at most once)."""
         self.wanted = True
         """False once no result counts any more: it was given up."""
         self.queued = False
@@ -161,11 +170,11 @@ class Assignment:
     @property
     def has_turn(self) -> bool:
         """Whether something of it may run, as far as the partition goes."""
-        return self.may_start and not self.on_hold and bool(self.ready or self.held)
+        return self.may_take and not self.on_hold and bool(self.ready or self.held)
 
     def _limit(self) -> int:
         """The highest offset that may run now."""
-        if not self.may_start or self.on_hold:
+        if not self.may_take or self.on_hold:
             return -1
         limit = self.tracker.dispatch_limit(self.bound)
         return limit if self._max_span is None else min(limit, self.tracker.base + self._max_span - 1)
@@ -256,9 +265,14 @@ class Assignment:
 
     # --- what was given up ---
 
+    def stop(self) -> None:
+        """Hand over nothing more of it."""
+        self.may_take = False
+        self.may_start = self.commits_first
+
     def close(self) -> None:
         """Revoked or lost: nothing of it starts, and nothing of it counts, any more."""
-        self.may_start = self.wanted = False
+        self.may_take = self.may_start = self.wanted = False
         self.ready.clear()
         self.held.clear()
 

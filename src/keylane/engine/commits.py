@@ -70,7 +70,8 @@ class Commits:
         self._sent_at = 0.0
         self.latency = Meter()
         """From a commit to its acknowledgement; those of revokes are not in it."""
-        self._not_before = 0.0
+        self.not_before = 0.0
+        """The earliest time for any commit: a while after one that failed."""
         self._failing = False
         self.metadata_cap = pipeline.offset_metadata_max_bytes
         self.bound = DispatchBound.for_cap(self.metadata_cap)
@@ -84,9 +85,9 @@ class Commits:
     def due_at(self, *, promptly: bool) -> float:
         """The earliest time for the next commit; `promptly` when nothing is left to wait for."""
         if self._every and self.completed >= self._every:
-            return self._not_before
+            return self.not_before
         regular = self._last + (LEAST_GAP_S if promptly else self._interval_s)
-        return max(regular, self._not_before)
+        return max(regular, self.not_before)
 
     def plan(self, assignments: Iterable[Assignment], now: float) -> list[CommitEntry] | None:
         """The next commit, of all partitions that changed; None when there is nothing to say, or one is on its way."""
@@ -167,7 +168,7 @@ class Commits:
             self._failing = False
             return None
         self._counters.commit_failures += 1
-        self._not_before = now + AFTER_FAILURE_S
+        self.not_before = now + AFTER_FAILURE_S
         if not self._failing:
             logger.warning("a commit failed and will be repeated: %s", others[0].text)
             self._failing = True
@@ -186,7 +187,7 @@ class Commits:
     def _lower_cap(self, entry: CommitEntry) -> None:
         entry.assignment.without_map = True
         lower = len(entry.metadata) // 2 if len(entry.metadata) > LEAST_CAP else 0
-        self._not_before = self._last = float("-inf")  # the same commit goes again at once, without that map
+        self.not_before = self._last = float("-inf")  # the same commit goes again at once, without that map
         if lower < self.metadata_cap:
             logger.warning(
                 "%s-%d: the broker refused %d characters of commit metadata (offset.metadata.max.bytes); "

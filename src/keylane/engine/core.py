@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.acknowledgements import Acknowledgements
 from keylane.engine.admission import CHAIN_S, HandOver
 from keylane.engine.closing import CloseMode, Closing, Phase, Stall
+from keylane.engine.commit_first import CommitFirst
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
 from keylane.engine.counters import Counters
 from keylane.engine.dispatch import Dispatcher
@@ -68,10 +69,13 @@ class Core:
         self._lease = lease or Lease()
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
+        self._commit_first = CommitFirst(self.partitions) if pipeline.delivery == "at_most_once" else None
+        self._commit_each = pipeline.delivery == "almost_once"
+        """Whether a record takes its place among those in flight until the commit that has it is acknowledged."""
         self._dispatcher = Dispatcher(
             HandOver(
                 concurrency,
-                may_queue=may_queue,
+                may_queue=may_queue and not self._commit_each,
                 elastic=elastic and pipeline.max_concurrency != "auto",
                 chain_s=chain_s,
             ),
@@ -105,26 +109,26 @@ class Core:
         if not self.partitions.open:
             self.commits.started(now)
         for start in starts:
-            self.partitions.add(start, self.commits.bound, may_start=self._closing.may_start)
+            self.partitions.add(start, self.commits.bound, may_take=self._closing.may_start)
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """Records of one partition, in offset order. Those of an earlier epoch are dropped."""
         assignment = self.partitions.get(name, epoch)
-        if assignment is not None and assignment.may_start:
+        if assignment is not None and assignment.may_take:
             self.partitions.observe(assignment, messages)
             self._dispatcher.offer(assignment)
 
     def partition_ended(self, name: TopicPartition, epoch: int, log_end: int) -> None:
         """The log has nothing below `log_end` that was not polled."""
         assignment = self.partitions.get(name, epoch)
-        if assignment is not None and assignment.may_start:
+        if assignment is not None and assignment.may_take:
             self.partitions.observe_end(assignment, log_end)
             self._dispatcher.offer(assignment)
 
     def log_start_moved(self, name: TopicPartition, epoch: int, log_start: int) -> None:
         """The log dropped records before they were polled."""
         assignment = self.partitions.get(name, epoch)
-        if assignment is not None and assignment.may_start:
+        if assignment is not None and assignment.may_take:
             self.partitions.lose(assignment, log_start)
 
     def revoking(self, names: Iterable[TopicPartition], token: Any, now: float) -> None:
@@ -182,6 +186,8 @@ class Core:
         bound = self.commits.bound
         sent = entries if sent is None else sent
         fatal = self.commits.answered(entries, sent, problems, now)
+        if self._commit_first is not None:
+            self._commit_first.acknowledged([entry for entry in sent if entry.name not in problems])
         if (told := self._acknowledgements.answered(sent, problems)) is not None:
             self._next.told.append(told)
         self.partitions.uncommitted |= bool(problems)
@@ -202,7 +208,7 @@ class Core:
     def _stop_starting(self) -> None:
         self._next.withdraw = True
         for assignment in self.partitions.open.values():
-            assignment.may_start = False
+            assignment.stop()
 
     def fail(self, error: BaseException, now: float, mode: CloseMode = "in_flight") -> None:
         """Stop, because of `error`. The first error is the one that is told."""
@@ -248,13 +254,18 @@ class Core:
             self._stop_starting()
         if self._stall.is_stalled(now):
             self._fail_stalled(now)
+        if self._commit_first is not None and self._commit_first.closed:
+            self._outcomes.withdrawn(self._commit_first.given_up(), now)
         plan, self._next = self._next, Plan()
         self._outcomes.release(now)
         plan.produce, plan.results = self._outcomes.take()
         if self._may_dispatch(now):
-            plan.dispatch = self._dispatcher.take(now)
-            if plan.dispatch:
-                self._stall.begun(now)
+            plan.dispatch = self._take(now)
+        if self._commit_first is not None:
+            self._commit_first.hold(plan.dispatch)
+            plan.dispatch = self._commit_first.take() if self._lease.holds(now) else []
+        if plan.dispatch:
+            self._stall.begun(now)
         if self.phase is Phase.RUNNING:
             plan.ask_committed = self.partitions.ask_committed(now)
             polling = self.partitions.poll_plan(now)
@@ -301,6 +312,13 @@ class Core:
             and not (self._pipeline.commit_mode == "sync" and (self.commits.on_its_way or self._commit_is_due(now)))
         )
 
+    def _take(self, now: float) -> Sequence[Unit]:
+        if self._commit_each:
+            is_coming = self.partitions.uncommitted or self.commits.on_its_way is not None
+            waiting = self._acknowledgements.waiting if is_coming else 0
+            self._dispatcher.hand_over.withheld = waiting + self._outcomes.delivering
+        return self._dispatcher.take(now)
+
     def _answer_revokes(self, plan: Plan, now: float) -> None:
         """Answer the revokes whose handlers are through, or have had their time."""
         at_once = self._closing.last_commit_deadline is not None
@@ -316,6 +334,8 @@ class Core:
     def _forget(self, assignments: Iterable[Assignment]) -> None:
         self.partitions.close(assignments)
         self._dispatcher.waiting.forget_closed()
+        if self._commit_first is not None:
+            self._commit_first.closed = True
 
     def _plan_commit(self, plan: Plan, now: float) -> None:
         if self._commit_is_due(now):
@@ -328,7 +348,10 @@ class Core:
         return now >= self._commit_due()
 
     def _commit_due(self) -> float:
-        """When the next commit may go: soon, when there is nothing left to wait for."""
+        """When the next commit may go: soon, when there is nothing left to wait for; at once, when something waits for
+        it."""
+        if self._commit_first or (self._commit_each and self._acknowledgements.waiting):
+            return self.commits.not_before
         if self.phase is Phase.DRAINING:
             return self.commits.due_at(promptly=self._closing.last_commit_deadline is not None)
         quiet = self.partitions.buffered == 0 and self._dispatcher.with_workers == 0 and self._outcomes.delivering == 0

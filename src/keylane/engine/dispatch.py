@@ -41,8 +41,11 @@ class Dispatcher:
         self._linger_s = pipeline.batch_linger_ms / 1000
         self._lingers_since: float | None = None
         """Since when there is something for a batch, and too little."""
-        self.may_chain = pipeline.ordering != "unordered"
-        """Whether quick records of a shard may be handed over together."""
+        self.may_chain = pipeline.ordering != "unordered" and pipeline.delivery not in ("at_most_once", "almost_once")
+        """Whether quick records of a shard may be handed over together. Those that one commit each is for are not: a
+        chain comes apart when a record of it fails."""
+        self._one_a_key = pipeline.delivery == "at_most_once"
+        """Whether a batch holds one record of a shard: records behind one that failed would run again."""
         self._buckets = Buckets(pipeline.rates)
         self._resting: list[tuple[float, int, Assignment]] = []
         """Partitions that have used up their rate, and until when: a heap."""
@@ -204,7 +207,7 @@ class Dispatcher:
         while self._rotation and (room := min(size - len(batch), self._buckets.room(now))) > 0:
             assignment = self._rotation.popleft()
             room = min(room, self._partition_room(assignment, now))
-            works = assignment.take_batch(room, now, one_a_key=self._buckets.by_key) if room else []
+            works = assignment.take_batch(room, now, one_a_key=self._one_a_key or self._buckets.by_key) if room else []
             self._keep_in_rotation(assignment, works)
             works = self._within_rates(assignment, works, now)
             if works and works[0].attempt > 1:

@@ -27,6 +27,7 @@ from keylane.engine.events import (
     Revoking,
 )
 from keylane.engine.lease import Lease
+from keylane.engine.prompt_commits import PromptCommits
 from keylane.errors import HandlerError, InternalError, PeerError
 from keylane.options import RebalanceListener
 
@@ -74,6 +75,7 @@ class Intake:
         name: str,
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
+        commits_promptly: bool = False,
     ) -> None:
         self._lease = lease or Lease()
         self._consumer = consumer
@@ -90,6 +92,9 @@ class Intake:
         self._sent_at = 0.0
         self._sending = threading.Lock()
         """Held from the look at what is still wanted until a commit of that is sent."""
+        self._prompt_commits: PromptCommits | None = None
+        if commits_promptly:
+            self._prompt_commits = PromptCommits(consumer, self._sending, report, self.on_heard, name)
         self._log_ends_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"{name}-intake", daemon=True)
 
@@ -110,7 +115,10 @@ class Intake:
             self._requests.put((_nothing, None))
 
     def commit(self, entries: list[CommitEntry]) -> None:
-        self._requests.put((self._commit, entries))
+        if self._prompt_commits is not None:
+            self._prompt_commits.put(entries)
+        else:
+            self._requests.put((self._commit, entries))
 
     def pause(self, names: list[TopicPartition]) -> None:
         self._requests.put((self._consumer.pause, names))
@@ -130,12 +138,16 @@ class Intake:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(self)
+            if self._prompt_commits is not None:
+                self._prompt_commits.start()
             while not self._closing:
                 self._obey()
                 self._poll()
         except BaseException as error:  # reported: the consumer stops with it
             self._report(IntakeFailed(error))
         try:
+            if self._prompt_commits is not None:
+                self._prompt_commits.close()
             self._consumer.close()
         except BaseException as error:  # reported, like the above
             self._report(IntakeFailed(error))

@@ -242,7 +242,7 @@ class Outcomes:
         """A dispatched record that no handler began: it is still to do, if anything of its partition is."""
         assignment = work.assignment
         del assignment.in_flight[work.offset]
-        if assignment.may_start:
+        if assignment.may_take:
             assignment.ready.appendleft(work)
             self._dispatcher.offer(assignment)
 

@@ -36,6 +36,7 @@ class Partitions:
         self._ordering = pipeline.ordering
         self._depth_first = pipeline.traversal == "depth_first"
         self._max_uncommitted = pipeline.max_uncommitted
+        self._commits_first = pipeline.delivery == "at_most_once"
         self._max_records = pipeline.max_buffered_records
         self._max_bytes = pipeline.max_buffered_bytes
         self._mean_bytes: float | None = None
@@ -55,12 +56,14 @@ class Partitions:
         self.uncommitted = False
         """Whether a commit could have something new to say."""
 
-    def add(self, start: Start, dispatch_bound: DispatchBound, *, may_start: bool) -> None:
+    def add(self, start: Start, dispatch_bound: DispatchBound, *, may_take: bool) -> None:
         name = (start.topic, start.partition)
         assert name not in self.open, f"{name} was assigned twice"
         end = None if self.ending is None else self.ending.of(*name)
         assignment = self.open[name] = Assignment(start, self._ordering, dispatch_bound, end, self._max_uncommitted)
-        assignment.may_start = may_start
+        assignment.commits_first = self._commits_first
+        if not may_take:
+            assignment.stop()
         assignment.on_hold = self._all_on_hold or name in self._on_hold
         if self.ending is not None:
             self.ending.assigned()
@@ -71,7 +74,7 @@ class Partitions:
         """Revoked, lost, or given up: nothing of them counts any more."""
         for assignment in assignments:
             assignment.close()
-            self.buffered -= assignment.tracker.pending
+            self.buffered -= assignment.tracker.pending + assignment.claimed
             self.buffered_bytes -= assignment.buffered_bytes
             self._bound.forget(assignment)
             del self.open[assignment.name]
@@ -130,9 +133,18 @@ class Partitions:
         size = sum([len(work.message) for work in works])
         assignment.buffered_bytes -= size
         self.buffered_bytes -= size
-        self.buffered -= assignment.tracker.complete(offsets)
-        self.uncommitted = True
+        if assignment.commits_first:
+            assignment.claimed -= len(works)
+            self.buffered -= len(works)
+        else:
+            self.buffered -= assignment.tracker.complete(offsets)
+            self.uncommitted = True
         self.on_complete(assignment, works)
+
+    def claim(self, assignment: Assignment, works: Sequence[Work]) -> None:
+        """Under at-most-once: commits count these as complete from now on, before they start."""
+        assignment.claimed += assignment.tracker.complete([work.offset for work in works])
+        self.uncommitted = True
 
     # --- what the user pauses ---
 

@@ -81,8 +81,11 @@ class ConsumerPort(Protocol):
     def commit(self, offsets: Sequence[Offset]) -> None:
         """Start a commit; `on_committed` has its answer. One at a time."""
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
-        """Commit, and wait for the answer. Called by the listener, on the consumer's thread."""
+    def commit_now(
+        self, offsets: Sequence[Offset], timeout_s: float | None = None
+    ) -> dict[TopicPartition, CommitProblem]:
+        """Commit, and wait for the answer: after `timeout_s` without one (None: never) that is a problem of each, and
+        the commit may still be made. Called by the listener on the consumer's thread, or from any other one."""
 
     def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What the group has committed; empty when no answer came in time."""

@@ -42,7 +42,7 @@ class Revokes:
     def begin(self, assignments: list[Assignment], token: Any, now: float) -> None:
         """Nothing of these starts any more."""
         for assignment in assignments:
-            assignment.may_start = False
+            assignment.stop()
         self._waiting.append(Revoke(token, assignments, now + self._timeout_s))
 
     def deadlines(self) -> list[float]:

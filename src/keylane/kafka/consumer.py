@@ -141,8 +141,10 @@ class KafkaConsumer:
         except KafkaException as raised:
             self._answered(dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised))))
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
-        return self._membership.commit_now(offsets)
+    def commit_now(
+        self, offsets: Sequence[Offset], timeout_s: float | None = None
+    ) -> dict[tuple[str, int], CommitProblem]:
+        return self._membership.commit_now(offsets, timeout_s)
 
     def _heard(self, heard_at: float) -> None:
         if self._listener is not None:

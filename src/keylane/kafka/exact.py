@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _NAME_BYTES = 64
 """How much of a client's name is compared."""
-_NO_TIMEOUT_S = -0.001
+NO_TIMEOUT_S = -0.001
+"""However long the answer takes."""
 
 _OnCommit = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _on_commit = _OnCommit(lambda *_: None)
@@ -116,7 +117,7 @@ class CommitQueue:
         _library.rd_kafka_queue_destroy(self._queue)
 
 
-def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = _NO_TIMEOUT_S) -> list[GroupOffset]:
+def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = NO_TIMEOUT_S) -> list[GroupOffset]:
     """Commit and wait for the answer, which may name errors of single partitions.
 
     Raises `KafkaException`; after `timeout_s` without an answer, one of a timeout: the commit may still be made.

@@ -263,10 +263,12 @@ class Membership:
 
     # --- commits ---
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
-        """Commit, and wait for the answer."""
+    def commit_now(
+        self, offsets: Sequence[Offset], timeout_s: float | None = None
+    ) -> dict[tuple[str, int], CommitProblem]:
+        """Commit, and wait for the answer. Any thread."""
         try:
-            answered = exact.commit_now(self._client, offsets)
+            answered = exact.commit_now(self._client, offsets, exact.NO_TIMEOUT_S if timeout_s is None else timeout_s)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
         return problems_of(None, answered)

@@ -147,7 +147,11 @@ class FakeConsumer:
         problems = self._broker.apply(offsets)
         self._rebalances.append(lambda: self._told.on_committed(problems))  # the answer comes inside the next poll
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
+    def commit_now(
+        self,
+        offsets: Sequence[Offset],
+        timeout_s: float | None = None,  # noqa: ARG002 - the protocol's
+    ) -> dict[TopicPartition, CommitProblem]:
         return self._broker.apply(offsets)
 
     def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:

@@ -71,6 +71,7 @@ class SimulatedWorkers:
                 self._left.remove(works)
                 for work in works:
                     self._no_longer_runs(work)
+                    self._not_begun(work)
                 given_back.append(works)
         self._world.core.withdrawn([works if self._batches else works[0] for works in given_back], self._world.now)
 
@@ -147,10 +148,13 @@ class SimulatedWorkers:
         world.check(span is None or work.offset < lowest + span, f"{name}: dispatched {work.offset - lowest} ahead")
         world.check(work.offset in log.todo, f"{name}: dispatched although it is complete")
         committed = log.map()
-        world.check(
-            committed is None or not committed.is_complete(work.offset),
-            f"{name}: dispatched although the group has committed it",
-        )
+        is_committed = committed is not None and committed.is_complete(work.offset)
+        if world.settings.delivery == "at_most_once":
+            world.check(is_committed, f"{name}: dispatched before the group has committed it")
+            world.check((log.partition, work.offset) not in world.begun, f"{name}: dispatched once more")
+            world.begun.add((log.partition, work.offset))
+        else:
+            world.check(not is_committed, f"{name}: dispatched although the group has committed it")
         shard = self._shard(work)
         if shard is not None:
             for offset, other in log.todo.items():
@@ -209,6 +213,7 @@ class SimulatedWorkers:
     def _drawn(self, work: Work) -> Outcome:
         world = self._world
         if not work.assignment.may_start and self._random.random() < 0.2:
+            self._not_begun(work)
             return NOT_RUN
         if self._random.random() < world.settings.later_share:
             world.seen["later"] += 1
@@ -233,7 +238,7 @@ class SimulatedWorkers:
         else:
             self._no_longer_runs(work)
             if outcome is None:
-                del self._log(work).todo[work.offset]
+                self._log(work).complete(work.offset)
 
     def _advance(self, line: Line) -> None:
         while line.works and line.works[0] in line.results:
@@ -249,11 +254,14 @@ class SimulatedWorkers:
         self._no_longer_runs(work)
         exhausted = failure.final or not self._world.pipeline.retries.allow(work.attempt)
         if exhausted and isinstance(self._world.settings.on_exhausted, Skip):
-            del self._log(work).todo[work.offset]
+            self._log(work).complete(work.offset)
 
     def _no_longer_runs(self, work: Work) -> None:
         if work.assignment.wanted:
             del self._log(work).running[work.offset]
+
+    def _not_begun(self, work: Work) -> None:
+        self._world.begun.discard((work.assignment.partition, work.offset))
 
     def _log(self, work: Work) -> Log:
         return self._world.logs[work.assignment.partition]

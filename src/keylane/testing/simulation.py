@@ -8,7 +8,9 @@ one:
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
 takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
-of a partition that the user has paused, nor beyond `max_uncommitted`.
+of a partition that the user has paused, nor beyond `max_uncommitted`. Under `delivery="at_most_once"`, instead of 1
+and 3: a record begins once, in whatever process, and is committed by then. Under "almost_once" a crash would repeat at
+most as many records as may be in flight.
 
 After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
 seed: the same seed is the same run.
@@ -30,7 +32,7 @@ from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
-from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
+from keylane.options import DeadLetter, Delivery, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
 from keylane.testing.simulated_workers import SimulatedWorkers
 
@@ -83,6 +85,7 @@ class Settings:
     max_uncommitted: int | None = None
     hands: int = 0
     """How often the user pauses, resumes and changes bounds; 20 is often."""
+    delivery: Delivery = "at_least_once"
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -107,6 +110,13 @@ class Log:
         self.epoch = 0
         self.position = 0
         self.acknowledged = 0
+        self.unacknowledged: set[int] = set()
+        """Records that the current assignment has completed, and that no acknowledged commit has."""
+
+    def complete(self, offset: int) -> None:
+        """The record is through."""
+        del self.todo[offset]
+        self.unacknowledged.add(offset)
 
     def shard(self, message: PlainMessage, ordering: Ordering) -> Any:
         """What `message` has to keep its order in; None for nothing."""
@@ -131,18 +141,22 @@ class Simulation:
         """What happened how often: a test checks that the schedule had teeth."""
         self.logs = [Log(partition) for partition in range(self.settings.partitions)]
         self._epoch = 0
+        self.begun: set[tuple[int, int]] = set()
+        """Records whose handler has begun, in any process."""
         self.faults = True
         self._new_core()
 
     def _new_core(self) -> None:
         settings = self.settings
+        attempts = 1 if settings.delivery == "at_most_once" else 3
         self.pipeline = Pipeline(
             kafka={"bootstrap.servers": "simulated:0", "group.id": "simulated"},
             topics=[TOPIC],
             handler=_never_called,
             ordering=settings.ordering,
             max_buffered_records=settings.max_buffered_records,
-            retries=Retries(max_attempts=3, delay_ms=50, max_delay_ms=400),
+            retries=Retries(max_attempts=attempts, delay_ms=50, max_delay_ms=400),
+            delivery=settings.delivery,
             on_exhausted=settings.on_exhausted,
             commit_interval_ms=200,
             offset_reset="earliest",
@@ -322,6 +336,8 @@ class Simulation:
                 if entry.offset < log.acknowledged:
                     self._violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
                 log.acknowledged = entry.offset
+                said = decode(entry.metadata, entry.offset)
+                log.unacknowledged = {offset for offset in log.unacknowledged if not said.is_complete(offset)}
         return problems
 
     def _revoke(self) -> None:
@@ -382,6 +398,9 @@ class Simulation:
         self.check(not plan.dispatch or self.now < self.lease.until, "dispatched after the lease had ended")
         self.seen["lease ended"] += self.now >= self.lease.until
         self.workers.hand_over(plan.dispatch)
+        if plan.dispatch and self.settings.delivery == "almost_once":
+            again = sum(len(log.running) + len(log.unacknowledged) for log in self.logs)
+            self.check(again <= self.settings.concurrency, f"a crash would repeat {again} records")
         self.workers.send(plan.produce, plan.results)
         if plan.withdraw:
             self.workers.withdraw()
@@ -411,7 +430,7 @@ class Simulation:
             self.check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
             said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
-            for offset in log.todo:
+            for offset in log.todo if self.settings.delivery != "at_most_once" else ():
                 self.check(
                     not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
                 )
@@ -432,6 +451,7 @@ class Simulation:
         log.epoch = -1
         log.running.clear()
         log.todo.clear()
+        log.unacknowledged.clear()
 
     def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
         return [self.logs[partition] for _, partition in names]
@@ -469,5 +489,9 @@ VARIETY = (
     Settings(keys=3, batch_size=6),
     Settings(ordering="partition", batch_size=5, batch_min_size=3, on_exhausted=DeadLetter("dead")),
     Settings(ordering="unordered", batch_size=20, batch_min_size=20, rebalances=3),
+    Settings(delivery="at_most_once", rebalances=2),
+    Settings(delivery="at_most_once", keys=3, batch_size=5, concurrency=3, metadata_cap=400, broker_metadata_cap=16),
+    Settings(delivery="almost_once", concurrency=3, keys=20, later_share=0.1, rebalances=2),
+    Settings(delivery="almost_once", concurrency=1, ordering="unordered", results=True),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -52,7 +52,11 @@ class RevokesInItsFirstPoll:
         self.sent.append([(one.name, one.offset) for one in offsets])
         self.listener.on_committed({})
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
+    def commit_now(
+        self,
+        offsets: Sequence[Offset],
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, CommitProblem]:
         self.sent.append([(one.name, one.offset) for one in offsets])
         return {}
 

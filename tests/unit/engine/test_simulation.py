@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.engine import commits, core
+from keylane.engine.acknowledgements import Acknowledgements
 from keylane.engine.assignment import Assignment
+from keylane.engine.commit_first import CommitFirst
 from keylane.engine.ordering import ByKey
 from keylane.engine.retries import Waiting
 from keylane.offsets import OffsetMap, PartitionTracker
@@ -157,6 +159,35 @@ def retries_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Waiting, "take_due", take_due)
 
 
+def records_start_before_their_commit(patch: pytest.MonkeyPatch) -> None:
+    """At most once."""
+    true = CommitFirst.hold
+
+    def hold(self: CommitFirst, units: Any) -> None:
+        true(self, units)
+        self._marks.clear()
+
+    patch.setattr(CommitFirst, "hold", hold)
+
+
+def a_failed_commit_counts(patch: pytest.MonkeyPatch) -> None:
+    """At most once, and almost once."""
+    true = CommitFirst.acknowledged
+
+    def acknowledged(self: CommitFirst, _: Any) -> None:
+        for work in self._marks:
+            work.assignment.committed_changes = work.assignment.tracker.changes
+        true(self, ())
+        self._marks.clear()
+
+    patch.setattr(CommitFirst, "acknowledged", acknowledged)
+
+
+def places_are_free_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """Almost once."""
+    patch.setattr(Acknowledgements, "completed", nothing)
+
+
 def nothing(*_: Any) -> None:
     pass
 
@@ -172,6 +203,9 @@ def nothing(*_: Any) -> None:
         the_committed_map_is_ignored,
         nothing_is_held_back,
         retries_are_forgotten,
+        records_start_before_their_commit,
+        a_failed_commit_counts,
+        places_are_free_before_the_commit,
     ],
 )
 def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +213,7 @@ def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monk
 
     def broken() -> None:
         for seed in range(24):
-            for settings in (Settings(), Settings(rebalances=5), VARIETY[5]):
+            for settings in (Settings(), Settings(rebalances=5), VARIETY[5], *VARIETY[-3:]):
                 simulation = Simulation(seed, settings)
                 simulation.run(1_000)
                 simulation.finish(limit=500)

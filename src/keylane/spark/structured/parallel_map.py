@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from keylane.errors import Fatal, HandlerError, UsageError
+from keylane.guarantees import check_dataframe_delivery
 from keylane.options import Retries, is_coroutine_function, takes_context
 from keylane.spark.structured.arrow_map import map_in_arrow
 from keylane.spark.structured.row_engine import RowEngine, RowOptions
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row
 
+    from keylane.guarantees import Delivery
     from keylane.records import Context, Record
     from keylane.spark.structured.carry_over import CarryOver, TaskCarry
 
@@ -86,6 +88,7 @@ def parallel_map(
     resource: Callable[[], Any] | None = None,
     outcome: bool = False,
     carry_over: CarryOver | None = None,
+    delivery: Delivery = "at_least_once",
 ) -> Callable[[DataFrame], DataFrame]:
     """A step for `DataFrame.transform`: each row through `function`, up to `max_concurrency` at once in each task.
 
@@ -100,11 +103,13 @@ def parallel_map(
     - `timeout_ms` ends one attempt of a coroutine function.
     - `resource`: as in `Pipeline`, made once a task.
     - `carry_over`: for streams that end in `acknowledged`; see docs/dataframes.md.
+    - `delivery`: as in `Pipeline`; anything but "at_least_once" is refused, with the reason.
 
     Raises `UsageError` for what cannot work, when it is called or when the step is applied.
     """
     tries = Retries() if retries is None else retries
     _check(function, tries, timeout_ms, carry_over, outcome=outcome)
+    check_dataframe_delivery(delivery)
     keys = _keys(ordering, key)
     by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if by and keys is None:

@@ -217,7 +217,11 @@ class _Feed:
         assert self._listener is not None
         self._listener.on_committed({})
 
-    def commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:  # noqa: ARG002
+    def commit_now(
+        self,
+        offsets: Sequence[Offset],  # noqa: ARG002
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> dict[tuple[str, int], CommitProblem]:
         return {}
 
     def group_committed(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:  # noqa: ARG002

@@ -1,0 +1,77 @@
+"""What `delivery=` needs of a pipeline's other options, and what it refuses, each in one sentence (docs/delivery.md).
+
+The idea: a guarantee that another option would break is not given silently without it: the pipeline is refused where it
+is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from keylane.options import Pipeline
+
+Delivery = Literal["at_most_once", "at_least_once", "almost_once", "transactional", "exactly_once"]
+
+NOT_IN_DATAFRAMES = {
+    "at_most_once": "Spark runs the tasks of a batch that failed again",
+    "almost_once": "Spark's checkpoint goes on batch by batch, not record by record",
+    "transactional": "a stream's progress is in Spark's checkpoint, which no Kafka transaction covers",
+    "exactly_once": "a row that was processed before has no result to hand on",
+}
+"""Why the DataFrame pipeline refuses them."""
+
+PLANNED = ("transactional", "exactly_once")
+"""Named by the documentation, and not offered by this release."""
+
+
+def check_delivery(pipeline: Pipeline) -> None:
+    """Raises `UsageError` for what cannot hold together."""
+    if pipeline.delivery in PLANNED:
+        raise UsageError(
+            f"delivery={pipeline.delivery!r}: this release offers 'at_most_once', 'at_least_once' and 'almost_once'"
+        )
+    if pipeline.delivery == "at_most_once":
+        _check_at_most_once(pipeline)
+    if pipeline.delivery in ("at_most_once", "almost_once"):
+        _check_commits_by_record(pipeline)
+
+
+def _check_at_most_once(pipeline: Pipeline) -> None:
+    given = pipeline.retries
+    if given == type(given)():  # the default: there are none
+        object.__setattr__(pipeline, "retries", type(given)(max_attempts=1))
+    elif given.max_attempts != 1:
+        raise UsageError(
+            f"retries={given!r}: delivery='at_most_once' runs a record once, whatever comes of it: leave retries out"
+        )
+    if pipeline.not_before is not None:
+        raise UsageError(
+            "not_before: delivery='at_most_once' commits a record before it is scheduled, so that it would be lost "
+            "with the process while it waits: use another delivery"
+        )
+    if pipeline.on_committed is not None:
+        raise UsageError(
+            "on_committed: delivery='at_most_once' commits a record before it runs, so that its commit says nothing of "
+            "what came of it: use on_commit"
+        )
+
+
+def _check_commits_by_record(pipeline: Pipeline) -> None:
+    if pipeline.commit_mode != "async" or pipeline.commit_every_records:
+        raise UsageError(
+            f"commit_mode={pipeline.commit_mode!r}, commit_every_records={pipeline.commit_every_records}: "
+            f"delivery={pipeline.delivery!r} says itself when commits go: leave both out"
+        )
+
+
+def check_dataframe_delivery(delivery: str) -> None:
+    """Raises `UsageError` for what the DataFrame pipeline cannot give."""
+    if delivery in NOT_IN_DATAFRAMES:
+        raise UsageError(
+            f"delivery={delivery!r} is for pipelines in one process and in lanes: {NOT_IN_DATAFRAMES[delivery]}"
+        )
+    if delivery != "at_least_once":
+        raise UsageError(f"delivery={delivery!r}: give 'at_least_once'")
