@@ -6,6 +6,7 @@ import cloudpickle
 import pytest
 
 import keylane as kl
+from keylane.guarantees import check_dataframe_delivery
 from keylane.records import PlainMessage
 
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g"}
@@ -119,6 +120,6 @@ def test_wrong_rates_and_ages_are_refused_by_name(make: Any, text: str) -> None:
 
 @pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "transactional", "exactly_once"])
 def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: str) -> None:
-    with pytest.raises(UsageError, match=f"delivery='{delivery}' is for pipelines in one process and in lanes: "):
+    with pytest.raises(kl.UsageError, match=f"delivery='{delivery}' is for pipelines in one process and in lanes: "):
         check_dataframe_delivery(delivery)
     check_dataframe_delivery("at_least_once")
