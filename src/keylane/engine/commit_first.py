@@ -67,7 +67,7 @@ class CommitFirst:
             return []
         self._changed = False
         held, self._held = self._held, []
-        ready = []
+        ready: list[Unit] = []
         for unit in held:
             (self._held if any(work in self._marks for work in _works(unit)) else ready).append(unit)
         return ready

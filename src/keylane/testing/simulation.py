@@ -32,7 +32,7 @@ from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError
 from keylane.offsets import OffsetMap, decode
-from keylane.options import DeadLetter, Delivery, Halt, Pipeline, Rates, Retries, Skip
+from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
 from keylane.testing.simulated_workers import SimulatedWorkers
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.plan import Plan
     from keylane.engine.work import Work
+    from keylane.guarantees import Delivery
     from keylane.options import OnExhausted, Ordering, Traversal
 
 TOPIC = "simulated"
