@@ -58,10 +58,10 @@ def _stream(servers: str, contestant: Callable[[str], tuple[Callable[[], int], C
 def _produce(servers: str, topic: str) -> None:
     """`RATE` records a second, in portions of 20 ms; a record keeps the time when it was made."""
     portion = RATE // 50
-    begun = time.time()
-    for number in range(SECONDS * 50):
-        time.sleep(max(0.0, begun + number / 50 - time.time()))
-        with BulkProducer(servers) as producer:
+    with BulkProducer(servers, {"linger.ms": 0}) as producer:
+        begun = time.time()
+        for number in range(SECONDS * 50):
+            time.sleep(max(0.0, begun + number / 50 - time.time()))
             for one in range(portion):
                 slow = number == SLOW_AT_S * 50 and one == 0
                 value = f"{time.time()} {SLOW_S * 1_000_000 if slow else USUAL_US}".encode()
