@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import logging
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +47,63 @@ def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     left = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4] for pid in children() - before}
     left = {pid: words for pid, words in left.items() if not any(b"java" in word for word in words)}
     assert not left, f"{request.node.name} left processes behind: {left}"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files for 127.0.0.1 and localhost, and those of an authority that nobody trusts."""
+
+    authority: str
+    certificate: str
+    """Of the broker, and good for a client too."""
+    key: str
+    strangers_authority: str
+    strangers_certificate: str
+    strangers_key: str
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder = tmp_path_factory.mktemp("certificates")
+    return Certificates(*make_certificate(folder, "ours"), *make_certificate(folder, "strangers"))
+
+
+def make_certificate(folder: Path, name: str) -> tuple[str, str, str]:
+    """Files: an authority's certificate, one that it has signed for this machine, and that one's key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def sign(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]),
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject)]),
+            key.public_key(),
+            x509.random_serial_number(),
+            now - datetime.timedelta(hours=1),
+            now + datetime.timedelta(days=1),
+        )
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        )
+        is_authority = subject == issuer
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        builder = builder.add_extension(names, critical=False)
+        return builder.sign(by, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    contents = {
+        f"{name}-authority.pem": sign(f"{name} authority", authority_key, f"{name} authority", authority_key),
+        f"{name}.pem": sign(f"{name} broker", key, f"{name} authority", authority_key),
+        f"{name}.key": key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    }
+    for file, content in contents.items():
+        (folder / file).write_bytes(content)
+    authority, certificate, key_file = (str(folder / file) for file in contents)
+    return authority, certificate, key_file
 
 
 @pytest.hookimpl(wrapper=True)

@@ -52,6 +52,9 @@ def test_it_is_ready_within_half_a_second(tmp_path: Path) -> None:
         (["--config", "/nowhere/server.properties"], 2, "--config /nowhere/server.properties"),
         (["--until-stdin-ends"], 2, "--until-stdin-ends needs a pipe"),
         (["--port", "70000"], 2, "--port 70000: give a number from 0"),
+        (["--host", "192.0.2.7"], 2, "keylane.allow.unauthenticated.remote.clients=true"),
+        (["--host", "0.0.0.0"], 2, "say which one clients are to connect to"),
+        (["--set", "listeners=SASL_PLAINTEXT://:0", "--set", "keylane.users.file=/nowhere"], 2, "broker users add"),
         (["--port", "0", "--host", "256.1.1.1"], 1, "cannot listen on 256.1.1.1:0"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.topic_settings import HONOURED, LONG_MAX, check_value
 from keylane.errors import UsageError
@@ -12,6 +12,14 @@ from keylane.wire.batches import COMPRESSED_BY_US
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECRETS = frozenset({"ssl_key_password"})
+"""Options whose values nobody is told."""
+EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 def _option(default: Any, least: int = 0, most: int = 2**31 - 1) -> Any:
@@ -43,8 +51,42 @@ class BrokerConfig:
     log_message_timestamp_type: str = "CreateTime"
     producer_id_expiration_ms: int = _option(86_400_000, least=1)
     fetch_max_bytes: int = _option(57_671_680, least=1_024)
+    listeners: str = ""
+    """One listener, `PROTOCOL://host:port` with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; empty for PLAINTEXT on
+    127.0.0.1:9092. `--host` and `--port` win over its address."""
     advertised_listeners: str = ""
-    """`PLAINTEXT://host:port` that clients are told to connect to; empty for the address that the broker listens on."""
+    """`PROTOCOL://host:port` that clients are told to connect to; empty for the address that the broker listens on."""
+    ssl_certificate_location: str = ""
+    """A PEM file with the certificate chain. This and the next three have librdkafka's names: Kafka's are of Java's key
+    stores."""
+    ssl_key_location: str = ""
+    """A PEM file with the key; empty when it stands in the certificate's."""
+    ssl_key_password: str = ""
+    ssl_ca_location: str = ""
+    """A PEM file with the authorities that sign clients' certificates."""
+    ssl_client_auth: str = "none"
+    """Kafka's: none, requested or required."""
+    sasl_enabled_mechanisms: str = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+    """Kafka's default is GSSAPI."""
+    sasl_server_max_receive_size: int = _option(524_288, least=1_024)
+    """Bytes of a request of a client that has not authenticated."""
+    connections_max_reauth_ms: int = _option(0)
+    """How long an authentication lasts; 0 for as long as the connection."""
+    connection_failed_authentication_delay_ms: int = _option(100)
+    keylane_users_file: str = ""
+    """Users and their SCRAM credentials: written by `keylane broker users`."""
+    keylane_allow_unauthenticated_remote_clients: bool = False
+    """Listen beyond loopback though clients need not authenticate."""
+    max_connections: int = _option(2**31 - 1, least=1)
+    """A connection above it is closed at once (Kafka accepts it when another one has gone)."""
+    max_connections_per_ip: int = _option(2**31 - 1)
+    max_connections_per_ip_overrides: str = ""
+    """`127.0.0.1:100,10.0.0.7:5`."""
+    queued_max_request_bytes: int = _option(-1, least=-1)
+    """Of all requests that have arrived and are not answered: above it no connection's next request is read. -1: no
+    limit."""
+    keylane_max_requests_in_flight_per_connection: int = _option(2_000, least=1)
+    """Above it a connection is not read from for the while. Kafka has no such option: it takes one at a time."""
     offset_metadata_max_bytes: int = _option(4_096)
     offsets_topic_num_partitions: int = _option(50, least=1)
     offsets_topic_segment_bytes: int = _option(104_857_600, least=1)
@@ -79,13 +121,14 @@ class BrokerConfig:
                     f"{kafka_name(option.name)}={value}: give a number from {option.metadata['least']} "
                     f"to {option.metadata['most']}"
                 )
-        if self.advertised_listeners:
-            self.advertised_address()
         for name, topic_config in (
             ("log_cleanup_policy", "cleanup.policy"),
             ("log_message_timestamp_type", "message.timestamp.type"),
         ):
             check_value(kafka_name(name), getattr(self, name), HONOURED[topic_config])
+        self.listener()
+        self.advertised_address()
+        self.connection_limits()
         if self.offsets_topic_compression_codec not in COMPRESSED_BY_US:
             raise UsageError(
                 f"offsets.topic.compression.codec={self.offsets_topic_compression_codec}: give 0 (none), 1 (gzip) or "
@@ -111,17 +154,73 @@ class BrokerConfig:
             owned.update(range(int(first), int(last or first) + 1))
         return frozenset(owned)
 
+    def listener(self, host: str | None = None, port: int | None = None) -> Listener:
+        """Where to listen: `listeners`, with this host or port instead where one is given. Raises `UsageError`."""
+        found = Listener("PLAINTEXT", DEFAULT_HOST, DEFAULT_PORT)
+        if self.listeners:
+            found = parse_listener("listeners", self.listeners, least_port=0)
+        return Listener(found.protocol, host or found.host, found.port if port is None else port)
+
     def advertised_address(self) -> tuple[str, int] | None:
-        """Host and port of `advertised.listeners`, or None."""
+        """Host and port of `advertised.listeners`, or None. Raises `UsageError`."""
         if not self.advertised_listeners:
             return None
-        scheme, _, address = self.advertised_listeners.partition("://")
-        host, _, port = address.rpartition(":")
-        if scheme != "PLAINTEXT" or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        told = parse_listener("advertised.listeners", self.advertised_listeners, least_port=1)
+        if told.protocol != self.listener().protocol or told.host in EVERY_ADDRESS:
             raise UsageError(
-                f"advertised.listeners={self.advertised_listeners!r}: give one listener PLAINTEXT://host:port"
+                f"advertised.listeners={self.advertised_listeners!r}: give {self.listener().protocol}://host:port, as "
+                "the listener is, with an address that clients can connect to"
             )
-        return host.strip("[]"), int(port)
+        return told.host, told.port
+
+    def connection_limits(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` by address. Raises `UsageError`."""
+        limits = {}
+        for piece in filter(None, self.max_connections_per_ip_overrides.split(",")):
+            host, _, count = piece.strip().rpartition(":")
+            if not host or not count.isdigit():
+                raise UsageError(
+                    f"max.connections.per.ip.overrides={self.max_connections_per_ip_overrides}: {piece!r} is not "
+                    "ADDRESS:COUNT"
+                )
+            limits[host.strip("[]")] = int(count)
+        return limits
+
+
+class Listener(NamedTuple):
+    """An address with what is spoken there."""
+
+    protocol: str
+    host: str
+    port: int
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    def __str__(self) -> str:
+        return f"{self.protocol}://{self.host}:{self.port}"
+
+
+def parse_listener(option: str, text: str, *, least_port: int) -> Listener:
+    """`PROTOCOL://host:port`; without a host 127.0.0.1. Raises `UsageError`."""
+    protocol, _, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if (
+        protocol not in PROTOCOLS
+        or not colon
+        or "," in host
+        or not port.isdigit()
+        or not least_port <= int(port) < 65_536
+    ):
+        raise UsageError(
+            f"{option}={text!r}: give one listener PROTOCOL://host:port, PROTOCOL one of {', '.join(PROTOCOLS)}"
+        )
+    return Listener(protocol, host.strip("[]") or DEFAULT_HOST, int(port))
 
 
 def kafka_name(field_name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker import codes
-from keylane.broker.config import BrokerConfig, kafka_name
+from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topic_settings import FIXED, HONOURED, setting
 from keylane.storage.filesystem import StorageError
@@ -42,7 +42,7 @@ class Synonym(NamedTuple):
     """A config that would hold, one after the other, if those before it were not set."""
 
     name: str
-    value: str
+    value: str | None
     source: int
 
 
@@ -50,7 +50,8 @@ class Config(NamedTuple):
     """One config of a resource."""
 
     name: str
-    value: str
+    value: str | None
+    """None for a secret: nobody is told."""
     source: int
     is_read_only: bool
     kind: int
@@ -121,6 +122,8 @@ def broker_configs(config: BrokerConfig) -> list[Config]:
     found = []
     for option in fields(config):
         synonyms = broker_synonym(option.name, config)
+        if option.name in SECRETS:
+            synonyms = tuple(one._replace(value=None) for one in synonyms)
         value = getattr(config, option.name)
         kind = _KINDS[_BROKER_KINDS[type(value)]]
         about = "As in Apache Kafka; set when the broker starts."

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import handlers
+from keylane.broker.sessions import Session
 from keylane.errors import PeerError
 from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
+
+NO_SESSION = Session()
 
 _REQUEST_PREFIX = struct.Struct(">hhi")
 _NULLABLE_STRING = struct.Struct(">h")
@@ -51,6 +54,7 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     client_host: str
+    session: Session = NO_SESSION
 
 
 class Later(NamedTuple):
@@ -131,7 +135,7 @@ class Call(NamedTuple):
     request: Any
 
 
-def decode_request(frame: bytes, client_host: str, apis: dict[int, Api]) -> Call:
+def decode_request(frame: bytes, client_host: str, apis: dict[int, Api], session: Session = NO_SESSION) -> Call:
     """Read header and body of one frame (without its size). Raises `MalformedRequestError`.
 
     A version of ApiVersions that is not offered is read as version 0, with `header.api_version` as it came: the handler
@@ -149,7 +153,7 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api]) -> Call
     api = apis.get(key)
     if api is None:
         raise MalformedRequestError(f"API key {key} version {version} is not offered by this broker")
-    header = RequestHeader(key, version, correlation_id, client_id, client_host)
+    header = RequestHeader(key, version, correlation_id, client_id, client_host, session)
     if not api.min_version <= version <= api.max_version:
         if key != API_VERSIONS:
             raise MalformedRequestError(

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keylane.broker.config import BrokerConfig, parse_config, parse_properties
+from keylane.broker.config import DEFAULT_HOST, DEFAULT_PORT, BrokerConfig, parse_config, parse_properties
 from keylane.errors import ERROR_PREFIX, DataFolderError, KeylaneError, PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 9092
 
 logger = logging.getLogger("keylane.broker")
 
@@ -34,10 +32,9 @@ logger = logging.getLogger("keylane.broker")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a broker, with `run` as `func`."""
     parser.add_argument("--data-dir", metavar="DIR", help="where all data is kept; made when it is missing (required)")
-    parser.add_argument("--host", default=DEFAULT_HOST, help=f"address to listen on (default {DEFAULT_HOST})")
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on; 0 takes a free one (default {DEFAULT_PORT})"
-    )
+    where = "default: the one of the option listeners, else"
+    parser.add_argument("--host", help=f"address to listen on ({where} {DEFAULT_HOST})")
+    parser.add_argument("--port", type=int, help=f"port to listen on; 0 takes a free one ({where} {DEFAULT_PORT})")
     parser.add_argument("--config", metavar="FILE", help="properties file with options under Kafka's names")
     parser.add_argument(
         "--set",
@@ -62,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.data_dir is None:
             raise UsageError("--data-dir is missing: give the folder where all data is kept")
         config = _config(arguments)
-        if not 0 <= arguments.port < 65_536:
+        if not 0 <= (arguments.port or 0) < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
         _leave_hypothesis_out()
         asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
@@ -119,21 +116,24 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
 
     from keylane.broker.dispatch import load_apis
     from keylane.broker.node import Node
+    from keylane.broker.security import secure
     from keylane.broker.server import BrokerServer
     from keylane.storage.filesystem import OsFileSystem
 
+    listener = config.listener(arguments.host, arguments.port)
+    security = secure(config, listener, now_ms)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - nothing runs yet that could wait
         node = await Node.open(OsFileSystem(), path, config, now_ms, fail)
     except OSError as error:
         raise DataFolderError(f"{path}: {error.strerror or error}: give a --data-dir that can be written") from error
     try:
-        server = BrokerServer(node, load_apis())
+        server = BrokerServer(node, load_apis(), security)
         try:
-            host, port = await server.start(arguments.host, arguments.port)
+            host, port = await server.start(listener.host, listener.port)
         except OSError as error:
             raise PeerError(
-                f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror or error}; "
+                f"cannot listen on {listener.host}:{listener.port}: {error.strerror or error}; "
                 "give another --port (0 takes a free one)"
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)

@@ -22,6 +22,9 @@ from keylane.broker.dispatch import (
     decode_request,
     response_frame,
 )
+from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
+from keylane.broker.security import OPEN
+from keylane.broker.sessions import NotAuthenticatedError
 from keylane.storage.group_sync import Round
 from keylane.wire.framing import FrameError, FrameReader
 
@@ -29,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.broker.node import Node
+    from keylane.broker.security import Security
 
 logger = logging.getLogger("keylane.broker")
 
 MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Request bytes of one connection that may be under way before it is not read from for the while."""
-MAX_REQUESTS_IN_FLIGHT = 2_000
-"""Requests of one connection that may be under way; a pipelining client shares syncs well below this."""
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
 READ_BYTES = 256 * 1024
@@ -58,7 +61,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: BrokerServer) -> None:
         self._server = server
-        self._frames = FrameReader(server.node.config.socket_request_max_bytes)
+        config = server.node.config
+        self._session = server.security.new_session()
+        self._must_authenticate = not self._session.is_open
+        self._held = 0
+        """What the server's memory of requests counts of this connection."""
+        self._frames = FrameReader(server.security.frame_limit or config.socket_request_max_bytes)
+        self._max_requests = config.keylane_max_requests_in_flight_per_connection
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
@@ -78,11 +87,17 @@ class Connection(asyncio.BufferedProtocol):
         self._host, self._peer = address[0], f"{address[0]}:{address[1]}"
         self._server.connections.add(self)
         self.last_active = self._server.loop.time()
+        try:
+            self._server.limits.enter(self._host)
+        except TooManyConnectionsError as error:
+            self._refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
         self._answers.clear()
         self._server.connections.discard(self)
+        self._server.limits.leave(self._host)
+        self.regulate()
         for poll in self._polls:
             poll.cancel()
 
@@ -94,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for frame in self._frames.feed(bytes(self._server.read_buffer[:nbytes])):
                 self._accept(frame)
-        except (FrameError, MalformedRequestError) as error:
+        except (FrameError, MalformedRequestError, NotAuthenticatedError) as error:
             self.flush()
             self._refuse(error)
         else:
@@ -102,11 +117,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._may_write = False
-        self._regulate()
+        self.regulate()
 
     def resume_writing(self) -> None:
         self._may_write = True
-        self._regulate()
+        self.regulate()
 
     async def drain(self) -> None:
         """Take no more requests, answer those under way, and close."""
@@ -132,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
     def _accept(self, frame: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        if self._must_authenticate:
+            self._session.admit(int.from_bytes(frame[:2], "big"))
         place = _Answer(len(frame))
         recognise = None if frame[0] else self._server.recognisers.get(frame[1])
         if recognise is not None:
@@ -141,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._bytes_in_flight += place.size
                 self._take(None, place, answer)
                 return
-        call = decode_request(frame, self._host, self._server.apis)
+        call = decode_request(frame, self._host, self._server.apis, self._session)
         if call.api.remember is not None:
             call.api.remember(frame, call.request, self._server.node)
         self._answers.append(place)
@@ -201,14 +218,29 @@ class Connection(asyncio.BufferedProtocol):
                 parts += place.parts
         if parts and self._transport is not None:
             self._transport.write(b"".join(parts))
-        self._regulate()
+        if self._must_authenticate:
+            self._follow_session()
+        self.regulate()
 
-    def _regulate(self) -> None:
+    def _follow_session(self) -> None:
+        """Before a client has authenticated its requests are small; after it has failed there are none."""
+        if self._session.is_open:
+            self._frames.max_frame_bytes = self._server.node.config.socket_request_max_bytes
+        elif self._session.has_failed and not self._answers:
+            self.close()
+
+    def regulate(self) -> None:
         """Read from the client while it keeps up and its requests under way are few."""
+        arriving = self._frames.arriving
+        held = self._bytes_in_flight + arriving if self._transport is not None else 0
+        if held != self._held:
+            by, self._held = held - self._held, held
+            self._server.memory.change(by)
         wanted = (
             self._may_write
+            and (arriving > 0 or not self._server.memory.is_full)
             and self._bytes_in_flight < MAX_BYTES_IN_FLIGHT
-            and len(self._answers) < MAX_REQUESTS_IN_FLIGHT
+            and len(self._answers) < self._max_requests
             and not self._server.is_stopping
         )
         if wanted is not self._is_reading and self._transport is not None and not self._transport.is_closing():
@@ -230,8 +262,11 @@ _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 class BrokerServer:
     """Listens, and knows its connections."""
 
-    def __init__(self, node: Node, apis: dict[int, Api]) -> None:
+    def __init__(self, node: Node, apis: dict[int, Api], security: Security = OPEN) -> None:
         self.node = node
+        self.security = security
+        self.limits = ConnectionLimits(node.config)
+        self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)
         self.apis = apis
         self.recognisers = {api.key: api.recognise for api in apis.values() if api.recognise is not None}
         self.loop = asyncio.get_running_loop()
@@ -246,7 +281,15 @@ class BrokerServer:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address that it got. Raises `OSError` when the port is in use."""
-        self._server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=1_024)
+        tls = self.security.tls
+        self._server = await self.loop.create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=1_024,
+            ssl=tls,
+            ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
+        )
         address: tuple[Any, ...] = self._server.sockets[0].getsockname()
         self._check_idle()
         return address[0], address[1]
@@ -281,6 +324,10 @@ class BrokerServer:
             connection.advance(call, place, finish)
         for connection in dict.fromkeys(waiting[0] for waiting in calls):
             connection.flush()
+
+    def _regulate_all(self) -> None:
+        for connection in list(self.connections):
+            self.loop.call_soon(connection.regulate)
 
     def _check_idle(self) -> None:
         allowed = self.node.config.connections_max_idle_ms / 1_000

@@ -1,13 +1,15 @@
-"""`keylane broker`: run the embedded broker in this process; `check` and `repair` its data folder."""
+"""`keylane broker`: run the embedded broker in this process; `check` and `repair` its data folder; who may connect."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.run import add_arguments
 from keylane.cli.exits import EXIT_FAILURE
+from keylane.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +22,19 @@ examples:
   keylane broker --data-dir data --port 9092     run a broker
   keylane broker check data                      is everything in its folder sound? (exit code 1 when not)
   keylane broker repair data                     cut off what is damaged; what is changed is copied first
+  keylane broker users add users.json alice      let alice connect to a listener with SASL (asks for a password)
+"""
+
+USERS_EXAMPLES = """\
+examples:
+  keylane broker users add users.json alice                       asks for a password
+  keylane broker users add users.json alice < password.txt        the first line of standard input
+  keylane broker users list users.json
+  keylane broker users remove users.json alice
+  keylane broker --data-dir data --set listeners=SASL_SSL://127.0.0.1:9093 --set keylane.users.file=users.json \\
+      --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key
+
+The file holds salted SCRAM credentials, no passwords. A running broker sees changes at once; who is connected stays.
 """
 
 
@@ -44,6 +59,31 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         action.add_argument("folder", metavar="DIR", help="the broker's --data-dir")
         action.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
         action.set_defaults(func=run)
+    _add_users(actions)
+
+
+def _add_users(actions: argparse._SubParsersAction[Any]) -> None:
+    import argparse
+
+    text = "add, remove and list the users that may connect to a listener with SASL"
+    users = actions.add_parser(
+        "users",
+        help=text,
+        description=text,
+        epilog=USERS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = users.add_subparsers(metavar="COMMAND", dest="users_command", required=True)
+    for name, run, text in (
+        ("add", users_add, "add a user, or change a password: asked for, or the first line of standard input"),
+        ("remove", users_remove, "remove a user"),
+        ("list", users_list, "list the names"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("file", metavar="FILE", help="the users file (keylane.users.file)")
+        if name != "list":
+            command.add_argument("user", metavar="NAME", help="the user's name")
+        command.set_defaults(func=run)
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -82,3 +122,42 @@ def repair(arguments: argparse.Namespace) -> int:
 def _print_findings(findings: Sequence[Finding]) -> None:
     for path, state, size, position, reason in findings:
         print(f"{path}: {state} at byte {position} of {size}{f': {reason}' if reason else ''}")
+
+
+def users_add(arguments: argparse.Namespace) -> int:
+    """The password never stands on a command line, where every user of the machine can read it."""
+    from keylane.broker.users import add_user
+
+    is_new = add_user(Path(arguments.file), arguments.user, _password())
+    print(f"{arguments.user}: {'added' if is_new else 'has a new password'}")
+    return 0
+
+
+def users_remove(arguments: argparse.Namespace) -> int:
+    """Connections that the user has now stay."""
+    from keylane.broker.users import remove_user
+
+    remove_user(Path(arguments.file), arguments.user)
+    print(f"{arguments.user}: removed")
+    return 0
+
+
+def users_list(arguments: argparse.Namespace) -> int:
+    """A name a line."""
+    from keylane.broker.users import read_users
+
+    for name in sorted(read_users(Path(arguments.file))):
+        print(name)
+    return 0
+
+
+def _password() -> str:
+    """Raises `UsageError` when it is not typed twice the same."""
+    import getpass
+
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise UsageError("the two passwords differ: nothing was changed")
+    return password

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING, Any, Self
@@ -83,6 +84,10 @@ class ProtocolClient:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
             return True
+
+    def has_answer(self, within_s: float) -> bool:
+        """Whether something comes (an answer, or the end) within this time."""
+        return bool(select.select([self._socket], [], [], within_s)[0])
 
     def _read(self, size: int) -> bytes:
         data = b""

@@ -9,6 +9,10 @@ MIN_FRAME_BYTES = 10
 """API key, version, correlation id, and the length of the client id."""
 
 
+TLS_HANDSHAKE = 0x1603
+"""How a TLS client begins: record type 22, version 3."""
+
+
 class FrameError(PeerError):
     """The stream holds no request frames, or one that is larger than allowed; nothing after it can be read."""
 
@@ -17,11 +21,16 @@ class FrameReader:
     """Collects what arrives and gives whole frames, each as bytes of its own."""
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._wanted = SIZE_BYTES
         """Bytes at which the next frame may be whole: a large frame is joined once, not at every arrival."""
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of the request that has begun to arrive, all of it; 0 between two requests."""
+        return self._wanted - SIZE_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes. Raises `FrameError`."""
@@ -34,10 +43,11 @@ class FrameReader:
         position = 0
         while (left := len(buffer) - position) >= SIZE_BYTES:
             size = int.from_bytes(buffer[position : position + SIZE_BYTES], "big", signed=True)
-            if not MIN_FRAME_BYTES <= size <= self._max_frame_bytes:
+            if not MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
+                hint = ": the client speaks TLS, and this listener does not" if size >> 16 == TLS_HANDSHAKE else ""
                 raise FrameError(
-                    f"a request of {size} bytes: the limit is {self._max_frame_bytes} (socket.request.max.bytes), "
-                    f"and no request is shorter than {MIN_FRAME_BYTES}"
+                    f"a request of {size} bytes: the limit is {self.max_frame_bytes} (socket.request.max.bytes), "
+                    f"and no request is shorter than {MIN_FRAME_BYTES}{hint}"
                 )
             if left < SIZE_BYTES + size:
                 self._wanted = SIZE_BYTES + size

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from keylane.broker.config import BrokerConfig, kafka_name, parse_config, parse_properties
+from keylane.broker.configs import broker_configs
 from keylane.errors import UsageError
 
 
@@ -38,7 +39,11 @@ def test_every_option_takes_its_default_as_text() -> None:
         ("keylane.owned.offsets.partitions", "0-50", r"'0-50' is no partition or range of them from 0 to 49"),
         ("keylane.owned.offsets.partitions", "3-1", "'3-1' is no partition"),
         ("keylane.owned.offsets.partitions", "1,,2", "'' is no partition"),
-        ("advertised.listeners", "SSL://kafka:9092", "give one listener PLAINTEXT://host:port"),
+        ("advertised.listeners", "SSL://kafka:9092", "give PLAINTEXT://host:port, as the listener is"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "an address that clients can connect to"),
+        ("listeners", "TLS://kafka:9092", "PROTOCOL one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("listeners", "SSL://kafka:9092,SASL_SSL://kafka:9093", "give one listener"),
+        ("max.connections.per.ip.overrides", "10.0.0.1", "'10.0.0.1' is not ADDRESS:COUNT"),
         ("advertised.listeners", "kafka:9092", "give one listener"),
         ("advertised.listeners", "PLAINTEXT://kafka:0", "give one listener"),
     ],
@@ -73,6 +78,22 @@ KAFKAS_GROUP_OPTIONS = {
 def test_the_offset_stores_options_have_kafkas_names_and_defaults() -> None:
     assert parse_config(KAFKAS_GROUP_OPTIONS) == BrokerConfig()
     assert parse_config({"group.initial.rebalance.delay.ms": "3000"}).group_initial_rebalance_delay_ms == 3_000
+
+
+def test_the_listener() -> None:
+    assert BrokerConfig().listener() == ("PLAINTEXT", "127.0.0.1", 9_092)
+    config = parse_config({"listeners": "SASL_SSL://[::1]:9093", "advertised.listeners": "SASL_SSL://kafka:443"})
+    assert config.listener() == ("SASL_SSL", "::1", 9_093)
+    assert config.listener("localhost", 0) == ("SASL_SSL", "localhost", 0)
+    assert parse_config({"listeners": "SSL://:0"}).listener() == ("SSL", "127.0.0.1", 0)
+    assert config.advertised_address() == ("kafka", 443)
+
+
+def test_secrets_are_not_told() -> None:
+    found = {one.name: one for one in broker_configs(parse_config({"ssl.key.password": "open sesame"}))}
+    assert "open sesame" not in str(found)
+    assert found["ssl.key.password"].value is None
+    assert found["num.partitions"].value == "1"
 
 
 def test_owned_offsets_partitions() -> None:

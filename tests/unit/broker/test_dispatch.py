@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
+from keylane.broker.dispatch import MalformedRequestError, RequestHeader, decode_request, load_apis
 from keylane.testing.protocol import encode_request
 from keylane.wire import conditional_commit
 from keylane.wire.versions import request_schema, request_type, response_type
@@ -47,7 +47,7 @@ def test_a_request_is_read() -> None:
     )
     call = decode_request(encode_request("metadata", request, 7)[4:], "10.0.0.1", APIS)
     assert call.request == request
-    assert call.header == (3, 12, 7, "keylane-testing", "10.0.0.1")
+    assert call.header == RequestHeader(3, 12, 7, "keylane-testing", "10.0.0.1")
     assert call.api.name == "metadata"
 
 

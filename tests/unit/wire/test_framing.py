@@ -40,3 +40,15 @@ def test_a_large_frame_is_joined_once() -> None:
         pieces = reader.feed(frame[start : start + 1_000])
         assert len(reader._parts) <= 1 + len(frame) // 1_000
     assert pieces == [frame]
+
+
+def test_a_client_that_speaks_tls_is_named() -> None:
+    with pytest.raises(FrameError, match="the client speaks TLS, and this listener does not"):
+        FrameReader(300).feed(bytes.fromhex("16030100f5010000f10303"))
+
+
+def test_what_is_arriving_is_known_with_its_size() -> None:
+    reader = FrameReader(300)
+    for piece, arriving in ((b"\0\0", 0), (b"\0\x14", 20), (b"x" * 19, 20), (b"x" + b"\0\0\0\x0a", 10), (b"y" * 10, 0)):
+        reader.feed(piece)
+        assert reader.arriving == arriving

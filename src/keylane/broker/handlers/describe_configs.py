@@ -56,7 +56,7 @@ def _config(module: Any, config: Config, request: Any) -> Any:
         value=config.value,
         read_only=config.is_read_only,
         config_source=config.source,
-        is_sensitive=False,
+        is_sensitive=config.value is None,
         synonyms=tuple(
             module.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source) for one in synonyms
         ),

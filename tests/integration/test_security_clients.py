@@ -1,0 +1,207 @@
+"""TLS and SASL with the Python clients: who may enter does all that they want, and the others are told why not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from keylane.broker.process import BrokerProcess
+from keylane.broker.users import add_user
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import Certificates
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+USER, PASSWORD = "alice", "wonder=land, 北"
+TIMEOUT_S = 20
+
+
+@pytest.fixture(scope="module")
+def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("users") / "users.json"
+    add_user(path, USER, PASSWORD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, users_file: Path, certificates: Certificates
+) -> Iterator[BrokerProcess]:
+    settings = {
+        "listeners": "SASL_SSL://127.0.0.1:0",
+        "keylane.users.file": str(users_file),
+        "ssl.certificate.location": certificates.certificate,
+        "ssl.key.location": certificates.key,
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
+        yield process
+
+
+def librdkafka(certificates: Certificates, mechanism: str, **changes: str) -> dict[str, Any]:
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+        "ssl.ca.location": certificates.authority,
+    }
+    return settings | {name.replace("_", "."): value for name, value in changes.items()}
+
+
+def python_clients(certificates: Certificates, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    """kafka-python and aiokafka have the same names."""
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": password,
+        "ssl_context": ssl.create_default_context(cafile=certificates.authority),
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_confluent_kafka_produces_and_reads(broker: BrokerProcess, certificates: Certificates, mechanism: str) -> None:
+    settings = librdkafka(certificates, mechanism)
+    with BulkProducer(broker.bootstrap, settings) as producer:
+        producer.produce(Output("confluent", value=mechanism.encode()))
+    found = [
+        record.value for batch in read_to_end(broker.bootstrap, "confluent", settings=settings) for record in batch
+    ]
+    assert mechanism.encode() in found
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_produces_and_reads(broker: BrokerProcess, certificates: Certificates, mechanism: str) -> None:
+    settings = python_clients(certificates, mechanism)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap, **settings)
+    topic = f"kafka-python-{mechanism}"
+    producer.send(topic, b"one").get(TIMEOUT_S)
+    producer.close()
+    consumer = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", **settings)
+    assert next(consumer).value == b"one"
+    consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_produces_and_reads(broker: BrokerProcess, certificates: Certificates, mechanism: str) -> None:
+    topic = f"aiokafka-{mechanism}"
+
+    async def run() -> bytes | None:
+        settings = {"bootstrap_servers": broker.bootstrap, **python_clients(certificates, mechanism)}
+        async with AIOKafkaProducer(**settings) as producer:
+            await producer.send_and_wait(topic, b"one")
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings) as consumer:
+            value: bytes | None = (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value
+            return value
+
+    assert asyncio.run(run()) == b"one"
+
+
+class Said(logging.Handler):
+    """librdkafka's own lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage()
+
+
+def assert_refused(broker: BrokerProcess, settings: dict[str, Any], says: str) -> None:
+    """The connection does not come about, and librdkafka says why."""
+    said, logger = Said(), logging.Logger("librdkafka")
+    logger.addHandler(said)
+    client = AdminClient(settings | {"bootstrap.servers": broker.bootstrap}, logger=logger)
+    give_up_at = time.monotonic() + 5
+    while says not in said.text and time.monotonic() < give_up_at:
+        client.poll(0.05)
+    assert said.text.count(says), said.text
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=0.1)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
+    broker: BrokerProcess, certificates: Certificates, mechanism: str
+) -> None:
+    for change in ({"sasl_password": "guess"}, {"sasl_username": "mallory"}):
+        settings = librdkafka(certificates, mechanism, **change)
+        assert_refused(broker, settings, "Authentication failed: invalid credentials")
+
+
+def test_the_other_clients_are_told_too(broker: BrokerProcess, certificates: Certificates) -> None:
+    settings = python_clients(certificates, "SCRAM-SHA-256", "guess")
+    with pytest.raises(KafkaError):
+        KafkaProducer(bootstrap_servers=broker.bootstrap, bootstrap_timeout_ms=500, **settings)
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, **settings)
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(AioKafkaError):
+        asyncio.run(run())
+
+
+def test_a_client_that_does_not_know_the_authority(broker: BrokerProcess, certificates: Certificates) -> None:
+    settings = librdkafka(certificates, "PLAIN", ssl_ca_location=certificates.strangers_authority)
+    assert_refused(broker, settings, "certificate verify failed")
+
+
+def test_a_client_without_tls(broker: BrokerProcess, certificates: Certificates) -> None:
+    settings = librdkafka(certificates, "PLAIN", security_protocol="SASL_PLAINTEXT")
+    assert_refused(broker, settings, "Disconnected")
+
+
+def test_who_is_added_to_a_running_broker_enters_at_once(
+    broker: BrokerProcess, users_file: Path, certificates: Certificates
+) -> None:
+    settings = librdkafka(certificates, "SCRAM-SHA-512", sasl_username="bob", sasl_password="builder")
+    assert_refused(broker, settings, "invalid credentials")
+    add_user(users_file, "bob", "builder")
+    assert AdminClient(settings | {"bootstrap.servers": broker.bootstrap}).list_topics(timeout=TIMEOUT_S).brokers
+
+
+def test_client_certificates(tmp_path: Path, certificates: Certificates) -> None:
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.certificate.location": certificates.certificate,
+        "ssl.key.location": certificates.key,
+        "ssl.client.auth": "required",
+        "ssl.ca.location": certificates.authority,
+    }
+    client = {"security.protocol": "SSL", "ssl.ca.location": certificates.authority}
+    ours = {"ssl.certificate.location": certificates.certificate, "ssl.key.location": certificates.key}
+    theirs = {
+        "ssl.certificate.location": certificates.strangers_certificate,
+        "ssl.key.location": certificates.strangers_key,
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        producer = Producer(client | ours | {"bootstrap.servers": broker.bootstrap})
+        producer.produce("t", b"in")
+        assert producer.flush(TIMEOUT_S) == 0
+        assert_refused(broker, client, "SSL connection closed by peer")
+        assert_refused(broker, client | theirs, "SSL connection closed by peer")
+        said = broker.log.read_text()
+    assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in said
+    assert "CERTIFICATE_VERIFY_FAILED" in said

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.broker.config import parse_config
+from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
+
+
+def test_connections_are_bounded_in_all_and_by_address() -> None:
+    limits = ConnectionLimits(
+        parse_config(
+            {
+                "max.connections": "4",
+                "max.connections.per.ip": "2",
+                "max.connections.per.ip.overrides": "10.0.0.9:3,[::1]:0",
+            }
+        )
+    )
+    limits.enter("10.0.0.1")
+    limits.enter("10.0.0.1")
+    with pytest.raises(TooManyConnectionsError, match=r"10\.0\.0\.1 has 2 connections already \(max\.connections\.per"):
+        limits.enter("10.0.0.1")
+    limits.leave("10.0.0.1")
+    with pytest.raises(TooManyConnectionsError, match="::1 has 0"):
+        limits.enter("::1")
+    limits.leave("::1")
+    limits.enter("10.0.0.9")
+    limits.enter("10.0.0.9")
+    with pytest.raises(TooManyConnectionsError, match=r"there are 4 connections already \(max\.connections\)"):
+        limits.enter("10.0.0.9")
+    limits.leave("10.0.0.9")
+    limits.leave("10.0.0.1")
+    limits.enter("10.0.0.9")
+
+
+@given(st.lists(st.integers(-50, 100)), st.integers(-1, 200))
+def test_it_is_told_each_time_that_room_goes_and_comes(changes: list[int], limit: int) -> None:
+    told: list[int] = []
+    memory = RequestMemory(limit, lambda: told.append(memory.held))
+    for by in changes:
+        was_full, before = memory.is_full, len(told)
+        memory.change(by)
+        assert memory.is_full is (limit >= 0 and memory.held >= limit)
+        assert len(told) - before == (was_full is not memory.is_full)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.broker.scram import has_password
+from keylane.broker.users import UsersFile, add_user, read_users, remove_user
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_user_is_added_changed_and_removed_and_the_file_holds_no_password(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    assert add_user(path, "alice", "wonderland")
+    assert not add_user(path, "alice", "looking-glass")
+    assert add_user(path, "bob, the second=", "builder")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "looking" not in path.read_text()
+    users = read_users(path)
+    assert sorted(users) == ["alice", "bob, the second="]
+    for mechanism, credential in users["alice"].items():
+        assert has_password(mechanism, credential, "looking-glass")
+        assert not has_password(mechanism, credential, "wonderland")
+    remove_user(path, "alice")
+    assert list(read_users(path)) == ["bob, the second="]
+    assert [file.name for file in tmp_path.iterdir()] == ["users.json"]
+
+
+def test_a_running_broker_sees_changes_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    add_user(path, "alice", "wonderland")
+    users = UsersFile(str(path))
+    first = users.credential("SCRAM-SHA-512", "bob")
+    assert not has_password("SCRAM-SHA-512", first, "builder")
+    assert users.credential("SCRAM-SHA-512", "bob").salt == first.salt, "nobody learns that there is no bob"
+    add_user(path, "bob", "builder")
+    assert users.names() == ["alice", "bob"]
+    assert has_password("SCRAM-SHA-512", users.credential("SCRAM-SHA-512", "bob"), "builder")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "does not hold users"),
+        ("[1]", "does not hold users"),
+        ('{"alice": {}}', "does not hold users"),
+        ('{"alice": {"SCRAM-SHA-256": "salt=!", "SCRAM-SHA-512": "x"}}', "does not hold users"),
+    ],
+)
+def test_what_is_no_users_file_is_named(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(UsageError, match=says):
+        read_users(path)
+    with pytest.raises(UsageError, match=says):
+        add_user(path, "bob", "builder")
+    assert path.read_text() == content
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    with pytest.raises(UsageError, match="No such file or directory; make it with `keylane broker users add`"):
+        UsersFile(str(path))
+    for name, password in (("", "x"), ("a\nb", "x"), ("a" * 256, "x"), ("alice", ""), ("alice", "a\0b")):
+        with pytest.raises(UsageError, match="give"):
+            add_user(path, name, password)
+    add_user(path, "alice", "wonderland")
+    with pytest.raises(UsageError, match="there is no user 'bob'"):
+        remove_user(path, "bob")
+    path.chmod(0o640)
+    with pytest.raises(UsageError, match=r"mode 0640\); run: chmod 600"):
+        UsersFile(str(path))
+    path.chmod(0o600)
+    path.with_name("users.json.tmp").touch()
+    with pytest.raises(UsageError, match="another command changes the users"):
+        add_user(path, "bob", "builder")
+    with pytest.raises(UsageError, match="No such file or directory"):
+        add_user(tmp_path / "nowhere" / "users.json", "bob", "builder")
