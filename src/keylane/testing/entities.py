@@ -1,0 +1,163 @@
+"""Entities of any API and version without knowing them: what kio's classes tell of their own fields.
+
+Two uses: `sample_request`, a plausible request of every API (to be mutated, or to see what a broker makes of it), and
+`error_answer`, the answer to a request in which everything that can have an error has one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import typing
+import uuid
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from keylane.wire.versions import request_type, response_type
+
+_ERROR_FIELDS = {"error_code", "partition_error_code"}
+_SAME = {
+    "partition_index": ("partition", "index"),
+    "key": ("coordinator_keys",),
+}
+"""Names in answers, and what requests call the same."""
+_PLAIN: dict[str, Any] = {
+    "bool": False,
+    "bytes": b"",
+    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
+    "records": None,
+    "string": "",
+    "timedelta_i32": datetime.timedelta(0),
+    "timedelta_i64": datetime.timedelta(0),
+    "uuid": None,
+}
+"""Empty values by kio's names of Kafka's types; numbers are -1, as Kafka's are where there is none."""
+
+
+class Field(NamedTuple):
+    """One field of an entity."""
+
+    name: str
+    kafka_type: str | None
+    """None for an entity, or a sequence of them."""
+    entity: Any
+    """kio's class of it, or of the items."""
+    is_sequence: bool
+    is_nullable: bool
+    has_default: bool
+
+
+@functools.cache
+def fields_of(entity_type: Any) -> tuple[Field, ...]:
+    """In the order of the bytes."""
+    hints = typing.get_type_hints(entity_type)
+    found = []
+    for field in dataclasses.fields(entity_type):
+        hint = hints[field.name]
+        options = typing.get_args(hint) if typing.get_origin(hint) is not tuple else ()
+        is_nullable = type(None) in options
+        inner = next((one for one in options if one is not type(None)), hint) if is_nullable else hint
+        is_sequence = typing.get_origin(inner) is tuple
+        item = typing.get_args(inner)[0] if is_sequence else inner
+        kind = field.metadata.get("kafka_type")
+        entity = item if kind is None else None
+        has_default = field.default is not dataclasses.MISSING
+        found.append(Field(field.name, kind, entity, is_sequence, is_nullable, has_default))
+    return tuple(found)
+
+
+def error_answer(api: str, version: int, request: Any, code: int) -> Any:
+    """kio's answer of this version to kio's request: the error at the top, or at each of its parts, or both."""
+    return _refused(response_type(api, version), request, ErrorCode(code))
+
+
+@functools.cache
+def has_error(entity_type: Any) -> bool:
+    """Whether there is a place for an error in it."""
+    return any(
+        field.name in _ERROR_FIELDS or (field.entity is not None and has_error(field.entity))
+        for field in fields_of(entity_type)
+    )
+
+
+def _refused(answer_type: Any, asked: Any, code: ErrorCode) -> Any:
+    """`asked` is the request, the part of it that this is the answer to, or a name or number that stands for it."""
+    values: dict[str, Any] = {}
+    for field in fields_of(answer_type):
+        if field.name in _ERROR_FIELDS:
+            values[field.name] = code
+        elif field.entity is not None and field.is_sequence and has_error(field.entity):
+            values[field.name] = tuple(_refused(field.entity, part, code) for part in _parts(asked))
+        else:
+            found, value = _told(field, asked)
+            if found:
+                values[field.name] = value
+            elif not field.has_default:
+                values[field.name] = _empty(field)
+    return answer_type(**values)
+
+
+def _is_entity(asked: Any) -> bool:
+    return dataclasses.is_dataclass(asked)
+
+
+def _parts(asked: Any) -> tuple[Any, ...]:
+    """What a request, or a part of it, asks about: its first sequence."""
+    asked_type: Any = type(asked)
+    sequences = [field.name for field in fields_of(asked_type) if field.is_sequence] if _is_entity(asked) else []
+    return getattr(asked, sequences[0]) or () if sequences else ()
+
+
+def _told(field: Field, asked: Any) -> tuple[bool, Any]:
+    """The value that the request has for this field of its answer."""
+    if field.entity is not None or field.is_sequence or field.kafka_type is None:
+        return False, None
+    if _is_entity(asked):
+        for name in (field.name, *_SAME.get(field.name, ())):
+            if hasattr(asked, name):
+                return True, getattr(asked, name)
+        return False, None
+    is_identity = field.name in ("name", "key", "group_id", "transactional_id", "partition_index")
+    return is_identity, asked
+
+
+def _empty(field: Field) -> Any:
+    if field.is_sequence:
+        return None if field.is_nullable else ()
+    if field.is_nullable:
+        return None
+    if field.kafka_type == "error_code":
+        return ErrorCode.none
+    assert field.kafka_type is not None, field
+    return _PLAIN.get(field.kafka_type, -1)
+
+
+def sample_request(api: str, version: int, **values: Any) -> Any:
+    """A request with one of everything: `values` by the names of fields, wherever they stand, else "sample" and 0."""
+    return _sample(request_type(api, version), values)
+
+
+def _sample(entity_type: Any, values: dict[str, Any]) -> Any:
+    made = {}
+    for field in fields_of(entity_type):
+        if field.name in values:
+            value = values[field.name]
+        elif field.entity is not None:
+            value = _sample(field.entity, values)
+        else:
+            assert field.kafka_type is not None, field
+            value = _SAMPLES.get(field.kafka_type, 0)
+        made[field.name] = (value,) if field.is_sequence and not isinstance(value, tuple) else value
+    return entity_type(**made)
+
+
+_SAMPLES: dict[str, Any] = _PLAIN | {
+    "bytes": b"sample",
+    "error_code": ErrorCode.none,
+    "string": "sample",
+    "timedelta_i32": datetime.timedelta(seconds=10),
+    "timedelta_i64": datetime.timedelta(seconds=10),
+    "uuid": uuid.UUID(int=7),
+}

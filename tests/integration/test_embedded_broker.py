@@ -1,0 +1,272 @@
+"""`keylane.testing.broker()` as others use it: three clients, faults, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+import keylane.testing
+from keylane.errors import UsageError
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.records import Output
+from keylane.testing.faults import api_names
+from keylane.testing.protocol import ProtocolClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keylane.testing.embedded import EmbeddedBroker
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+TIMEOUT_S = 20
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedBroker]:
+    with keylane.testing.broker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left(kafka: EmbeddedBroker) -> Iterator[None]:
+    yield
+    kafka.clear_faults()
+
+
+def traces() -> tuple[list[str], list[str], list[str]]:
+    """Threads, open files and sockets, and temporary folders."""
+    folders = [path.name for path in Path(tempfile.gettempdir()).glob("keylane-broker-*")]
+    return sorted(thread.name for thread in threading.enumerate()), sorted(open_files()), sorted(folders)
+
+
+def open_files() -> Iterator[str]:
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists the folder
+            yield str(path.readlink())
+
+
+def test_it_leaves_nothing_behind() -> None:
+    with keylane.testing.broker():
+        pass
+    before = traces()
+    with keylane.testing.broker(topics={"t": 3}, users={"alice": "x"}) as broker:
+        assert traces() != before
+        with ProtocolClient(broker.bootstrap_servers) as client:
+            client.ask("api_versions", 0)
+    assert traces() == before
+
+
+def test_it_leaves_nothing_behind_when_it_does_not_start() -> None:
+    before = traces()
+    wrong: tuple[dict[str, Any], ...] = (
+        {"settings": {"num.partition": "3"}},
+        {"topics": {"a/b": 1}},
+        {"topics": {"t": 0}},
+        {"settings": {"listeners": "SSL://:0"}},
+    )
+    for arguments in wrong:
+        with pytest.raises(UsageError), keylane.testing.broker(**arguments):
+            pytest.fail("it started")
+    assert traces() == before
+
+
+def test_records_are_there_after_a_stop_and_a_start_on_the_same_port() -> None:
+    with keylane.testing.broker(topics={"orders": 1}) as broker:
+        address = broker.bootstrap_servers
+        with BulkProducer(address) as producer:
+            producer.produce(Output("orders", value=b"one"))
+        broker.stop()
+        with pytest.raises(OSError, match="refused"):
+            ProtocolClient(address)
+        broker.start()
+        assert broker.bootstrap_servers == address
+        assert [record.value for batch in read_to_end(address, "orders") for record in batch] == [b"one"]
+
+
+def test_brokers_beside_each_other_in_asynchronous_code() -> None:
+    async def main() -> set[str]:
+        async with keylane.testing.broker() as one, keylane.testing.broker() as other:
+            return {one.bootstrap_servers, other.bootstrap_servers}
+
+    assert len(asyncio.run(main())) == 2
+
+
+def test_users_have_to_authenticate() -> None:
+    with keylane.testing.broker(users={"alice": "wonderland"}) as broker:
+        settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice"}
+        with BulkProducer(broker.bootstrap_servers, settings | {"sasl.password": "wonderland"}) as producer:
+            producer.produce(Output("t", value=b"one"))
+        with ProtocolClient(broker.bootstrap_servers) as client, pytest.raises(EOFError):
+            client.ask("metadata", 1, topics=None)
+
+
+def test_misuse_is_told(kafka: EmbeddedBroker) -> None:
+    with pytest.raises(UsageError, match="topic 'orders' already exists"):
+        kafka.create_topics({"orders": 1})
+    with pytest.raises(UsageError, match="runs already"):
+        kafka.start()
+    idle = keylane.testing.broker()
+    with pytest.raises(UsageError, match="use it in a `with` block"):
+        _ = idle.bootstrap_servers
+    with pytest.raises(UsageError, match="use it in a `with` block"):
+        idle.create_topics({"t": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"api": "Commit", "delay_ms": 1}, "api 'Commit': give one of Produce, Fetch"),
+        ({"api": "Fetch"}, "give delay_ms, error or disconnect"),
+        ({"api": "Fetch", "delay_ms": -1}, "delay_ms=-1"),
+        ({"api": "Fetch", "delay_ms": 1, "times": 0}, "times=0"),
+        ({"api": "Fetch", "error": "NO_SUCH_ERROR"}, "error 'NO_SUCH_ERROR': give one of Kafka's error codes"),
+        ({"api": "Fetch", "error": 9_999}, "error 9999"),
+        ({"api": "Fetch", "disconnect": "later"}, "disconnect='later'"),
+        ({"api": "Fetch", "error": 3, "disconnect": "after"}, "nobody hears an error"),
+    ],
+)
+def test_a_wrong_fault_is_told(kafka: EmbeddedBroker, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        kafka.fault(**arguments)
+
+
+def test_every_api_may_meet_a_fault(kafka: EmbeddedBroker) -> None:
+    for name in api_names():
+        fault = kafka.fault(name, error="UNKNOWN_SERVER_ERROR", client_id="nobody")
+        fault.remove()
+        assert fault.met == 0
+
+
+def commit(kafka: EmbeddedBroker, group: str, offset: int, client_id: str = "me") -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "client.id": client_id, "log_level": 0}
+    )
+    try:
+        consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def committed(kafka: EmbeddedBroker, group: str) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    try:
+        return consumer.committed([TopicPartition("orders", 0)], timeout=TIMEOUT_S)[0].offset
+    finally:
+        consumer.close()
+
+
+def test_an_error_means_that_nothing_was_done(kafka: EmbeddedBroker) -> None:
+    fault = kafka.fault("OffsetCommit", error="OFFSET_METADATA_TOO_LARGE")
+    with pytest.raises(KafkaException) as raised:
+        commit(kafka, "refused", 5)
+    assert raised.value.args[0].code() == KafkaError.OFFSET_METADATA_TOO_LARGE
+    assert committed(kafka, "refused") < 0
+    assert fault.met == 1
+    commit(kafka, "refused", 6)
+    assert committed(kafka, "refused") == 6
+
+
+def test_disconnected_before_nothing_is_done_and_after_it_is(kafka: EmbeddedBroker) -> None:
+    kafka.fault("OffsetCommit", disconnect="before", times=None)
+    with pytest.raises(KafkaException):
+        commit(kafka, "before", 5)
+    kafka.clear_faults()
+    assert committed(kafka, "before") < 0
+    fault = kafka.fault("OffsetCommit", disconnect="after", times=None)
+    with pytest.raises(KafkaException):
+        commit(kafka, "after", 5)
+    assert fault.met >= 1
+    assert committed(kafka, "after") == 5
+
+
+def test_a_fault_of_one_client_is_not_another_ones(kafka: EmbeddedBroker) -> None:
+    kafka.fault("OffsetCommit", error="OFFSET_METADATA_TOO_LARGE", client_id="bad", times=None)
+    commit(kafka, "of-good", 5, client_id="good")
+    with pytest.raises(KafkaException):
+        commit(kafka, "of-bad", 5, client_id="bad")
+
+
+def test_what_follows_a_delayed_request_waits_with_it(kafka: EmbeddedBroker) -> None:
+    from keylane.testing.entities import sample_request
+
+    fault = kafka.fault("Heartbeat", delay_ms=200, client_id="keylane-testing")
+    with ProtocolClient(kafka.bootstrap_servers) as client:
+        client.send("heartbeat", sample_request("heartbeat", 4))
+        client.send("api_versions", sample_request("api_versions", 0))
+        assert not client.has_answer(within_s=0.1)
+        assert [client.receive()[:4] for _ in range(2)] == [b"\0\0\0\1", b"\0\0\0\2"]
+    assert fault.met == 1
+
+
+def test_a_producer_survives_an_error_that_can_be_retried(kafka: EmbeddedBroker) -> None:
+    fault = kafka.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", times=3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0, "retry.backoff.ms": 10})
+    producer.produce("orders", b"one", partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert fault.met == 3
+    assert len([record for batch in read_to_end(kafka.bootstrap_servers, "orders", [1]) for record in batch]) == 1
+
+
+def test_a_topic_that_has_no_leader(kafka: EmbeddedBroker) -> None:
+    kafka.fault("Metadata", error="LEADER_NOT_AVAILABLE", client_id="admin", times=None)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "admin"})
+    found = admin.list_topics("orders", timeout=TIMEOUT_S)
+    assert found.brokers
+    error = found.topics["orders"].error
+    assert error is not None
+    assert error.code() == KafkaError.LEADER_NOT_AVAILABLE
+
+
+PLUGIN_TEST = """
+import sys
+
+import pytest
+
+
+def test_nothing_is_imported_before_it_is_used():
+    assert "keylane.broker" not in sys.modules
+    assert "keylane.testing.embedded" not in sys.modules
+
+
+@pytest.mark.kafka_broker(topics={"orders": 4}, settings={"node.id": "7"})
+def test_the_mark_is_heard(kafka_broker):
+    from confluent_kafka.admin import AdminClient
+
+    found = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers}).list_topics(timeout=10)
+    assert len(found.topics["orders"].partitions) == 4
+    assert list(found.brokers) == [7]
+
+
+def test_without_a_mark(kafka_broker):
+    assert kafka_broker.bootstrap_servers.startswith("127.0.0.1:")
+"""
+
+
+def pytest_in(folder: Path, content: str) -> str:
+    """pytest in a project of somebody else's."""
+    (folder / "test_theirs.py").write_text(content)
+    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", "test_theirs.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_plugin_in_a_project_of_somebody_elses(tmp_path: Path) -> None:
+    assert "3 passed" in pytest_in(tmp_path, PLUGIN_TEST)
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    assert "5 passed" in pytest_in(tmp_path, "\n\n".join(blocks))
