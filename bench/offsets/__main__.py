@@ -27,7 +27,8 @@ SHAPES = (Shape(1_000, 16, 1_000), Shape(160_000, 1, 100), Shape(1_000, 1, 1_000
 """16 million entries in both shapes, and a million."""
 SINGLES = Shape(1_000_000, 1, 1)
 """One entry a group: reported."""
-TAILS = (Shape(300_000, 1, 1), Shape(5_000, 1, 100), Shape(50, 10, 1_000))
+TAILS = (Shape(100, 1, 1, 5_000), Shape(300_000, 1, 1), Shape(5_000, 1, 100), Shape(50, 10, 1_000))
+"""Commits of one partition by a hundred groups, over and over; by new groups only; and larger commits."""
 
 
 def main() -> int:
@@ -99,7 +100,8 @@ def sizes(folder: Path) -> list[tuple[str, dict[str, float]]]:
 
 
 def name_of(shape: Shape) -> str:
-    return " × ".join(f"{number:,}" for number in shape)
+    name = " × ".join(f"{number:,}" for number in shape[:3])
+    return name if shape.times == 1 else f"{name}, {shape.times:,} times"
 
 
 def child(what: str, folder: Path, shape: Shape) -> dict[str, float]:

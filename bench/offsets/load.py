@@ -102,13 +102,13 @@ class Client:
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         last = 1 << 40
+        first = commit_frame(group, load.partitions, last)
+        self._commit_first(first, commit_answer(load.partitions))
         if load.what == "commit":
-            first = commit_frame(group, load.partitions, last)
             count = max(1, min(BLOCK_BYTES // len(first), load.in_flight * 4))
             frames = [commit_frame(group, load.partitions, last + number) for number in range(count)]
             self._answer = commit_answer(load.partitions)
         else:
-            self._ask(commit_frame(group, load.partitions, last), commit_answer(load.partitions))
             frames = [fetch_frame(group, load.partitions)]
             frames *= max(1, min(BLOCK_BYTES // len(frames[0]), load.in_flight * 4))
             self._answer = fetch_answer(group, load.partitions, last)
@@ -122,13 +122,19 @@ class Client:
         self.latencies_s: list[float] = []
         self._measures = load.in_flight == 1
 
-    def _ask(self, frame: bytes, answer: bytes) -> None:
-        self.socket.sendall(frame)
-        got = b""
-        while len(got) < len(answer):
-            got += self.socket.recv(len(answer) - len(got))
-        if got != answer:
-            raise RuntimeError(f"an answer that is not expected: {got[:80]!r}")
+    def _commit_first(self, frame: bytes, answer: bytes) -> None:
+        """Commit until the answer is good: a new Apache Kafka refuses commits while it loads its offsets topic."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            self.socket.sendall(frame)
+            got = b""
+            while len(got) < len(answer):  # a refusal has the same size
+                got += self.socket.recv(len(answer) - len(got))
+            if got == answer:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"an answer that is not expected: {got[:80]!r}")
+            time.sleep(0.1)
 
     def send(self, count: int) -> None:
         """Put so many more requests in flight."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Found = dict[str, Any]
 """`rows` by name (what was asked for, and runs by contestant), `shapes` by name, `environment`."""
+MANY = 1_000
 BEGIN, END = "<!-- offsets: written by the harness -->", "<!-- end of offsets -->"
 
 
@@ -37,6 +38,7 @@ def write(path: Path, found: Found) -> None:
 def markdown(found: Found) -> str:
     lines = ["| load | keylane | peer | ratio | asked | p99 | load average |", "|---|---:|---:|---:|---:|---:|---:|"]
     lines += [_row(name, row) for name, row in found["rows"].items()]
+    lines += _collapse(found["rows"])
     if found["shapes"]:
         lines += ["", "| groups × topics × partitions | bytes an entry | snapshot | written | loaded | longest stall |"]
         lines += ["|---|---:|---:|---:|---:|---:|"]
@@ -64,6 +66,20 @@ def _row(name: str, row: Mapping[str, Any]) -> str:
     loads = [run["load"] for one in runs.values() for run in one]
     cells.append(f"{min(loads):.1f}–{max(loads):.1f}")
     return f"| {' | '.join(cells)} |"
+
+
+def _collapse(rows: Mapping[str, Any]) -> list[str]:
+    """What a thousand clients that each wait for their answer get of the best rate."""
+    singles = [row for row in rows.values() if row["what"] == "commit" and row["partitions"] == 1]
+    rates = {(row["connections"], row["in_flight"]): median(row["contestants"][OURS], "per_s") for row in singles}
+    if (MANY, 1) not in rates:
+        return []
+    found = rates[MANY, 1]
+    waiting = max(rate for (_, in_flight), rate in rates.items() if in_flight == 1)
+    shares = (
+        f"{found / waiting:.0%} of the best rate of any number of them (asked: 80 %), {found / max(rates.values()):.0%}"
+    )
+    return ["", f"{MANY:,} clients that wait for each answer: {shares} of the best rate of clients with 100 in flight."]
 
 
 def _shape(name: str, one: Mapping[str, float]) -> str:

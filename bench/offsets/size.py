@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.config import BrokerConfig
+from keylane.broker.run import collect_less_often
 from keylane.coordinator.commits import TopicCommit, encode_commit
 from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
@@ -28,6 +29,7 @@ from keylane.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+COMMITS_A_SYNC = 5_000
 NOW_MS = 1_700_000_000_000
 OPTIONS = BrokerConfig()
 PARTITIONS = OPTIONS.offsets_topic_num_partitions
@@ -37,6 +39,8 @@ class Shape(NamedTuple):
     groups: int
     topics: int
     partitions: int
+    times: int = 1
+    """How often each group commits all of it; only in a tail."""
 
     @property
     def entries(self) -> int:
@@ -46,8 +50,9 @@ class Shape(NamedTuple):
         """A commit of everything, by group."""
         topics = [f"topic-{number:04d}" for number in range(self.topics)]
         numbers = list(range(self.partitions))
-        for group in range(self.groups):
-            offsets = [(1 << 40) + group] * self.partitions
+        for turn in range(self.groups * self.times):
+            group = turn % self.groups
+            offsets = [(1 << 40) + turn] * self.partitions
             yield (
                 f"consumer-group-{group:08d}",
                 [TopicCommit(topic, numbers, offsets, [3] * self.partitions, None) for topic in topics],
@@ -136,8 +141,10 @@ async def tail(shape: Shape, folder: str) -> dict[str, float]:
 
         writer = journal()
         await writer.load()
-        for group, topics in shape.commits():
+        for number, (group, topics) in enumerate(shape.commits()):
             writer.append(partition_for(group, PARTITIONS), encode_commit(group, topics, NOW_MS), lambda *_: None)
+            if number % COMMITS_A_SYNC == 0:
+                await writer.flush()
         await writer.flush()
         await writer.close()
         reader = journal()
@@ -145,11 +152,12 @@ async def tail(shape: Shape, folder: str) -> dict[str, float]:
         await reader.load()
         replayed_s = time.perf_counter() - start
         await reader.close()
-    return {"replayed_s": replayed_s, "entries_per_s": shape.entries / replayed_s}
+    return {"replayed_s": replayed_s, "entries_per_s": shape.entries * shape.times / replayed_s}
 
 
 def main() -> None:
     what, folder, *numbers = sys.argv[1:]
+    collect_less_often()  # as the broker does
     if what == "load":
         found = asyncio.run(load(folder))
     else:

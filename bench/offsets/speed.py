@@ -57,6 +57,8 @@ ROWS = (
     Row("fetch, 16 × 100 in flight", "fetch", 16, 100, 1, 1.0),
     Row("fetch, 100 partitions", "fetch", 4, 25, 100, 1.0),
     Row("fetch, 1,000 partitions", "fetch", 4, 10, 1_000, 0.5),
+    Row("commit, 16 clients, 1 in flight", "commit", 16, 1, 1, 0.0),
+    Row("commit, 100 clients, 1 in flight", "commit", 100, 1, 1, 0.0),
     Row("commit, 1,000 clients, 1 in flight", "commit", 1_000, 1, 1, 0.0),
 )
 

@@ -7,6 +7,7 @@ ready within half a second of its start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -22,6 +23,8 @@ from keylane.errors import ERROR_PREFIX, DataFolderError, KeylaneError, PeerErro
 
 if TYPE_CHECKING:
     import argparse
+
+    from keylane.broker.node import Node
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -71,11 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _collect_less_often() -> None:
+def collect_less_often() -> None:
     """What a broker lets go of is freed by its reference counts; looking for cycles as often as Python does by default
-    took a fifth of its time under thousands of small requests."""
+    took a fifth of its time under thousands of small requests, and a third of the replay of new groups."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+async def _freeze_when_loaded(node: Node) -> None:
+    """Never look for cycles in what was loaded: with millions of groups that takes seconds."""
+    with contextlib.suppress(DataFolderError):  # `Node` was told
+        await node.coordinator.loaded()
+        gc.freeze()
 
 
 def _leave_hypothesis_out() -> None:
@@ -122,6 +132,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
 
     listener = config.listener(arguments.host, arguments.port)
     security = secure(config, listener, now_ms)
+    collect_less_often()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - nothing runs yet that could wait
         node = await Node.open(OsFileSystem(), path, config, now_ms, fail)
@@ -137,10 +148,11 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
                 "give another --port (0 takes a free one)"
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)
-        _collect_less_often()
+        freezing = loop.create_task(_freeze_when_loaded(node))
         sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
         sys.stdout.flush()
         await stop.wait()
+        freezing.cancel()
         await server.stop()
         if failures:
             raise failures[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.commits import TopicCommit, decode_run, read_varint, run_limit
+from keylane.coordinator.commits import TopicCommit, decode_run, read_varint, run_limit, varint
 from keylane.coordinator.records import (
     NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
@@ -57,6 +57,11 @@ _PLAIN_VALUE = struct.Struct(">hqihq")
 """An offset value of version 3 with empty metadata: 24 bytes, as only those are."""
 _PLAIN_TAIL = struct.Struct(">qihqb")
 """What differs between two commits of one partition: its value from the offset on, and the end of its record."""
+_PLAIN_VALUE_HEAD = varint(_PLAIN_VALUE.size) + OFFSET_VALUE_VERSION.to_bytes(2, "big")
+_COUNT_AT = HEADER_SIZE - 4
+_ONE_RECORD = b"\0\0\0\1"
+_NO_DELTAS = b"\0\0\0"
+"""A record's attributes, timestamp delta and offset delta."""
 _OFFSET_KEY = OFFSET_KEY_VERSION.to_bytes(2, "big")
 _OFFSET_VALUE = OFFSET_VALUE_VERSION.to_bytes(2, "big")
 
@@ -112,6 +117,22 @@ def _unpacked(batch: bytes) -> bytes:
     return b"".join((batch[:CRC_START], b"\0\0", batch[_ATTRIBUTES + 1 : HEADER_SIZE], body))
 
 
+def _names_of_one(batch: bytes, head: bytes) -> tuple[str, str, int] | None:
+    """Group, topic and partition of a batch with one record, which begins with `head` and ends with a value without
+    metadata from its offset on; None for any other batch."""
+    if batch[_COUNT_AT:HEADER_SIZE] != _ONE_RECORD or not head.endswith(_PLAIN_VALUE_HEAD):
+        return None
+    size, at = read_varint(head, 0)
+    key_at = at + len(_NO_DELTAS)
+    if at + size != len(head) + _PLAIN_TAIL.size or head[at:key_at] != _NO_DELTAS:
+        return None
+    key_size, key_at = read_varint(head, key_at)
+    key = head[key_at : -len(_PLAIN_VALUE_HEAD)]
+    if len(key) != key_size or not key.startswith(_OFFSET_KEY) or batch[-1]:
+        return None
+    return *decode_offset_key_prefix(key[:-4]), _I32.unpack(key[-4:])[0]
+
+
 def _base_and_count(batch: bytes) -> tuple[int, int]:
     fields = HEADER.unpack_from(batch)
     return fields[0], fields[12]
@@ -135,15 +156,26 @@ class Replayer:
         if batch[_ATTRIBUTES] & ~CODEC_MASK:
             self._replay_transactional(partition, batch)
             return
-        known = None if batch[_ATTRIBUTES] else self._plain.get(batch[HEADER_SIZE : -_PLAIN_TAIL.size])
-        if known is not None:
-            columns, index = known
-            offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
-            if columns.overwrite(index, offset, leader_epoch, timestamp, _I64.unpack_from(batch)[0]):
-                return
+        if not batch[_ATTRIBUTES] and self._replay_one(batch):
+            return
         plain = _unpacked(batch)
         at, done = self._replay_runs(plain)
         self._replay_each(partition, batch, plain, at, done)
+
+    def _replay_one(self, batch: bytes) -> bool:
+        """A commit of one partition without metadata; False for any other batch."""
+        head = batch[HEADER_SIZE : -_PLAIN_TAIL.size]
+        offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
+        (log_offset,) = _I64.unpack_from(batch)
+        known = self._plain.get(head)
+        if known is not None and known[0].overwrite(known[1], offset, leader_epoch, timestamp, log_offset):
+            return True
+        names = _names_of_one(batch, head)
+        if names is None:
+            return False
+        self._store.put(*names, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP), log_offset)
+        self._learn(head, *names)
+        return True
 
     def _replay_runs(self, batch: bytes) -> tuple[int, int]:
         """Commits of many partitions, a column at a time; where the first record is that is left, and its number."""
@@ -166,10 +198,7 @@ class Replayer:
     def _replay_each(self, partition: int, batch: bytes, plain: bytes, at: int, done: int) -> None:
         put, unpack_key, unpack_value = self._store.put, _I32.unpack, _PLAIN_VALUE.unpack
         others: list[tuple[int, bytes, bytes | None]] = []
-        known = None
-        count = done
         for log_offset, key, value in records_of(plain, at, done):
-            count += 1
             if value is None or not key.startswith(_OFFSET_KEY):
                 self._replay_other(log_offset, key, value)
                 others.append((log_offset, key, value))
@@ -180,13 +209,10 @@ class Replayer:
                 # The usual value, without metadata, by hand; all others by the book.
                 _, offset, leader_epoch, _, timestamp = unpack_value(value)
                 put(*names, index, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP), log_offset)
-                known = (*names, index)
             else:
                 put(*names, index, decode_offset_value(value), log_offset)
         if others:
             self._image.note(partition, read_header(batch).max_timestamp, others, batch)
-        if known is not None and count == 1:
-            self._learn(plain, *known)
 
     def _replay_transactional(self, partition: int, batch: bytes) -> None:
         """Offsets of an open transaction, or its end."""
@@ -207,13 +233,13 @@ class Replayer:
             raise RecordFormatError(f"a batch with attributes {header.attributes} at offset {header.base_offset}")
         self._image.transactional.end(owner, self._store, committed=committed)
 
-    def _learn(self, batch: bytes, group: str, topic: str, index: int) -> None:
+    def _learn(self, head: bytes, group: str, topic: str, index: int) -> None:
         """Know the next commit of this partition by its first bytes."""
         if len(self._plain) >= MAX_CACHED_PREFIXES:
             self._plain.clear()
         columns = self._store.columns(group, topic)
         assert columns is not None
-        self._plain[batch[HEADER_SIZE : -_PLAIN_TAIL.size]] = columns, index
+        self._plain[head] = columns, index
 
     def _names_of(self, prefix: bytes) -> tuple[str, str]:
         """Group and topic of an offset key without its partition. Raises `RecordFormatError`."""

@@ -124,3 +124,30 @@ def test_a_replayed_commit_is_the_commit(commits: list[TopicCommit], base_offset
         assert replayed.beside == columns.beside
     assert len(image.store) == len(live)
     assert not image.kept
+
+
+class LongWay(Replayer):
+    """Reads every batch as it would read any."""
+
+    def _replay_one(self, batch: bytes) -> bool:
+        return False
+
+
+@settings(deadline=None)
+@given(TOPIC_COMMIT, st.data())
+def test_the_short_way_of_one_partition_reads_what_the_long_way_reads(commit: TopicCommit, data: st.DataObject) -> None:
+    one = TopicCommit(commit.topic, commit.partitions[:1], commit.offsets[:1], commit.leader_epochs[:1], None)
+    batch = bytearray(b"".join(encode_batch(encode_commit("g", [one], 5), 7)))
+    at = data.draw(st.integers(batches.HEADER_SIZE - 4, len(batch) - 1))
+    batch[at] = data.draw(st.integers(0, 255) | st.just(batch[at]))
+    found: list[object] = []
+    for replayer in (Replayer, LongWay):
+        image = Image()
+        try:
+            replayer(image).replay(0, bytes(batch))
+        except RecordFormatError:
+            found.append(None)
+        else:
+            (topics,) = [dict(image.store.columns_of(group)) for group in image.store.groups] or [{}]
+            found.append((image.kept, {topic: [*map(list, columns.all())] for topic, columns in topics.items()}))
+    assert found[0] == found[1]
