@@ -21,6 +21,7 @@ from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
 from keylane.errors import InternalError, KeylaneError, UsageError
+from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer, check_producer
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from keylane.delivery.exactly_once import ExactlyOnce
     from keylane.engine.loop import Loop
     from keylane.options import Pipeline
 
 __all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+
+RESOLVE_MS = 60_000
+"""How long a broker may take to tell a topic's id, as it may for a start."""
 
 PROGRESS_S = 1.0
 """How often `on_progress` is called."""
@@ -76,6 +81,7 @@ class ParallelConsumer:
         self._loop: Loop | None = None
         self._finished = threading.Event()
         self._stream: ResultQueue | None = None
+        self._once: ExactlyOnce | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +109,8 @@ class ParallelConsumer:
             finally:
                 loop.stop()
                 loop.join()
+                if self._once is not None:
+                    self._once.close()
             _raise(loop.failure)
             self._report_progress()
         finally:
@@ -124,6 +132,11 @@ class ParallelConsumer:
             raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
         if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
             raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+        if self._pipeline.delivery == "exactly_once":
+            raise UsageError(
+                "stream() hands on what the handler returns, and delivery='exactly_once' does not run it for a record "
+                "that was processed before: read the results from the database"
+            )
         if complete == "read" and self._pipeline.delivery == "at_most_once":
             raise UsageError(
                 "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
@@ -224,6 +237,8 @@ class ParallelConsumer:
         try:
             check_producer(self._pipeline.kafka)
             consumer.check(ending if isinstance(ending, Mapping) else ())
+            if self._pipeline.delivery == "exactly_once":
+                self._once = self._exactly_once(consumer)
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
         except BaseException:
             consumer.close()
@@ -237,8 +252,17 @@ class ParallelConsumer:
             loop.stop()
         return loop
 
+    def _exactly_once(self, consumer: KafkaConsumer) -> ExactlyOnce:
+        from keylane.delivery.exactly_once import ExactlyOnce
+
+        admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
+        once = ExactlyOnce(self._pipeline, admin.cluster_id(), admin.topic_id)
+        consumer.check_starts(once.check)
+        return once
+
     def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
-        pipeline, client_id, name = self._pipeline, self._client_id, self._client_id or "keylane"
+        client_id, name = self._client_id, self._client_id or "keylane"
+        pipeline = self._pipeline if self._once is None else self._once.pipeline
         return assemble(
             pipeline,
             consumer,

@@ -23,7 +23,7 @@ NOT_IN_DATAFRAMES = {
 }
 """Why the DataFrame pipeline refuses them."""
 
-PLANNED = ("transactional", "exactly_once")
+PLANNED = ("transactional",)
 """Named by the documentation, and not offered by this release."""
 
 
@@ -31,12 +31,14 @@ def check_delivery(pipeline: Pipeline) -> None:
     """Raises `UsageError` for what cannot hold together."""
     if pipeline.delivery in PLANNED:
         raise UsageError(
-            f"delivery={pipeline.delivery!r}: this release offers 'at_most_once', 'at_least_once' and 'almost_once'"
+            f"delivery={pipeline.delivery!r}: this release offers 'at_most_once', 'at_least_once', 'almost_once' and "
+            "'exactly_once'"
         )
     if pipeline.delivery == "at_most_once":
         _check_at_most_once(pipeline)
     if pipeline.delivery in ("at_most_once", "almost_once"):
         _check_commits_by_record(pipeline)
+    _check_exactly_once(pipeline)
 
 
 def _check_at_most_once(pipeline: Pipeline) -> None:
@@ -64,6 +66,36 @@ def _check_commits_by_record(pipeline: Pipeline) -> None:
         raise UsageError(
             f"commit_mode={pipeline.commit_mode!r}, commit_every_records={pipeline.commit_every_records}: "
             f"delivery={pipeline.delivery!r} says itself when commits go: leave both out"
+        )
+
+
+def _check_exactly_once(pipeline: Pipeline) -> None:
+    if pipeline.delivery != "exactly_once":
+        for name in ("store", "identity"):
+            if getattr(pipeline, name) is not None:
+                raise UsageError(f"{name}={getattr(pipeline, name)!r} is for delivery='exactly_once': give that, too")
+        return
+    if not isinstance(pipeline.store, str) and not hasattr(pipeline.store, "open"):
+        raise UsageError(
+            f"store={pipeline.store!r}: delivery='exactly_once' needs one: the path of a SQLite file, a postgresql:// "
+            "address, or a keylane.delivery store"
+        )
+    if pipeline.store == "":
+        raise UsageError("store='': give the path of a SQLite file, or a postgresql:// address")
+    if pipeline.identity is not None and not callable(pipeline.identity):
+        raise UsageError(f"identity={pipeline.identity!r}: give a function of (record) that returns a str or bytes")
+    retention = pipeline.identity_retention_ms
+    if isinstance(retention, bool) or not isinstance(retention, int) or retention < 1:
+        raise UsageError(f"identity_retention_ms={retention!r}: give a whole number of at least 1")
+    if pipeline.workers == "process":
+        raise UsageError(
+            "workers='process': a database transaction is open in the process that commits it: leave workers='auto' "
+            "under delivery='exactly_once', or use lanes for more cores"
+        )
+    if pipeline.batch_size > 1 and pipeline.retries.max_attempts == 1:
+        raise UsageError(
+            "retries: under delivery='exactly_once' one record that fails rolls back its batch, and the others are "
+            "tried again each alone: give max_attempts of at least 2, or batch_size=1"
         )
 
 

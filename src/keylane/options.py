@@ -232,7 +232,17 @@ class Pipeline:
     delivery: Delivery = "at_least_once"
     """What a crash may do to a record (docs/delivery.md). "at_least_once": periodic commits; what was not committed
     runs again. "at_most_once": a record is committed before it runs, and never runs again. "almost_once": each record's
-    commit is awaited before another one starts in its place, so that a crash repeats at most what was in flight."""
+    commit is awaited before another one starts in its place, so that a crash repeats at most what was in flight.
+    "exactly_once": what the handler does in `context.transaction` happens once, by the record's identity in `store`."""
+    store: Any = None
+    """Under `delivery="exactly_once"`: where records' identities are kept, beside what the handler does in
+    `context.transaction`. `keylane.delivery.SqliteStore`, `PostgresStore`, or a store of one's own; or the path of a
+    SQLite file, or a postgresql:// address."""
+    identity: Callable[[Record], str | bytes] | None = None
+    """Under `delivery="exactly_once"`: a function of the record that returns a key that it is known by in its group,
+    instead of topic, partition and offset, so that what was produced twice is processed once."""
+    identity_retention_ms: int = 7 * 24 * 3_600_000
+    """How long such a key is kept."""
     commit_interval_ms: int = 5_000
     offset_reset: OffsetReset = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs."""

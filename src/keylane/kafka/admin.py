@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined] # exported untyped
 
 from keylane.errors import UsageError
@@ -42,6 +42,9 @@ TIMEOUT_MS = 10_000
 
 _GRACE_S = 1.0
 """What the client may take beyond its own timeout before its future is given up."""
+
+NO_TOPIC_ID = "A" * 22
+"""Kafka's zero id, in its base 64."""
 
 _NO_GROUP = "keylane-admin"
 """A consumer needs a group's name, also one that only asks for offsets by time; it joins nothing."""
@@ -112,6 +115,24 @@ class Admin:
         """The partition count of every topic, internal ones included."""
         known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
+
+    def cluster_id(self) -> str:
+        """The cluster's id; empty where the brokers tell none."""
+
+        def attempt(timeout_s: float) -> Any:
+            return self._client.list_topics(timeout=timeout_s).cluster_id
+
+        return str(self._ask("read the cluster's id", attempt) or "")
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic, which it keeps until it is deleted; empty where the brokers know none (before KIP-516)."""
+
+        def attempt(timeout_s: float) -> Any:
+            futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+            return _answer(futures[topic], timeout_s)
+
+        found = str(self._ask(f"describe topic {topic!r}", attempt).topic_id)
+        return "" if found == NO_TOPIC_ID else found
 
     def create_topics(
         self,

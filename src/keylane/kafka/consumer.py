@@ -21,8 +21,9 @@ from keylane.kafka.settings import consumer_settings, fetcher_settings, is_coope
 from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import ConsumerListener, Offset, Polled
     from keylane.options import Pipeline
@@ -80,6 +81,11 @@ class KafkaConsumer:
     def session_s(self) -> float | None:
         """The session timeout; None without a group to take part in."""
         return None if self._pipeline.assignment else session_s(self._pipeline.kafka)
+
+    def check_starts(self, check: Callable[[Sequence[Start]], None]) -> None:
+        """Have `check` called with the starts of partitions before anything of them begins; what it raises ends the
+        consumer. Call it before `subscribe`."""
+        self._membership.check_starts = check
 
     # --- before joining the group ---
 

@@ -22,7 +22,7 @@ from keylane.kafka.faults import commit_problem, error_of
 from keylane.kafka.logs import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -75,6 +75,8 @@ class Membership:
         self._cooperative = cooperative
         self._by_hand = bool(pipeline.assignment)
         self._listener: ConsumerListener | None = None
+        self.check_starts: Callable[[Sequence[Start]], None] | None = None
+        """Called with the starts of partitions before anything of them begins; what it raises ends the consumer."""
         self._epoch = 0
         self._ours: set[tuple[str, int]] = set()
         self._revoking: Revoking | None = None
@@ -148,7 +150,10 @@ class Membership:
         starts: list[Start] = []
         try:
             starts = self._resolved(partitions)
+            if starts and self.check_starts is not None:
+                self.check_starts(starts)
         except Exception as error:  # the callback cannot fail: the next poll raises it
+            starts = []
             self._faults.fail(error)
         if starts:
             self._ours.update((one.topic, one.partition) for one in starts)

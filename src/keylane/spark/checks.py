@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from keylane.options import Pipeline
+
 logger = logging.getLogger(__name__)
 
 
@@ -64,3 +66,15 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> bool:
         f"trigger={trigger!r}: give {{'availableNow': True}} to end when what is there now is done, or leave it out "
         "to run until stop()"
     )
+
+
+def check_store(pipeline: Pipeline, master: str | None) -> None:
+    """Refuses a SQLite file for lanes that may be on several machines."""
+    store = pipeline.store
+    if store is None or master is None or master.startswith("local[") or master == "local":
+        return
+    if type(store).__name__ == "SqliteStore" or (isinstance(store, str) and "://" not in store):
+        raise UsageError(
+            f"store={store!r}: lanes on the cluster {master} may be on several machines, which cannot share a SQLite "
+            "file: give a postgresql:// address"
+        )

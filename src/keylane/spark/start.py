@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
 from keylane.options import Pipeline
-from keylane.spark.checks import check_session, check_trigger
+from keylane.spark.checks import check_session, check_store, check_trigger
 from keylane.spark.group import Group
 from keylane.spark.jobs import SparkLaneJobs
 from keylane.spark.lanes import parallel_consumer
@@ -93,6 +93,7 @@ def start(
         raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
     available_now = check_trigger(trigger)
     context = check_session(spark)
+    check_store(pipeline, context.master)
     slots = Slots(context, allow_all_slots, task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from keylane import Pipeline
 from keylane.errors import UsageError
 from keylane.spark import slots as slots_module
-from keylane.spark.checks import check_session, check_trigger
+from keylane.spark.checks import check_session, check_store, check_trigger
 from keylane.spark.slots import Slots
 
 
@@ -171,3 +172,15 @@ def test_lanes_may_ask_for_a_share_of_a_core() -> None:
         slots(Context(), 2, task_cpus=0.25)
     with pytest.raises(UsageError, match="task_cpus=0: give a number above 0"):
         slots(cluster, 2, task_cpus=0)
+
+
+def test_a_sqlite_file_is_not_shared_by_a_cluster() -> None:
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+
+    def exactly_once(store: str) -> Pipeline:
+        return Pipeline(kafka=kafka, topics=["t"], handler=print, delivery="exactly_once", store=store)
+
+    check_store(exactly_once("effects.db"), "local[4]")
+    check_store(exactly_once("postgresql://db/effects"), "spark://master:7077")
+    with pytest.raises(UsageError, match="cannot share a SQLite file"):
+        check_store(exactly_once("effects.db"), "spark://master:7077")

@@ -1,0 +1,417 @@
+"""`ExactlyOnce`: a pipeline whose handler's effects and whose records' identities are in one database transaction.
+
+The idea: the handler is wrapped. A transaction begins, the record's identity is claimed in it, and the handler gets it
+open; what was claimed by an earlier transaction is skipped, and only its outputs, which were kept with it, are given to
+the engine again. So a crash anywhere leaves either both or neither. Kafka's commits go on as at least once: they decide
+how much is asked for again, never whether it happens again. (Kafka Internals, consumption semantics: "process exactly
+once" by persisted message details.)
+
+Identities below a partition's committed offset cannot be asked for again, but by somebody who moves the group's offset
+back, which is refused at the start. They are purged.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+import time
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from keylane.delivery.postgres import PostgresStore
+from keylane.delivery.sqlite import SqliteStore
+from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
+from keylane.engine.calls import outcome_of, outcomes_of
+from keylane.engine.work import Failure
+from keylane.errors import HandlerError, PeerError, UsageError
+from keylane.options import takes_context
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+
+    from keylane.delivery.stores import OpenAsyncStore, OpenStore
+    from keylane.engine.assignment import Start
+    from keylane.options import Pipeline
+    from keylane.records import Context, Record
+
+logger = logging.getLogger("keylane.delivery")
+
+PURGE_EVERY_S = 10.0
+"""How often identities are purged, while commits go on."""
+
+ANSWER_S = 60.0
+"""How long a rebalance waits for a database that has answered before: a restart."""
+
+ASK_AGAIN_S = 0.5
+
+
+def store_of(store: Store | str) -> Store:
+    """A store by its address: of PostgreSQL, or the path of a SQLite file."""
+    if not isinstance(store, str):
+        return store
+    return PostgresStore(store) if store.startswith(("postgresql://", "postgres://")) else SqliteStore(store)
+
+
+def unavailable(store: Store, error: BaseException) -> PeerError:
+    """The store does not answer, or refuses."""
+    return PeerError(f"{type(store).__name__} does not answer: {type(error).__name__}: {error}".strip())
+
+
+class Identities:
+    """What records are known by. Thread safety: `know` comes before the records of its topics."""
+
+    def __init__(self, cluster: str, pipeline: Pipeline) -> None:
+        self._group = f"{cluster}/{pipeline.group_id}"
+        self._function = pipeline.identity
+        self._scopes: dict[str, str] = {}
+
+    @property
+    def group(self) -> str:
+        """The scope of keys."""
+        return self._group
+
+    @property
+    def by_key(self) -> bool:
+        return self._function is not None
+
+    def know(self, topic: str, topic_id: str) -> None:
+        """A topic's id; empty where the broker knows none."""
+        self._scopes[topic] = f"{self._group}/{topic}/{topic_id}"
+
+    def scope(self, topic: str) -> str:
+        return self._scopes[topic]
+
+    def of(self, record: Record) -> Identity:
+        if self._function is None:
+            return Identity(self._scopes[record.topic], record.partition, record.offset)
+        key = self._function(record)
+        if isinstance(key, bytes):
+            key = key.hex()
+        if not isinstance(key, str) or not key:
+            raise UsageError(f"identity returned {key!r} for {record!r}: return a str or bytes that is not empty")
+        return Identity(self._group, -1, -1, key)
+
+
+class ExactlyOnce:
+    """The pipeline to run, and what has to be done beside it. Thread safety: `check` is the group's thread's."""
+
+    def __init__(self, pipeline: Pipeline, cluster: str, topic_id: Callable[[str], str]) -> None:
+        assert pipeline.store is not None
+        self._store = store_of(pipeline.store)
+        if pipeline.is_async and not isinstance(self._store, AsyncStore):
+            raise UsageError(f"store={self._store!r} has no open_async, which handlers that are coroutines need")
+        self._topic_id = topic_id
+        self.identities = Identities(cluster, pipeline)
+        self._house = House(self._store, self.identities, pipeline)
+        self.pipeline = replace(
+            pipeline,
+            handler=_handler(pipeline, self),
+            resource=self._async_resource if pipeline.is_async else self._resource,
+            on_commit=self._house.committed,
+        )
+        self._user_resource = pipeline.resource
+        self.opened: OpenStore
+        self.opened_async: OpenAsyncStore
+
+    def check(self, starts: Sequence[Start]) -> None:
+        """Partitions were assigned, and nothing of them has begun. Raises `PeerError` for a start below what is purged:
+        records that are long processed would be skipped unseen."""
+        for start in starts:
+            self.identities.know(start.topic, self._topic_id(start.topic))
+        if not self.identities.by_key:
+            self._house.check(starts)
+
+    def close(self) -> None:
+        self._house.close()
+
+    @contextmanager
+    def _resource(self) -> Iterator[Any]:
+        """Of the worker threads: the user's, and the store's connections."""
+        try:
+            self.opened = self._store.open()
+        except Exception as error:
+            raise unavailable(self._store, error) from error
+        try:
+            if self._user_resource is None:
+                yield None
+            else:
+                with self._user_resource() as value:
+                    yield value
+        finally:
+            self.opened.close()
+
+    @asynccontextmanager
+    async def _async_resource(self) -> AsyncIterator[Any]:
+        assert isinstance(self._store, AsyncStore)
+        try:
+            self.opened_async = await self._store.open_async()
+        except Exception as error:
+            raise unavailable(self._store, error) from error
+        try:
+            if self._user_resource is None:
+                yield None
+            else:
+                made = self._user_resource()
+                if hasattr(made, "__aenter__"):
+                    async with made as value:
+                        yield value
+                else:
+                    with made as value:
+                        yield value
+        finally:
+            await self.opened_async.close()
+
+
+class House:
+    """Keeps house in the store: starts are held against what is purged, and identities that nobody can ask for again
+    are purged. Thread safety: any thread."""
+
+    def __init__(self, store: Store, identities: Identities, pipeline: Pipeline) -> None:
+        self._store = store
+        self._identities = identities
+        self._group = pipeline.group_id
+        self._retention_ms = pipeline.identity_retention_ms
+        self._on_commit = pipeline.on_commit
+        self._lock = threading.Lock()
+        """Guards the connection and what is to purge."""
+        self._opened: OpenStore | None = None
+        self._committed: dict[tuple[str, int], int] = {}
+        self._purged_at = time.monotonic()
+        self._closing = threading.Event()
+
+    def check(self, starts: Sequence[Start]) -> None:
+        give_up_at = time.monotonic() + (0 if self._opened is None else ANSWER_S)
+        while True:
+            try:
+                with self._lock, self._connected().transaction() as transaction:
+                    purged = [
+                        transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
+                    ]
+                break
+            except Exception as error:  # a database that restarts, or is not there
+                if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
+                    raise unavailable(self._store, error) from error
+        self._refuse(starts, purged)
+
+    def _refuse(self, starts: Sequence[Start], purged: Sequence[int]) -> None:
+        for start, below in zip(starts, purged, strict=True):
+            if start.offsets.base < below:
+                raise PeerError(
+                    f"group {self._group!r} starts {start.topic}-{start.partition} at offset {start.offsets.base}, and "
+                    f"what was processed below {below} is purged from the store: those records would be skipped; set "
+                    f"the group's offset to {below} or above, or use another group.id"
+                )
+
+    def committed(self, offsets: Mapping[tuple[str, int], int], error: BaseException | None) -> None:
+        """The pipeline's `on_commit`."""
+        if error is None:
+            with self._lock:
+                self._committed |= offsets
+                if time.monotonic() >= self._purged_at + PURGE_EVERY_S:
+                    self._purge()
+        if self._on_commit is not None:
+            self._on_commit(offsets, error)
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._lock:
+            self._purge()
+            if self._opened is not None:
+                self._opened.close()
+
+    def _purge(self) -> None:
+        """What fails here is tried again later: nothing depends on it."""
+        self._purged_at = time.monotonic()
+        if not self._committed:
+            return
+        try:
+            with self._connected().transaction() as transaction:
+                if self._identities.by_key:
+                    before_ms = time.time_ns() // 1_000_000 - self._retention_ms
+                    transaction.purge_keys(self._identities.group, before_ms)
+                else:
+                    for (topic, partition), offset in sorted(self._committed.items()):
+                        transaction.purge(self._identities.scope(topic), partition, offset)
+        except Exception as error:  # a database that does not answer
+            logger.warning("identities could not be purged, and will be later: %s: %s", type(error).__name__, error)
+        else:
+            self._committed.clear()
+
+    def _connected(self) -> OpenStore:
+        if self._opened is None:
+            self._opened = self._store.open()
+        return self._opened
+
+
+# --- the handler ---
+
+
+def _handler(pipeline: Pipeline, once: ExactlyOnce) -> Callable[..., Any]:
+    """The user's handler, inside a transaction."""
+    handler, takes = pipeline.handler, takes_context(pipeline.handler)
+    kind = _AsyncCalls if pipeline.is_async else _Calls
+    calls = kind(once, lambda what, context: handler(what, context) if takes else handler(what))
+    return calls.of_batch if pipeline.batch_size > 1 else calls.of_one
+
+
+class _Calls:
+    """For functions."""
+
+    def __init__(self, once: ExactlyOnce, handler: Callable[[Any, Context], Any]) -> None:
+        self._once = once
+        self._handler = handler
+
+    def of_one(self, record: Record, context: Context) -> Any:
+        identity = self._once.identities.of(record)
+        with self._once.opened.transaction() as transaction:
+            processed = transaction.claim(identity)
+            if processed is not None:
+                return outputs_of(processed)
+            result = self._call(record, context, transaction)
+            if kept := _kept(_checked(result, transaction)):
+                transaction.keep(identity, kept)
+            return result
+
+    def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
+        batch = _Batch(records, self._once.identities)
+        with self._once.opened.transaction() as transaction:
+            for index in batch.in_order:
+                batch.claimed(index, transaction.claim(batch.identities[index]))
+            if batch.fresh:
+                result = self._call([records[index] for index in batch.fresh], context, transaction)
+                for identity, kept in batch.results(result, transaction):
+                    transaction.keep(identity, kept)
+        return batch.outcomes
+
+    def _call(self, what: Any, context: Context, transaction: Any) -> Any:
+        context.transaction = transaction.connection
+        try:
+            return self._handler(what, context)
+        finally:
+            context.transaction = None
+
+
+class _AsyncCalls:
+    """For coroutine functions."""
+
+    def __init__(self, once: ExactlyOnce, handler: Callable[[Any, Context], Any]) -> None:
+        self._once = once
+        self._handler = handler
+
+    async def of_one(self, record: Record, context: Context) -> Any:
+        identity = self._once.identities.of(record)
+        async with self._once.opened_async.transaction() as transaction:
+            processed = await transaction.claim(identity)
+            if processed is not None:
+                return outputs_of(processed)
+            result = await self._call(record, context, transaction)
+            if kept := _kept(_checked(result, transaction)):
+                await transaction.keep(identity, kept)
+            return result
+
+    async def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
+        batch = _Batch(records, self._once.identities)
+        async with self._once.opened_async.transaction() as transaction:
+            for index in batch.in_order:
+                batch.claimed(index, await transaction.claim(batch.identities[index]))
+            if batch.fresh:
+                result = await self._call([records[index] for index in batch.fresh], context, transaction)
+                for identity, kept in batch.results(result, transaction):
+                    await transaction.keep(identity, kept)
+        return batch.outcomes
+
+    async def _call(self, what: Any, context: Context, transaction: Any) -> Any:
+        context.transaction = transaction.connection
+        try:
+            return await self._handler(what, context)
+        finally:
+            context.transaction = None
+
+
+class _Batch:
+    """Records of one call, in one transaction."""
+
+    def __init__(self, records: Sequence[Record], identities: Identities) -> None:
+        self._records = records
+        self.identities = [identities.of(record) for record in records]
+        self.in_order = sorted(range(len(records)), key=self.identities.__getitem__)
+        """By identity, so that two transactions that claim the same ones do not wait for each other."""
+        self.outcomes: list[Any] = [None] * len(records)
+        self.fresh: list[int] = []
+        """Which were not processed before; those that follow of the same identity were."""
+
+    def claimed(self, index: int, processed: Processed | None) -> None:
+        if processed is None:
+            self.fresh.append(index)
+            self.fresh.sort()
+        else:
+            self.outcomes[index] = outputs_of(processed)
+
+    def results(self, result: Any, transaction: Any) -> list[tuple[Identity, bytes]]:
+        """What to keep. One record that fails takes the transaction along, and so the others of its batch: they are
+        tried again each alone."""
+        outcomes = outcomes_of(result, len(self.fresh))
+        if failed := next((one for one in outcomes if isinstance(one, Failure)), None):
+            if len(self._records) == 1 or all(isinstance(one, Failure) for one in outcomes):
+                raise failed.error
+            raise HandlerError(f"rolled back with its batch: {failed.error}") from failed.error
+        _check_open(transaction)
+        for index, outcome in zip(self.fresh, outcomes, strict=True):
+            self.outcomes[index] = outcome
+        kept = [(self.identities[index], _kept(outcome)) for index, outcome in zip(self.fresh, outcomes, strict=True)]
+        return [(identity, data) for identity, data in kept if data]
+
+
+def _checked(result: Any, transaction: Any) -> Any:
+    """What the handler returned, once it is sure that it can be committed."""
+    outcome = outcome_of(result)
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    _check_open(transaction)
+    return outcome
+
+
+def _check_open(transaction: Any) -> None:
+    if not transaction.is_open():
+        raise UsageError(
+            "the handler ended context.transaction, or went on after an error in it: leave commit and rollback to "
+            "keylane, and let errors of the database out"
+        )
+
+
+# --- outputs that are kept ---
+
+
+def _kept(outcome: Any) -> bytes:
+    """Outputs as they are kept with an identity."""
+    if not outcome:
+        return b""
+    rows = []
+    for one in outcome:
+        headers = [[name, _text(value)] for name, value in one.headers]
+        rows.append([one.topic, _text(one.key), _text(one.value), headers, one.partition, one.timestamp_ms])
+    return json.dumps(rows).encode()
+
+
+def outputs_of(processed: Processed) -> list[Output] | None:
+    """What a record that was processed before has to produce, for want of knowing whether it did."""
+    if not processed.outputs:
+        return None
+    return [
+        Output(topic, _bytes(key), _bytes(value), [(name, _bytes(of)) for name, of in headers], partition, timestamp_ms)
+        for topic, key, value, headers, partition, timestamp_ms in json.loads(processed.outputs)
+    ]
+
+
+def _text(data: bytes | str | None) -> str | None:
+    if data is None:
+        return None
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -1,0 +1,108 @@
+"""What a store of processing details is: the protocol behind `delivery="exactly_once"`, for stores of one's own.
+
+The idea: the handler's effects and the record's identity are in one database transaction, so that both are there or
+neither. A store only keeps identities and gives transactions; when to ask, to skip and to purge is decided by
+`keylane.delivery.exactly_once`. `keylane.testing.stores` has the tests that every store must pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+
+class Identity(NamedTuple):
+    """What a record is known by: its place, or a key that the user's function took from it."""
+
+    scope: str
+    """Cluster and group; of a place, the topic and its id as well."""
+    partition: int
+    """-1 with a key."""
+    offset: int
+    """-1 with a key."""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """A record that was processed before."""
+
+    outputs: bytes = b""
+    """What was kept with it; empty when there was nothing, or it is purged."""
+
+
+class Transaction(Protocol):
+    """An open transaction. Its owner is one thread."""
+
+    @property
+    def connection(self) -> Any:
+        """What the handler gets as `context.transaction`."""
+
+    def is_open(self) -> bool:
+        """False when the handler has committed or rolled back by itself."""
+
+    def claim(self, identity: Identity) -> Processed | None:
+        """Note that this record is processed by this transaction. Returns what is known of it when it was processed
+        before, or when its offset is below what was purged; then nothing is noted.
+
+        While another transaction that has claimed it is open, this waits for its end, or raises.
+        """
+
+    def keep(self, identity: Identity, outputs: bytes) -> None:
+        """Keep this with an identity that was claimed in this transaction."""
+
+    def purged_below(self, scope: str, partition: int) -> int:
+        """The offset below which identities were purged; 0 when none was."""
+
+    def purge(self, scope: str, partition: int, below: int) -> None:
+        """Forget the places below this offset, and remember that."""
+
+    def purge_keys(self, scope: str, before_ms: int) -> None:
+        """Forget the keys that were processed before this time, in milliseconds since the epoch."""
+
+
+class OpenStore(Protocol):
+    """Connections to a store. Thread safety: any thread."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Begins a transaction, which commits when the block ends, and rolls back when it raises."""
+
+    def close(self) -> None: ...
+
+
+class AsyncTransaction(Protocol):
+    """The same for coroutines; keeping house is left to `Transaction`."""
+
+    @property
+    def connection(self) -> Any: ...
+    def is_open(self) -> bool: ...
+    async def claim(self, identity: Identity) -> Processed | None: ...
+    async def keep(self, identity: Identity, outputs: bytes) -> None: ...
+
+
+class OpenAsyncStore(Protocol):
+    """Connections of one asyncio loop."""
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncTransaction]: ...
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where processing details are kept: a value that can be pickled, and connects when it is opened.
+
+    `open` and `open_async` make what is missing (tables). Handlers that are coroutine functions need `open_async`; a
+    store without it is refused for them.
+    """
+
+    def open(self) -> OpenStore: ...
+
+
+@runtime_checkable
+class AsyncStore(Store, Protocol):
+    """A store for coroutine functions as well."""
+
+    async def open_async(self) -> OpenAsyncStore: ...

@@ -1,0 +1,180 @@
+"""`StoreContract`: what every store of processing details must do; derive a pytest class from it for one's own.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self): return MyStore(...)      # empty, or with scopes of its own
+
+Statements of the handler are left to `execute(connection, number)`, which has to note `number` in a table, and
+`noted(store)`, which reads them all; the defaults do for stores whose connection takes SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+import uuid
+from typing import Any
+
+from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
+
+TABLE = "CREATE TABLE IF NOT EXISTS keylane_contract (scope text, number integer)"
+
+
+class Stop(Exception):  # noqa: N818 - what a block is left with
+    pass
+
+
+class StoreContract:
+    """The tests. Each has a scope of its own, so that they may share a database."""
+
+    def scope(self) -> str:
+        return f"cluster/group/{uuid.uuid4()}"
+
+    def execute(self, connection: Any, scope: str, number: int) -> Any:
+        """The effect of a handler; for an asynchronous connection, what is to be awaited."""
+        return connection.execute(f"INSERT INTO keylane_contract VALUES ('{scope}', {number})")
+
+    def noted(self, store: Store, scope: str) -> list[int]:
+        opened = store.open()
+        with opened.transaction() as transaction:
+            transaction.connection.execute(TABLE)
+            select = f"SELECT number FROM keylane_contract WHERE scope = '{scope}' ORDER BY number"
+            rows = transaction.connection.execute(select).fetchall()
+        opened.close()
+        return [row[0] for row in rows]
+
+    # --- the tests ---
+
+    def test_effect_and_identity_are_there_together(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        one = Identity(scope, 0, 7)
+        with opened.transaction() as transaction:
+            assert transaction.claim(one) is None
+            self.execute(transaction.connection, scope, 7)
+            assert transaction.is_open()
+            transaction.keep(one, b"outputs")
+        with opened.transaction() as transaction:
+            assert transaction.claim(one) == Processed(b"outputs")
+            assert transaction.claim(Identity(scope, 1, 7)) is None
+            assert transaction.claim(Identity(scope, 0, 8)) is None
+        opened.close()
+        assert self.noted(store, scope) == [7]
+
+    def test_what_raises_leaves_neither(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        one = Identity(scope, 0, 7)
+        try:
+            with opened.transaction() as transaction:
+                transaction.claim(one)
+                self.execute(transaction.connection, scope, 7)
+                raise Stop
+        except Stop:
+            pass
+        with opened.transaction() as transaction:
+            assert transaction.claim(one) is None
+        opened.close()
+        assert self.noted(store, scope) == []
+
+    def test_two_that_claim_the_same_meet(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        one, answers, begun = Identity(scope, 0, 7), [], threading.Event()
+
+        def other() -> None:
+            begun.wait()
+            with opened.transaction() as transaction:
+                answers.append(transaction.claim(one))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        with opened.transaction() as transaction:
+            assert transaction.claim(one) is None
+            begun.set()
+            thread.join(0.2)
+            assert not answers, "it waits for the end of the first"
+        thread.join()
+        opened.close()
+        assert answers == [Processed()]
+
+    def test_what_is_purged_counts_as_processed(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        with opened.transaction() as transaction:
+            assert transaction.purged_below(scope, 0) == 0
+            for offset in range(5):
+                transaction.claim(Identity(scope, 0, offset))
+        with opened.transaction() as transaction:
+            transaction.purge(scope, 0, 3)
+            transaction.purge(scope, 0, 2)
+        with opened.transaction() as transaction:
+            assert transaction.purged_below(scope, 0) == 3
+            claims = [transaction.claim(Identity(scope, 0, offset)) for offset in range(6)]
+            assert [claim is None for claim in claims] == [False, False, False, False, False, True]
+            assert transaction.claim(Identity(scope, 1, 0)) is None, "another partition"
+        opened.close()
+
+    def test_keys_are_purged_by_their_age(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        key = Identity(scope, -1, -1, "order 7")
+        with opened.transaction() as transaction:
+            assert transaction.claim(key) is None
+        now_ms = time.time_ns() // 1_000_000
+        with opened.transaction() as transaction:
+            transaction.purge_keys(scope, now_ms - 60_000)
+            assert transaction.claim(key) is not None
+        with opened.transaction() as transaction:
+            transaction.purge_keys(scope, now_ms + 60_000)
+            assert transaction.claim(key) is None
+        opened.close()
+
+    def test_a_transaction_that_the_handler_ended_is_noticed(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        with opened.transaction() as transaction:
+            transaction.claim(Identity(scope, 0, 7))
+            transaction.connection.rollback()
+            assert not transaction.is_open()
+        opened.close()
+
+    def test_it_can_be_pickled(self, store: Store) -> None:
+        import pickle
+
+        assert pickle.loads(pickle.dumps(store)) == store
+
+    def test_the_same_for_coroutines(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        opened.close()
+        assert isinstance(store, AsyncStore)
+        asyncio.run(self._same_for_coroutines(store, scope))
+        assert self.noted(store, scope) == [7]
+
+    async def _same_for_coroutines(self, store: AsyncStore, scope: str) -> None:
+        opened = await store.open_async()
+        one = Identity(scope, 0, 7)
+
+        async def claims(how: str) -> Processed | None:
+            async with opened.transaction() as transaction:
+                found = await transaction.claim(one)
+                if found is None:
+                    done = self.execute(transaction.connection, scope, 7)
+                    if inspect.isawaitable(done):
+                        await done
+                    await transaction.keep(one, b"outputs")
+                    await asyncio.sleep(0.02)
+                    if how == "raises":
+                        raise Stop
+                return found
+
+        waiting = asyncio.create_task(claims("cancelled"))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        first = await asyncio.gather(waiting, claims("raises"), return_exceptions=True)
+        assert [type(one) for one in first] == [asyncio.CancelledError, Stop]
+        done = await asyncio.gather(*(claims("commits") for _ in range(5)))
+        assert sorted(done, key=str) == [None, *[Processed(b"outputs")] * 4]
+        await opened.close()
+
+    def _ready(self, store: Store) -> tuple[str, Any]:
+        opened = store.open()
+        with opened.transaction() as transaction:
+            transaction.connection.execute(TABLE)
+        return self.scope(), opened

@@ -1,0 +1,222 @@
+"""Exactly once on SQLite and a broker in memory: what is replayed is skipped, and its outputs are there."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pipeline, Retries, Skip, UsageError
+from keylane.delivery import SqliteStore
+from keylane.delivery import exactly_once as module
+from keylane.delivery.exactly_once import ExactlyOnce
+from keylane.engine.assignment import Start
+from keylane.offsets import OffsetMap
+from keylane.testing.fakes import FakeBroker, FakeEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T0 = ("t", 0)
+KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+
+
+class Replays:
+    """A log of ten records that is run as often as is asked for, with what was committed to Kafka forgotten."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = SqliteStore(str(folder / "effects.db"))
+        with sqlite3.connect(self.store.path) as connection:
+            connection.execute("CREATE TABLE effects (offset INTEGER)")
+        self.broker = FakeBroker([T0])
+        self.broker.append(T0, [(b"%d" % (n % 3), b"v%d" % (n % 5)) for n in range(10)])
+        self.outputs: list[Output] = []
+
+    def pipeline(self, handler: Callable[..., Any], **options: Any) -> Pipeline:
+        made: dict[str, Any] = {"kafka": KAFKA, "topics": ["t"], "offset_reset": "earliest", "store": self.store}
+        made |= {"retries": Retries(max_attempts=2, delay_ms=0, max_delay_ms=0), "delivery": "exactly_once"}
+        return Pipeline(handler=handler, **(made | options))
+
+    def run(self, handler: Callable[..., Any], *, base: int = 0, **options: Any) -> BaseException | None:
+        self.broker.committed[T0] = (base, "")
+        once = ExactlyOnce(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
+        once.check([Start("t", 0, 1, OffsetMap(base), 0, 10)])
+        try:
+            with FakeEngine(once.pipeline, self.broker, ending_offsets={T0: 10}) as engine:
+                assert engine.loop.ended.wait(30)
+        finally:
+            once.close()
+        self.outputs = engine.producer.sent
+        return engine.loop.failure
+
+    def effects(self) -> list[int]:
+        with sqlite3.connect(self.store.path) as connection:
+            return [row[0] for row in connection.execute("SELECT offset FROM effects ORDER BY offset")]
+
+
+@pytest.fixture
+def replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Replays:
+    monkeypatch.setattr(module.House, "_purge", lambda _: None)  # else there would be nothing to replay
+    return Replays(tmp_path)
+
+
+def note(record: Any, context: Any) -> Output:
+    context.transaction.execute("INSERT INTO effects VALUES (?)", (record.offset,))
+    return Output("out", key=record.key, value=record.value, headers=[("h", b"1"), ("n", None)], timestamp_ms=5)
+
+
+async def note_async(record: Any, context: Any) -> Output:
+    await asyncio.sleep(0)
+    return note(record, context)
+
+
+def note_batch(records: Any, context: Any) -> list[Output]:
+    return [note(record, context) for record in records]
+
+
+async def note_batch_async(records: Any, context: Any) -> list[Output]:
+    await asyncio.sleep(0)
+    return note_batch(records, context)
+
+
+@pytest.mark.parametrize(
+    ("handler", "batch_size"), [(note, 1), (note_async, 1), (note_batch, 4), (note_batch_async, 4)]
+)
+def test_a_replay_repeats_no_effect_and_produces_the_same_outputs(
+    replays: Replays, handler: Callable[..., Any], batch_size: int
+) -> None:
+    assert replays.run(handler, batch_size=batch_size) is None
+    first = sorted(replays.outputs, key=str)
+    assert len(first) == 10
+    assert replays.run(handler, batch_size=batch_size) is None
+    assert replays.effects() == list(range(10))
+    assert sorted(replays.outputs, key=str) == first
+
+
+def test_a_failed_attempt_leaves_nothing_and_the_next_one_has_a_new_transaction(replays: Replays) -> None:
+    def handler(record: Any, context: Any) -> None:
+        note(record, context)
+        if context.attempt == 1:
+            raise ValueError("once")
+
+    assert replays.run(handler) is None
+    assert replays.effects() == list(range(10))
+
+
+def test_a_record_that_is_skipped_has_no_effect_and_no_identity(replays: Replays) -> None:
+    def refuses(record: Any, context: Any) -> None:
+        note(record, context)
+        raise Fatal("not this one")
+
+    assert replays.run(refuses, on_exhausted=Skip()) is None
+    assert replays.effects() == []
+    assert replays.run(note) is None
+    assert replays.effects() == list(range(10)), "a replay tries it again"
+
+
+def test_one_record_of_a_batch_that_fails_takes_the_others_along_and_they_run_alone(replays: Replays) -> None:
+    sizes = []
+
+    def handler(records: Any, context: Any) -> list[Any]:
+        sizes.append(len(records))
+        note_batch(records, context)
+        return [Fatal("five") if record.offset == 5 else None for record in records]
+
+    assert replays.run(handler, batch_size=10, ordering="unordered", on_exhausted=Skip()) is None
+    assert replays.effects() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert sizes == [10] + [1] * 10
+
+
+@pytest.mark.parametrize("how", ["commit", "swallowed"])
+def test_a_handler_that_ends_the_transaction_fails(replays: Replays, how: str) -> None:
+    def handler(_record: Any, context: Any) -> None:
+        if how == "commit":
+            context.transaction.commit()
+        else:
+            context.transaction.rollback()
+
+    failure = replays.run(handler)
+    assert isinstance(failure, HandlerError)
+    assert "the handler ended context.transaction" in str(failure)
+
+
+def test_a_wrong_return_value_commits_nothing(replays: Replays) -> None:
+    def handler(record: Any, context: Any) -> str:
+        note(record, context)
+        return "done"
+
+    assert isinstance(replays.run(handler), HandlerError)
+    assert replays.effects() == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_a_key_of_the_users_makes_the_same_event_happen_once(replays: Replays, batch_size: int) -> None:
+    handler = note if batch_size == 1 else note_batch
+    assert replays.run(handler, identity=lambda record: record.value, batch_size=batch_size) is None
+    assert len(replays.effects()) == 5, "v0 to v4, each produced twice"
+    failure = replays.run(note, identity=lambda _: "")
+    assert isinstance(failure, HandlerError)
+    assert "return a str or bytes that is not empty" in str(failure)
+
+
+def test_what_is_committed_is_purged_and_a_start_below_it_is_refused(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    assert replays.run(note) is None
+    with sqlite3.connect(replays.store.path) as connection:
+        assert connection.execute("SELECT count(*) FROM keylane_processed").fetchone() == (0,)
+    with pytest.raises(PeerError, match=r"starts t-0 at offset 3, and what was processed below 10 is purged"):
+        replays.run(note, base=3)
+    once = ExactlyOnce(replays.pipeline(note), "cluster", lambda _: "another topic of that name")
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
+    once.close()
+
+
+def test_a_store_that_does_not_answer_is_named(replays: Replays, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PeerError, match="SqliteStore does not answer"):
+        replays.run(note, store=str(tmp_path / "file" / "x.db"))
+
+
+def test_the_users_on_commit_and_resource_are_as_without(replays: Replays) -> None:
+    told: list[dict[Any, int]] = []
+    seen = []
+
+    def handler(record: Any, context: Any) -> None:
+        seen.append(context.resource)
+        note(record, context)
+
+    class Resource:
+        def __enter__(self) -> str:
+            return "mine"
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    assert replays.run(handler, resource=Resource, on_commit=lambda offsets, _: told.append(offsets)) is None
+    assert seen == ["mine"] * 10
+    assert told[-1] == {T0: 10}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"store": None}, "delivery='exactly_once' needs one"),
+        ({"store": ""}, "store='': give the path"),
+        ({"workers": "process"}, "a database transaction is open in the process that commits it"),
+        ({"batch_size": 2, "retries": Retries(max_attempts=1)}, "give max_attempts of at least 2"),
+        ({"identity": 5}, "identity=5: give a function"),
+        ({"identity_retention_ms": 0}, "identity_retention_ms=0"),
+        ({"delivery": "at_least_once"}, "is for delivery='exactly_once'"),
+    ],
+)
+def test_what_cannot_hold_is_refused(replays: Replays, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        replays.pipeline(note, **options)
+
+
+def test_a_stream_is_refused(replays: Replays) -> None:
+    with pytest.raises(UsageError, match="read the results from the database"):
+        ParallelConsumer(replays.pipeline(note)).stream()

@@ -1,0 +1,44 @@
+"""Every store keeps the contract: SQLite, and PostgreSQL where it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane import UsageError
+from keylane.delivery import PostgresStore, SqliteStore
+from keylane.delivery.exactly_once import store_of
+from keylane.testing.postgres import PostgresServer, find_postgres
+from keylane.testing.stores import StoreContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> SqliteStore:
+        return SqliteStore(str(tmp_path / "effects.db"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.mark.skipif(find_postgres() is None, reason="PostgreSQL is not installed (/usr/lib/postgresql)")
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def store(self, server: PostgresServer) -> PostgresStore:
+        return PostgresStore(server.conninfo)
+
+
+def test_a_store_by_its_address(tmp_path: Path) -> None:
+    assert store_of("postgresql://localhost/orders") == PostgresStore("postgresql://localhost/orders")
+    assert store_of(str(tmp_path / "x.db")) == SqliteStore(str(tmp_path / "x.db"))
+    assert "secret" not in repr(PostgresStore("postgresql://me:secret@localhost/orders"))
+    with pytest.raises(UsageError, match="give the path of a file, which outlives the process"):
+        SqliteStore(":memory:")
