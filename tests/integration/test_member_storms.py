@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ class Storm:
         self._acknowledged: list[tuple[int, set[Source]]] = []
         """Lines of the ledger, and what was acknowledged as complete when it had so many."""
         self._filled = 0
-        self.kills = 0
+        self.kills = self.freezes = self.restarts = 0
 
     def step(self) -> None:
         """Something happens, and some work is done after it."""
@@ -55,6 +56,7 @@ class Storm:
         self.random.choice(actions)()
         if self.random.random() < 0.05:
             self.broker.restart()
+            self.restarts += 1
         done = len(self.ledger.done_times())
         if self._members:
             with contextlib.suppress(AssertionError):  # all partitions may be a frozen or killed member's for a while
@@ -86,6 +88,12 @@ class Storm:
         assert again == [], f"acknowledged, and run again: {again[:10]}"
         disorders = self.ledger.disorders("key", sources)
         assert disorders == [], f"{len(disorders)} disorders: {disorders[:10]}"
+        runs, fenced = sum(self.ledger.done_times().values()), self.ledger.overlaps_of_fenced("key")
+        sys.stdout.write(
+            f"{self.kills} kills, {self.freezes} freezes, {self.restarts} broker restarts: {len(sources):,} records, "
+            f"{runs:,} runs; lost 0, disorders 0, acknowledged and run again 0 ({len(self._acknowledged)} looks); "
+            f"{fenced} handlers of fenced members ended beside their successor's\n"
+        )
 
     def close(self) -> None:
         for member in [*self._members, *self._frozen]:
@@ -123,6 +131,7 @@ class Storm:
         if len(self._members) > 1:
             member = self._members.pop(self.random.randrange(len(self._members)))
             member.freeze()
+            self.freezes += 1
             self.ledger.died(member.name)
             self._frozen.append(member)
 

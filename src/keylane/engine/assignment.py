@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 
 from keylane.engine.ordering import Shards, followers, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
-from keylane.engine.work import Chain, Work
+from keylane.engine.work import Chain, works_of
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.engine.work import Work
     from keylane.options import Ordering
     from keylane.records import Message
+
+ENOUGH = 100
+"""Records in one hand-over that keep workers busy for a turn of the loop: from here on chains gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,7 @@ class Assignment:
             messages = [message for message in messages if not is_complete(message.offset())]
             offsets = [message.offset() for message in messages]
         self.buffered_bytes += sum(map(len, messages))
-        keys = [message.key() for message in messages] if with_keys else repeat(None)
-        self.ready.extend(self.shards.admit(list(map(Work, repeat(self), offsets, keys, messages))))
+        self.ready.extend(self.shards.admit(works_of(self, offsets, messages, with_keys=with_keys)))
         return done
 
     def observe_end(self, log_end: int) -> None:
@@ -182,7 +185,7 @@ class Assignment:
     def take(self, room: int, now: float, longest: int = 1) -> list[Work]:
         """Up to `room` records that may run at once, and are within the dispatch bound.
 
-        With `longest` above 1 each may lead a chain of up to so many records of its shard.
+        With `longest` above 1 each may lead a chain of up to so many records of its shard, where few may run at once.
         """
         limit = self._limit()
         if limit < 0:
@@ -197,7 +200,8 @@ class Assignment:
         else:
             works = self._take_within(limit, room)
         if works:
-            self._out(self._with_followers(works, longest, limit) if longest > 1 else works, now)
+            chains = longest > 1 and len(works) < ENOUGH
+            self._out(self._with_followers(works, longest, limit) if chains else works, now)
         return works
 
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Work]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.engine.ports import Polled
 from keylane.errors import PeerError
@@ -113,17 +113,18 @@ class Fetcher:
 
     def _by_partition(self, messages: list[Any]) -> Polled:
         polled = Polled()
+        if any(map(Message.error, messages)):
+            for message in messages:
+                if message.error() is not None:
+                    self._on_event(message, polled)
+            messages = [message for message in messages if message.error() is None]
         lists: dict[tuple[str, int], list[Any]] = {}
-        last_topic, last_partition = None, -1
-        records: list[Any] = []
-        for message in messages:
-            if message.error() is not None:
-                self._on_event(message, polled)
-                continue
-            topic, partition = message.topic(), message.partition()
-            if partition != last_partition or topic != last_topic:
-                records = lists.setdefault((topic, partition), [])
-                last_topic, last_partition = topic, partition
+        last, records = None, list[Any]()
+        names: Any = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+        for name, message in zip(names, messages, strict=True):
+            if name != last:
+                records = lists.setdefault(name, [])
+                last = name
             records.append(message)
         for name, some in lists.items():
             polled.count += len(some)

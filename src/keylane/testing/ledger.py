@@ -116,6 +116,28 @@ class Ledger:
                     todo[shard].pop()
         return found
 
+    def overlaps_of_fenced(self, ordering: Ordering) -> int:
+        """How many handlers of a member that was given up for dead (frozen) ended after all, when another member had
+        begun with their shard. `disorders` leaves them out: such a member can still run its handlers to their end, and
+        can commit nothing (docs/adr/0009)."""
+        running: dict[Hashable, tuple[Source, str]] = {}
+        fenced: dict[tuple[Source, str], Hashable] = {}
+        overlapped: set[tuple[Source, str]] = set()
+        count = 0
+        for entry in self.entries():
+            one, shard = (entry.source, entry.member), _shard(entry.source, entry.key, ordering)
+            if entry.what == "died":
+                fenced |= {held: where for where, held in running.items() if held[1] == entry.member}
+                running = {where: held for where, held in running.items() if held[1] != entry.member}
+            elif entry.what == "began" and shard is not None:
+                overlapped.update(held for held, where in fenced.items() if where == shard and held[1] != entry.member)
+                running[shard] = one
+            elif entry.what == "done":
+                fenced.pop(one, None)
+                count += one in overlapped
+                overlapped.discard(one)
+        return count
+
 
 def _shard(source: Source, key: bytes | None, ordering: Ordering) -> Hashable:
     topic, partition, _ = source

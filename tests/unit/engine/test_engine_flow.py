@@ -156,9 +156,8 @@ def test_coroutines_beyond_the_first_concurrency_run_after_a_change() -> None:
 
     log = FakeBroker([("t", 0)])
     log.append(("t", 0), [(b"%d" % number, b"v") for number in range(50)])
-    pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, max_concurrency=3, drain_timeout_ms=0)
-    with FakeEngine(pipeline, log) as engine:
-        engine.consumer._offset_reset = "earliest"
+    options: dict[str, Any] = {"max_concurrency": 3, "drain_timeout_ms": 0, "offset_reset": "earliest"}
+    with FakeEngine(Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options), log) as engine:
         until(lambda: len(entered) == 3, "three run")
         engine.loop.tell(events.Adjust(max_concurrency=20))
         until(lambda: len(entered) == 20, "twenty run")

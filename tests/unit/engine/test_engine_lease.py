@@ -16,7 +16,7 @@ from keylane.engine.assignment import Start
 from keylane.engine.core import Core
 from keylane.engine.lease import Lease
 from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import NOT_RUN, Work
+from keylane.engine.work import NOT_RUN, works_of
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 
@@ -92,7 +92,9 @@ def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is
     workers = (AsyncioWorkers if is_async else ThreadWorkers)(made, reports.append, "test")
     workers.lease = Lease(1.0)
     workers.lease.renew(monotonic() - 10.0)
-    works = [Work(cast("Any", Part()), offset, None, PlainMessage("t", 0, offset)) for offset in range(2)]
+    works = works_of(
+        cast("Any", Part()), range(2), [PlainMessage("t", 0, offset) for offset in range(2)], with_keys=False
+    )
     workers.start()
     workers.submit([works] if batch_size > 1 else works)
     workers.close(10.0)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from keylane.engine.ordering import ByKey, ByPartition, Shards, Unordered, shards_for
-from keylane.engine.work import Work
+from keylane.engine.work import Work, works_of
 from keylane.errors import InternalError
 from keylane.records import PlainMessage
 
@@ -18,7 +18,8 @@ class Owner:
 
 def works(*keys: bytes | None, first: int = 0) -> list[Work]:
     owner = cast("Any", Owner())
-    return [Work(owner, first + i, key, PlainMessage("t", 0, first + i, key)) for i, key in enumerate(keys)]
+    messages = [PlainMessage("t", 0, first + i, key) for i, key in enumerate(keys)]
+    return works_of(owner, range(first, first + len(keys)), messages, with_keys=True)
 
 
 def offsets(some: Any) -> list[int]:

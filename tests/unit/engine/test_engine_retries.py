@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from keylane.engine.retries import Waiting, backoff_s
-from keylane.engine.work import Work
+from keylane.engine.work import Work, works_of
 from keylane.options import Retries
 from keylane.records import PlainMessage
 
@@ -17,7 +17,7 @@ class Owner:
 
 
 def work(offset: int, owner: Owner | None = None) -> Work:
-    return Work(cast("Any", owner or Owner()), offset, None, PlainMessage("t", 0, offset))
+    return works_of(cast("Any", owner or Owner()), [offset], [PlainMessage("t", 0, offset)], with_keys=False)[0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from keylane import Context, Fatal, HandlerError, Output, Pipeline, Record, Usag
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.ports import WorkersFailed
 from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import NOT_RUN, Failure, Work
+from keylane.engine.work import NOT_RUN, Failure, Work, works_of
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Pool:
         self.workers.close(WAIT_S)
 
     def work(self, offset: int = 0, attempt: int = 1, part: Part | None = None) -> Work:
-        made = Work(cast("Any", part or self.part), offset, None, PlainMessage("t", 0, offset, None, b"%d" % offset))
+        message = PlainMessage("t", 0, offset, None, b"%d" % offset)
+        made = works_of(cast("Any", part or self.part), [offset], [message], with_keys=False)[0]
         made.attempt = attempt
         return made
 

@@ -1,0 +1,49 @@
+"""The ledger's checks find what they are for, and count the overlaps of members that were given up apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.records import PlainMessage, Record
+from keylane.testing.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS = [b"a", b"a", b"b"]
+RECORDS = [(("t", 0, offset), key) for offset, key in enumerate(KEYS)]
+
+
+def written(path: Path, story: str) -> Ledger:
+    """A ledger of `story`: words like `A+0` (A began 0), `A-0` (was done with it), `A!` (was given up)."""
+    for word in story.split():
+        ledger = Ledger(path / "ledger", word[0])
+        if word[1] == "!":
+            ledger.died(word[0])
+        else:
+            offset = int(word[2:])
+            record = Record(PlainMessage("t", 0, offset, KEYS[offset]))
+            (ledger.began if word[1] == "+" else ledger.done)(record)
+        ledger.close()
+    return Ledger(path / "ledger")
+
+
+@pytest.mark.parametrize(
+    ("story", "disorders", "fenced"),
+    [
+        ("A+0 A-0 A+1 B+2 A-1 B-2", 0, 0),
+        ("A+0 B+1 A-0 B-1", 2, 0),  # overlap, and before its turn
+        ("A+0 A! B+0 B-0 B+1 B-1", 0, 0),  # killed: it never ends
+        ("A+0 A! B+0 A-0 B-0", 0, 1),  # frozen: it ends beside its successor
+        ("A+0 A! A-0 B+0 B-0", 0, 0),  # it ends before
+        ("A+0 A! B+2 A-0 B-2", 0, 0),  # another key
+        ("A+0 A! B+0 C+0 A-0", 1, 1),  # a true overlap beside it
+    ],
+)
+def test_what_the_checks_find(tmp_path: Path, story: str, disorders: int, fenced: int) -> None:
+    ledger = written(tmp_path, story)
+    assert len(ledger.disorders("key", RECORDS)) == disorders
+    assert ledger.overlaps_of_fenced("key") == fenced
+    ledger.close()
