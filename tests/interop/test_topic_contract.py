@@ -322,3 +322,39 @@ def test_a_topics_own_limit_of_a_batch(client: ProtocolClient) -> None:
     assert send(client, topic, batch((b"k", bytes(2_000)))).error_code == ErrorCode.message_too_large
     change(client, topic, ("max.message.bytes", SET, "5000"))
     until(lambda: send(client, topic, batch((b"k", bytes(2_000)))).error_code, lambda code: code == ErrorCode.none)
+
+
+def everything(client: ProtocolClient, topic: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """All records, as a client reads them: from batch to batch."""
+    found: dict[int, tuple[bytes | None, bytes | None]] = {}
+    offset, end = starts_at(client, topic), offset_at(client, topic, -1)[1]
+    while offset < end:
+        records = fetch(client, topic, offset).records
+        for at, header in batches(records):
+            found |= {record.offset: (record.key, record.value) for record in decode_records(records, at)}
+            offset = header.next_offset
+    return found
+
+
+def test_compaction_keeps_the_last_record_of_every_key(client: ProtocolClient) -> None:
+    topic = topic_with(
+        client, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_ms="100", delete_retention_ms="0"
+    )
+    assert send(client, topic, batch((b"k", b"v"), (b"", b"v"))).error_code == ErrorCode.none
+    without_key = encode_batch([NewRecord(None, b"v")], timestamp_ms=now_ms())
+    assert send(client, topic, without_key).error_code == ErrorCode.invalid_record
+    sent = now_ms()
+    rows = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", b"1"), (b"a", b"3"), (b"k", b"w")]
+    for number, row in enumerate(rows):
+        send(client, topic, batch(row, timestamp_ms=sent + 200 * number))
+    end = send(client, topic, batch((b"end", b"1"), timestamp_ms=sent + 10_000)).base_offset
+    expected = {1: (b"", b"v"), 6: (b"c", b"1"), 7: (b"a", b"3"), 8: (b"k", b"w"), end: (b"end", b"1")}
+
+    def seen() -> dict[int, tuple[bytes | None, bytes | None]]:
+        # A tombstone stays until a later compaction, which needs something to compact.
+        send(client, topic, batch((b"end", b"1"), timestamp_ms=now_ms() + 3_600_000 + 1_000 * next(NUMBERS)))
+        found = everything(client, topic)
+        return {offset: row for offset, row in found.items() if row[0] != b"end"}
+
+    until(seen, lambda found: found == {offset: row for offset, row in expected.items() if row[0] != b"end"})
+    assert starts_at(client, topic) == 0

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
+from keylane.broker.cleaning import Cleaning
 from keylane.broker.known_requests import KnownRequests
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
-from keylane.broker.retention import Retention
 from keylane.broker.topics import TopicRegistry
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.transaction_service import Ports
@@ -53,7 +53,14 @@ class Node:
         self.port = 0
         self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
         self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
-        self._retention = Retention(self.topics, clock, config.log_retention_check_interval_ms)
+        self._cleaning = Cleaning(
+            self.topics,
+            filesystem,
+            self.executor,
+            clock,
+            retention_ms=config.log_retention_check_interval_ms,
+            compaction_ms=config.log_cleaner_backoff_ms,
+        )
         self.known_requests = KnownRequests()
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
         # One thread of its own: no commit waits for a sync of some topic's log.
@@ -114,7 +121,7 @@ class Node:
         """Make everything durable, leave word of a clean stop, and release the folder."""
         if self._housekeeping is not None:
             self._housekeeping.cancel()
-        await self._retention.stop()
+        await self._cleaning.stop()
         try:
             await self.coordinator.close()
             snapshots = await self.topics.close()
@@ -131,7 +138,7 @@ class Node:
         await self.coordinator.start()
         await self.topics.finish_interrupted(self.coordinator.delete_topic_offsets)
         self._keep_house()
-        self._retention.start()
+        self._cleaning.start()
 
     def _keep_house(self) -> None:
         oldest = self.clock() - self.config.producer_id_expiration_ms

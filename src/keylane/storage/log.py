@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.storage.compaction import Decided, Plan, Written
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.sealed import write_sealed
@@ -122,12 +123,15 @@ class PartitionLog:
         transactions: PartitionTransactions,
         next_offset: int,
         start_offset: int = 0,
+        clean_offset: int = 0,
     ) -> None:
         self.folder = folder
         self.options = options
         """May be replaced at any time."""
         self.log_start_offset = max(start_offset, segments[0].base_offset)
         """No record below is shown."""
+        self.clean_offset = clean_offset
+        """Segments below were compacted; a crash forgets it, and they are once more."""
         self.version = 0
         """Changes when a position may stand for other bytes than before, or for none."""
         self.next_offset = next_offset
@@ -154,7 +158,7 @@ class PartitionLog:
         self._doomed: deque[Segment] = deque()
         """Segments that left the log and whose files are still there, in order."""
         self._trimming: asyncio.Lock | None = None
-        """Held while segments are removed; made when it is first needed, as most logs of many never do."""
+        """Made when it is first needed: most logs of many never do."""
 
     @property
     def stable_offset(self) -> int:
@@ -298,7 +302,7 @@ class PartitionLog:
         Raises `StorageError`: then the log starts where it did, until a restart at least.
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
-        async with self._trim_lock():
+        async with self.trimming():
             if offset <= self.log_start_offset or self.is_closed:
                 return
             path = f"{self.folder}/{START_FILE}"
@@ -317,7 +321,7 @@ class PartitionLog:
         What an undecided transaction has begun in stays. A segment without timestamps does not grow old. What cannot be
         removed is logged, and tried again the next time.
         """
-        async with self._trim_lock():
+        async with self.trimming():
             if not self.is_closed and self.failure is None:
                 await self._remove_expired(now_ms, retention_ms, retention_bytes)
 
@@ -352,7 +356,7 @@ class PartitionLog:
             segment.retire()
         self._doomed += dropped
         self._start_at(self._segments[0].base_offset)
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_files)
+        await self.remove_doomed()
 
     def _remove_files(self) -> None:
         while self._doomed:
@@ -368,10 +372,45 @@ class PartitionLog:
             self.log_start_offset = offset
             self._transactions.forget_before(offset)
 
-    def _trim_lock(self) -> asyncio.Lock:
+    def trimming(self) -> asyncio.Lock:
+        """Held while segments are removed or replaced."""
         if self._trimming is None:
             self._trimming = asyncio.Lock()
         return self._trimming
+
+    def decided_segments(self) -> list[Segment]:
+        """Those that nothing is appended to, and whose transactions are all decided, in order; their files are open."""
+        found = []
+        for segment in self._segments[:-1]:
+            if segment.end > self.stable_position:
+                break
+            segment.open(self._filesystem)
+            found.append(segment)
+        return found
+
+    def end_of(self, segment: Segment) -> int:
+        """The offset behind a segment that is not the active one."""
+        return self._segments[self._segments.index(segment) + 1].base_offset
+
+    def compaction_plan(self, now_ms: int, delete_retention_ms: int) -> Plan:
+        """What a compaction that begins now has to know."""
+        decided = Decided(self._transactions.every_aborted())
+        return Plan(now_ms, delete_retention_ms, decided, self._producers.last_batches(), lambda: self.is_closed)
+
+    def replace(self, old: list[Segment], written: Written) -> None:
+        """Segments that follow one another are one now, whose file has the first one's name already. `trimming` is
+        held."""
+        at = self._segments.index(old[0])
+        self._segments[at : at + len(old)] = [written.segment]
+        for segment in old:
+            segment.retire()
+        self._doomed += old[1:]
+        self._transactions.forget_markers(written.removed_markers)
+        self.version += 1
+
+    async def remove_doomed(self) -> None:
+        """Remove the files of segments that left the log. `trimming` is held. Raises `OSError`."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_files)
 
     def expire_producers(self, before_ms: int) -> None:
         """Forget idempotent producers that have not appended since."""
@@ -384,7 +423,7 @@ class PartitionLog:
             listener(0)
         for listener in list(self.stable_listeners):
             listener(0)
-        async with self._trim_lock():
+        async with self.trimming():
             await self._sync.close()
             for segment in self._segments:
                 segment.close()
@@ -395,8 +434,9 @@ class PartitionLog:
         return {
             "next_offset": self.next_offset,
             "start_offset": self.log_start_offset,
+            "clean_offset": self.clean_offset,
             "segments": [
-                [s.base_offset, s.size, s.max_timestamp, s.max_timestamp_position, s.first_timestamp]
+                [s.base_offset, s.start, s.size, s.max_timestamp, s.max_timestamp_position, s.first_timestamp]
                 for s in self._segments
             ],
             "producers": self._producers.snapshot(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import DataFolderError
+from keylane.storage.compaction import CLEANED_SUFFIX
 from keylane.storage.findings import Finding
 from keylane.storage.log import START_FILE, START_KIND, LogOptions, PartitionLog
 from keylane.storage.producers import Producers
@@ -49,12 +50,18 @@ def recover_log(
     Raises `DataFolderError` for damage. Blocks.
     """
     names = _segment_names(filesystem, folder)
+    for name in filesystem.listdir(folder):
+        if name.endswith(CLEANED_SUFFIX):
+            filesystem.remove(f"{folder}/{name}")
     producers = Producers()
     transactions = PartitionTransactions()
     segments: list[Segment] = []
     next_offset = start = 0
     for number, name in enumerate(names):
         base_offset = int(name.removesuffix(SUFFIX))
+        if segments and base_offset < next_offset:  # compaction wrote it into the one before, and then a crash came
+            filesystem.remove(f"{folder}/{name}")
+            continue
         if segments and base_offset != next_offset:
             raise DataFolderError(
                 f"{folder}/{name}: the segment starts at offset {base_offset}, and the one before it ends at "
@@ -129,8 +136,7 @@ def restore_log(
     if "start_offset" not in snapshot:  # an older keylane left it
         return None
     segments = []
-    start = 0
-    for base_offset, size, max_timestamp, max_timestamp_position, first_timestamp in snapshot["segments"]:
+    for base_offset, start, size, max_timestamp, max_timestamp_position, first_timestamp in snapshot["segments"]:
         segment = Segment(f"{folder}/{segment_name(base_offset)}", base_offset, start, options.index_interval_bytes)
         found = segment.open(filesystem).size
         segment.close()
@@ -142,7 +148,6 @@ def restore_log(
         segment.max_timestamp = max_timestamp
         segment.max_timestamp_position = max_timestamp_position
         segment.first_timestamp = first_timestamp
-        start += size
         segments.append(segment)
     return PartitionLog(
         filesystem,
@@ -154,6 +159,7 @@ def restore_log(
         transactions=PartitionTransactions.restore(snapshot["transactions"]),
         next_offset=snapshot["next_offset"],
         start_offset=snapshot["start_offset"],
+        clean_offset=snapshot["clean_offset"],
     )
 
 

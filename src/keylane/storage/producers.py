@@ -172,6 +172,13 @@ class Producers:
             for producer_id, state in self._states.items()
         ]
 
+    def last_batches(self) -> dict[int, int]:
+        """Producer id -> base offset of its last batch; -1 when only a marker of it is known."""
+        return {
+            producer_id: state.batches[-1].base_offset if state.batches else -1
+            for producer_id, state in self._states.items()
+        }
+
     def expire(self, before_ms: int) -> None:
         """Forget the producers whose last append was before the given time, but for those in a transaction."""
         self._states = {

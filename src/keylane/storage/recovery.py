@@ -76,6 +76,9 @@ def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> 
         try:
             scanned = scan_batches(file, base_offset, lambda _header, _position: None)
             size, position, problem = file.size, scanned.position, scanned.problem
+            if not is_broken and base_offset < expected and found:
+                found.append(Finding(path, "leftover", size, 0, "compaction wrote it into the segment before it"))
+                continue
             if is_broken or base_offset != expected:
                 is_broken = True
                 found.append(Finding(path, "behind", size, 0, f"it starts at offset {base_offset}, {expected} is due"))

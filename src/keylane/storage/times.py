@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.wire.batches import UnsupportedCodecError, decode_records, read_header
+from keylane.wire.batches import BatchError, decode_records, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def record_at(
 ) -> OffsetAndTimestamp | None:
     """The first record of this time or later, at `start_offset` or behind it, in a segment that has an index.
 
-    In a batch whose compression keylane does not unpack it is the batch's first record: earlier, never later.
+    In a batch whose records cannot be read it is the batch's first record: earlier, never later.
     """
     if segment.base_offset >= start_offset:
         position = segment.find_timestamp(filesystem, timestamp_ms)
@@ -56,7 +56,7 @@ def _first(batches: Iterable[bytes], timestamp_ms: int, start_offset: int) -> Of
             for record in decode_records(batch):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                     return OffsetAndTimestamp(record.offset, record.timestamp_ms)
-        except UnsupportedCodecError:
+        except BatchError:
             header = read_header(batch)
             return OffsetAndTimestamp(max(header.base_offset, start_offset), header.base_timestamp)
     return None

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class Ended(NamedTuple):
@@ -53,6 +56,18 @@ class PartitionTransactions:
         count = bisect_left(self._marker_offsets, start_offset)
         for column in (self._producer_ids, self._first_offsets, self._marker_offsets, self._stable_offsets):
             del column[:count]
+
+    def forget_markers(self, marker_offsets: Collection[int]) -> None:
+        """These markers are gone from the log, as are the records of their transactions."""
+        for row in reversed(range(len(self._marker_offsets))):
+            if self._marker_offsets[row] in marker_offsets:
+                for column in (self._producer_ids, self._first_offsets, self._marker_offsets, self._stable_offsets):
+                    del column[row]
+
+    def every_aborted(self) -> list[Ended]:
+        """The aborted transactions, by marker."""
+        rows = zip(self._producer_ids, self._first_offsets, self._marker_offsets, strict=True)
+        return [Ended(*row, is_aborted=True) for row in rows]
 
     @property
     def first_undecided(self) -> tuple[int, int] | None:

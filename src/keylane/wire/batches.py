@@ -35,6 +35,8 @@ CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+"""The base timestamp is the time from which compaction may remove the batch's tombstones, or its marker (KIP-534)."""
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
@@ -55,7 +57,7 @@ class UnsupportedMagicError(BatchError):
 
 
 class UnsupportedCodecError(BatchError):
-    """Records in a compression that keylane passes through but does not unpack."""
+    """Records in a compression that is not known."""
 
 
 class BatchHeader(NamedTuple):
@@ -94,6 +96,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on tombstones, or the marker, may go; None when compaction has not seen the batch yet."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
 
 class NewRecord(NamedTuple):
@@ -201,8 +208,49 @@ def encode_batch(
     return b"".join((_BEFORE_ATTRIBUTES.pack(base_offset, length, partition_leader_epoch, MAGIC, crc), covered, body))
 
 
+def rebuild_batch(header: BatchHeader, records: Sequence[BatchRecord], delete_horizon_ms: int | None) -> bytes:
+    """The batch with only these of its records, at their offsets; its offsets and sequence numbers span as many as
+    before. Without records it belongs to no transaction.
+
+    Compressed as it was; what was in snappy or lz4 is not.
+    """
+    attributes = header.attributes & ~DELETE_HORIZON_MASK
+    base_timestamp, latest = header.base_timestamp, header.max_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_MASK
+        base_timestamp = delete_horizon_ms
+    if not records:
+        attributes, base_timestamp, latest = 0, -1, -1
+    elif not attributes & TIMESTAMP_TYPE_MASK:
+        latest = max(record.timestamp_ms for record in records)
+    body = bytearray()
+    for record in records:
+        new = NewRecord(record.key, record.value, record.headers, record.timestamp_ms - base_timestamp)
+        _append_record(body, record.offset - header.base_offset, new)
+    if attributes & CODEC_MASK in COMPRESSED_BY_US:
+        packed = compress(attributes & CODEC_MASK, bytes(body))
+    else:
+        attributes, packed = attributes & ~CODEC_MASK, bytes(body)
+    covered = _AFTER_CRC.pack(attributes, header.last_offset_delta, base_timestamp, latest, *header[9:12], len(records))
+    length = HEADER_SIZE - PREFIX_SIZE + len(packed)
+    crc = crc32c(packed, crc32c(covered))
+    prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
+    return b"".join((prefix, covered, packed))
+
+
+def filler(base_offset: int, last_offset: int, leader_epoch: int = 0) -> bytes:
+    """An empty batch that stands for offsets without records, so that a log has no gaps."""
+    covered = _AFTER_CRC.pack(0, last_offset - base_offset, -1, -1, -1, -1, -1, 0)
+    length = HEADER_SIZE - PREFIX_SIZE
+    return _BEFORE_ATTRIBUTES.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered)) + covered
+
+
+MAX_FILLER_SPAN = 2**31 - 1
+"""Offsets that one empty batch can stand for: its last offset delta is an int32."""
+
+
 def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
-    """The records of one whole batch. Raises `BatchError` for damage and `UnsupportedCodecError` for snappy and lz4."""
+    """The records of one whole batch. Raises `BatchError` for damage."""
     header = read_header(batch, position)
     end = position + header.length
     if end > len(batch):
@@ -244,7 +292,7 @@ def compress(codec: int, body: bytes) -> bytes:
 
 
 def decompress(codec: int, body: bytes) -> bytes:
-    """The records of a batch. Raises `BatchError` for damage, and `UnsupportedCodecError` for snappy and lz4."""
+    """The records of a batch. Raises `BatchError` for damage, and `UnsupportedCodecError` for an unknown codec."""
     if codec == 0:
         return body
     try:
@@ -256,6 +304,10 @@ def decompress(codec: int, body: bytes) -> bytes:
             if not unpacker.eof:
                 raise BatchError(f"gzip records are cut short or unpack to more than {MAX_DECODED_BYTES} bytes")
             return unpacked
+        if codec in (2, 3):
+            from keylane.wire.unpack import unlz4, unsnappy
+
+            return (unsnappy if codec == 2 else unlz4)(body, MAX_DECODED_BYTES)
         if codec == 4:
             import zstandard
 
@@ -268,7 +320,7 @@ def decompress(codec: int, body: bytes) -> bytes:
         raise
     except Exception as error:
         raise BatchError(f"{CODECS[codec]} records cannot be unpacked: {error}") from error
-    raise UnsupportedCodecError(f"compression {CODECS.get(codec, codec)}: keylane unpacks none, gzip and zstd")
+    raise UnsupportedCodecError(f"compression {codec} is not known")
 
 
 def _append_varint(out: bytearray, value: int) -> None:

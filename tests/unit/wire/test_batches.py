@@ -126,19 +126,18 @@ def test_damaged_records_are_errors_and_never_more() -> None:
         decode_records(data[:-1])
 
 
-@pytest.mark.parametrize(("codec", "name"), [(2, "snappy"), (3, "lz4"), (6, "6")])
-def test_codecs_that_are_passed_through_are_named(codec: int, name: str) -> None:
+def test_a_codec_that_is_not_known_is_named() -> None:
     data = bytearray(encode_batch(RECORDS, timestamp_ms=1))
-    data[22] = codec
-    with pytest.raises(UnsupportedCodecError, match=f"compression {name}"):
+    data[22] = 6
+    with pytest.raises(UnsupportedCodecError, match="compression 6"):
         decode_records(data)
 
 
-@pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (4, "zstd")])
+@pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd")])
 def test_broken_compression_is_an_error(codec: int, name: str) -> None:
     data = bytearray(encode_batch(RECORDS, timestamp_ms=1))
     data[22] = codec
-    with pytest.raises(BatchError, match=f"{name} records cannot be unpacked"):
+    with pytest.raises(BatchError, match=f"{name} records cannot be unpacked|are left"):
         decode_records(data)
 
 

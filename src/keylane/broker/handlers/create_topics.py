@@ -29,7 +29,7 @@ MIN_VERSION = 2
 MAX_VERSION = 7
 _FIXED = ", ".join(f"{name}={each.value}" for name, each in FIXED.items())
 LACKS = (
-    "replication (factor 1 or -1 only); compaction (a topic with cleanup.policy=compact keeps all its records); "
+    "replication (factor 1 or -1 only); "
     f"topic configs other than {', '.join(HONOURED)}, and those that are the same for all topics: {_FIXED}"
 )
 

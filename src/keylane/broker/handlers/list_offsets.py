@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 API_KEY = 2
 MIN_VERSION = 1
 MAX_VERSION = 8
-LACKS = (
-    "exact look-ups by time inside snappy and lz4 batches (the batch's first record is given); look-ups by time in "
-    "__consumer_offsets"
-)
+LACKS = "look-ups by time in __consumer_offsets"
 
 LATEST = -1
 EARLIEST = -2

@@ -30,6 +30,7 @@ from keylane.wire.batches import (
     TRANSACTIONAL_MASK,
     BatchError,
     BatchHeader,
+    decode_records,
     read_header,
     with_timestamp_type,
 )
@@ -38,12 +39,13 @@ from keylane.wire.encoders import ProducedPartition, encode_produce
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.broker.topic_settings import TopicValues
     from keylane.storage.log import PartitionLog
 
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 11
-LACKS = "message formats 0 and 1; checks inside records; timestamp bounds"
+LACKS = "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
 
 logger = logging.getLogger("keylane.broker")
 
@@ -111,13 +113,9 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
             _check_transaction(request.transactional_id, header, (topic_name, partition.index), node)
-        now_ms = node.clock()
-        if not values.has_append_time:
-            if header.attributes & TIMESTAMP_TYPE_MASK:
-                records, header = with_timestamp_type(records, header, None)
-            return log.append(records, header, now_ms)
-        records, header = with_timestamp_type(records, header, now_ms)
-        return log.append(records, header, now_ms)._replace(append_time_ms=now_ms)
+        if values.is_compacted:
+            _check_keys(records, topic_name, partition.index)
+        return _keep(records, header, values, log, node.clock())
     except RefusedError as error:
         return error
     except OutOfOrderSequenceError as error:
@@ -128,6 +126,16 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         return RefusedError(codes.INVALID_TXN_STATE, str(error))
     except StorageError as error:
         return RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
+
+
+def _keep(records: bytes, header: BatchHeader, values: TopicValues, log: PartitionLog, now_ms: int) -> Appended:
+    """Append a batch with the timestamps that its topic wants."""
+    if values.has_append_time:
+        records, header = with_timestamp_type(records, header, now_ms)
+        return log.append(records, header, now_ms)._replace(append_time_ms=now_ms)
+    if header.attributes & TIMESTAMP_TYPE_MASK:
+        records, header = with_timestamp_type(records, header, None)
+    return log.append(records, header, now_ms)
 
 
 def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
@@ -170,6 +178,18 @@ def _check_content(header: BatchHeader) -> None:
             codes.INVALID_RECORD,
             f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
         )
+
+
+def _check_keys(records: bytes, topic: str, partition: int) -> None:
+    """Raise `RefusedError` for a record without a key, which compaction could not tell from others."""
+    try:
+        if any(record.key is None for record in decode_records(records)):
+            raise RefusedError(
+                codes.INVALID_RECORD,
+                f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}.",
+            )
+    except BatchError as error:
+        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
 
 
 _NOT_NOW = {

@@ -1,0 +1,81 @@
+"""Cleaning: from time to time, topics lose their oldest segments (retention), or what is superseded (compaction).
+
+Thread safety: belongs to the event loop's thread; files are read, written and removed in the executor of the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from keylane.storage.compacting import Compactor
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Executor
+
+    from keylane.broker.topics import TopicRegistry
+    from keylane.storage.filesystem import FileSystem
+    from keylane.storage.log import PartitionLog
+
+
+class Cleaning:
+    """Looks at all topics: for retention every `retention_ms`, for compaction every `compaction_ms`."""
+
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        filesystem: FileSystem,
+        executor: Executor,
+        clock: Callable[[], int],
+        *,
+        retention_ms: int,
+        compaction_ms: int,
+    ) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._compactor = Compactor(filesystem, executor)
+        self._intervals_s = (retention_ms / 1_000, compaction_ms / 1_000)
+        self._is_stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for interval_s, look in zip(self._intervals_s, (self.remove_expired, self.compact), strict=True):
+            self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(interval_s, look)))
+
+    async def stop(self) -> None:
+        """Return when no partition is being worked on."""
+        self._is_stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _repeat(self, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        while not self._is_stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopping.wait(), interval_s)
+                return
+            await look()
+
+    async def remove_expired(self) -> None:
+        """Look at every partition of topics with the policy `delete`."""
+        for topic in self._topics.topics():
+            if topic.values.is_deleted:
+                for log in topic.logs:
+                    if self._is_stopping.is_set():
+                        return
+                    await log.remove_expired(self._clock(), topic.values.retention_ms, topic.values.retention_bytes)
+                    await asyncio.sleep(0)  # ten thousand partitions must not hold up the clients
+
+    async def compact(self) -> None:
+        """Look at every partition of topics with the policy `compact`."""
+        for topic in self._topics.topics():
+            if topic.values.is_compacted:
+                for log in topic.logs:
+                    if self._is_stopping.is_set():
+                        return
+                    values = topic.values
+                    await self._compact(log, values.min_cleanable_dirty_ratio, values.delete_retention_ms)
+                    await asyncio.sleep(0)
+
+    async def _compact(self, log: PartitionLog, min_dirty_ratio: float, delete_retention_ms: int) -> None:
+        await self._compactor.compact(log, self._clock(), min_dirty_ratio, delete_retention_ms)
