@@ -1,0 +1,174 @@
+"""`Worker`: a consumer in a process of its own that kills itself at a named point, and notes its effects outside.
+
+The idea: what a delivery guarantee is worth shows between two steps. So a worker ends by SIGKILL right at one of them,
+after so many times, and what it has done by then is in a file or a database that outlives it. Processes are forked from
+a server that has everything imported, so that one costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import keylane as kl
+from keylane.consumer import ParallelConsumer
+from keylane.engine.core import Core
+from keylane.engine.intake import Intake
+from keylane.kafka.consumer import KafkaConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+
+Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
+"""Handed over and not begun; in the handler; the effect is there, and the engine does not know it; the commit was made,
+and its answer did not arrive; the answer has arrived."""
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["keylane.testing.crash_points", "keylane.delivery", "psycopg", "psycopg_pool"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker does."""
+
+    kafka: dict[str, Any]
+    topic: str
+    effects: str
+    """A file that effects are appended to; with a `store`, the table in its database."""
+    options: dict[str, Any]
+    """Of the pipeline."""
+    point: Point | None = None
+    after: int = 1
+    """How many times the point is reached, the last of which is the end."""
+    work_ms: int = 0
+    to_the_end: bool = True
+    """Else it runs until it is stopped with SIGTERM."""
+
+
+class Worker:
+    """A started worker."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.process: BaseProcess = _processes.Process(target=_run, args=(plan,))
+        self.process.start()
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """Until it has ended; returns its exit code, which is negative for a signal."""
+        self.process.join(timeout_s)
+        code = self.process.exitcode
+        if code is None:
+            self.process.kill()
+            raise AssertionError(f"the worker did not end within {timeout_s:.0f} s")
+        return code
+
+    def end(self) -> None:
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+
+
+def effects_in(path: str) -> Counter[tuple[int, int]]:
+    """How often each record's effect is in a file, by partition and offset."""
+    if not os.path.exists(path):  # noqa: PTH110 - nothing was done
+        return Counter()
+    with open(path) as lines:  # noqa: PTH123
+        return Counter(tuple(map(int, line.split())) for line in lines)  # type: ignore[misc]
+
+
+# --- in the worker ---
+
+
+class Fuse:
+    """Ends the process when its point is reached for the last time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._point = plan.point
+        self._left = plan.after
+
+    def at(self, point: Point, times: int = 1) -> None:
+        if point == self._point and times:
+            self._left -= times
+            if self._left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+                signal.pause()
+
+
+def _run(plan: Plan) -> None:
+    logging.disable(logging.CRITICAL)
+    fuse = Fuse(plan)
+    _lay(fuse)
+    pipeline = kl.Pipeline(
+        kafka=plan.kafka,
+        topics=[plan.topic],
+        handler=_database_handler(plan, fuse) if "store" in plan.options else _file_handler(plan, fuse),
+        offset_reset="earliest",
+        **plan.options,
+    )
+    with ParallelConsumer(pipeline, ending_offsets="latest" if plan.to_the_end else None) as consumer:
+        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        consumer.run()
+
+
+def _lay(fuse: Fuse) -> None:
+    """Between the engine's steps."""
+    plan, completed, answered = Core.plan, Core.completed, Core.commit_answered
+    commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
+
+    def planned(self: Core, now: float) -> Any:
+        made = plan(self, now)
+        fuse.at("dispatched", len(made.dispatch))
+        return made
+
+    def has_completed(self: Core, works: Any, now: float) -> None:
+        fuse.at("done", len(works))
+        completed(self, works, now)
+
+    def has_answered(self: Core, entries: Any, problems: Any, now: float, sent: Any = None) -> None:
+        answered(self, entries, problems, now, sent)
+        fuse.at("acknowledged", not problems)
+
+    def has_committed(self: Intake, problems: Any) -> None:
+        fuse.at("requested", not problems)
+        on_committed(self, problems)
+
+    def committed_now(self: KafkaConsumer, offsets: Any, timeout_s: float | None = None) -> Any:
+        problems = commit_now(self, offsets, timeout_s)
+        fuse.at("requested", not problems)
+        return problems
+
+    Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
+    Intake.on_committed = has_committed  # type: ignore[method-assign]
+    KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]
+
+
+def _file_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
+    file = os.open(plan.effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def handler(record: kl.Record) -> None:
+        _work(plan)
+        fuse.at("inside")
+        os.write(file, b"%d %d\n" % (record.partition, record.offset))
+
+    return handler
+
+
+def _database_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
+    def handler(record: kl.Record, context: kl.Context) -> None:
+        _work(plan)
+        statement = f"INSERT INTO {plan.effects} VALUES ({record.partition}, {record.offset})"
+        context.transaction.execute(statement)
+        fuse.at("inside")
+
+    return handler
+
+
+def _work(plan: Plan) -> None:
+    if plan.work_ms:
+        time.sleep(plan.work_ms / 1000)
