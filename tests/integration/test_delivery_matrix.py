@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -186,8 +187,8 @@ def check(cells: dict[tuple[str, str], Cell], most: int = RECORDS - 1) -> None:
 def fork_server() -> Iterator[None]:
     """The server that workers are forked from ends with this module."""
     yield
-    forkserver._forkserver._stop()
-    resource_tracker._resource_tracker._stop()
+    for server in (forkserver._forkserver, resource_tracker._resource_tracker):
+        server._stop()  # type: ignore[attr-defined] # what CPython's own tests use
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +243,7 @@ def test_a_kill_at_each_point(broker: BrokerProcess, tmp_path: Path, server: Pos
             cell = cell_of(row, name, broker.bootstrap, tmp_path, server)
             cells[cell.stage.topic, name] = cell
             after = 2 if point in ("requested", "acknowledged") else RECORDS // 3
-            jobs.append(lambda cell=cell, point=point, after=after: cell.crash(point, after))
+            jobs.append(partial(cell.crash, point, after))
     at_once(jobs)
     check(cells)
 
@@ -285,7 +286,7 @@ def test_a_rebalance_in_the_middle(broker: BrokerProcess, tmp_path: Path, server
         finally:
             first.end()
 
-    at_once([lambda cell=cell: members(cell) for cell in cells.values()])
+    at_once([partial(members, cell) for cell in cells.values()])
     check(cells)
 
 
