@@ -188,7 +188,7 @@ def fork_server() -> Iterator[None]:
     """The server that workers are forked from ends with this module."""
     yield
     for server in (forkserver._forkserver, resource_tracker._resource_tracker):
-        server._stop()  # type: ignore[attr-defined] # what CPython's own tests use
+        server._stop()  # type: ignore[union-attr] # what CPython's own tests use
 
 
 @pytest.fixture(scope="module")
