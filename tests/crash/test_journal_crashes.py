@@ -17,7 +17,8 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.frames import JournalDamagedError, SegmentReader, encode_frame, encode_segment_header
+from keylane.coordinator.frames import SegmentReader, encode_frame
+from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.segments import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
@@ -27,7 +28,7 @@ from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from keylane.testing.filesystem import Content, Names
 
@@ -311,9 +312,10 @@ def test_tail_of_zeros(zeros: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, pytest.param(65_536, marks=pytest.mark.soak)])
-def test_every_flipped_byte_is_found(size: int) -> None:
+def test_every_flipped_byte_is_found(size: int, record_property: Callable[[str, object], None]) -> None:
     """Damage is refused, with file and position, wherever it is: also in the last frame."""
     data = journal_bytes(size)
+    record_property("bytes", len(data))
 
     async def check() -> None:
         for position in range(len(data)):
@@ -423,7 +425,7 @@ def test_a_missing_commit_is_damage() -> None:
 def test_records_of_another_kind_are_damage() -> None:
     """Sound frames around what is no coordinator record: refused with file and position, like any damage."""
     batch = encode_batch([NewRecord(b"\0\1 no offset key", b"x")], timestamp_ms=1)
-    data = encode_segment_header(1, 4) + encode_frame(0, batch[:CRC_START], batch[CRC_START:])
+    data = encode_header(SEGMENT, 1, 4) + encode_frame(0, batch[:CRC_START], batch[CRC_START:])
     with pytest.raises(JournalDamagedError, match=r"0000000001\.journal at byte 36: a coordinator key"):
         asyncio.run(state_of(with_journal(data)))
 

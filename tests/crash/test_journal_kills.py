@@ -25,6 +25,7 @@ from keylane.kafka.conditional import Change, ConditionalCommits, OutcomeUnknown
 from keylane.testing.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # kio's types tell Kafka's integers and names apart; plain ones do here.
@@ -157,7 +158,7 @@ class ShortLived(threading.Thread):
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.soak)])
-def test_commits_under_kills(tmp_path: Path, kills: int) -> None:
+def test_commits_under_kills(tmp_path: Path, kills: int, record_property: Callable[[str, object], None]) -> None:
     groups = ["a", "b", "c"]
     reached = dict.fromkeys([*groups, COUNTED, "short"], 0)
     settings = {"offsets.topic.segment.bytes": str(SEGMENT_BYTES), "offsets.retention.check.interval.ms": "20"}
@@ -186,6 +187,8 @@ def test_commits_under_kills(tmp_path: Path, kills: int) -> None:
                 assert committer.acknowledged <= offset <= committer.sent
                 reached[committer.group] = offset
         assert list((tmp_path / "data" / "coordinator").glob("*.snapshot")), "snapshots were written meanwhile"
+        for name, value in reached.items():
+            record_property(f"commits of {name}", value)
         await_expiry(broker.bootstrap, reached["short"])
         broker.kill()
         broker.start()

@@ -189,7 +189,9 @@ async def live_until(
 
 
 @pytest.mark.parametrize("batches", [8, pytest.param(40, marks=pytest.mark.soak)])
-def test_every_crash_prefix_torn_at_every_byte(batches: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_crash_prefix_torn_at_every_byte(
+    batches: int, caplog: pytest.LogCaptureFixture, record_property: Callable[[str, object], None]
+) -> None:
     caplog.set_level(logging.ERROR, "keylane.coordinator")  # ten thousand torn tails are not worth a line each
     every = steps(batches)
     states = states_after(every)
@@ -207,6 +209,7 @@ def test_every_crash_prefix_torn_at_every_byte(batches: int, caplog: pytest.LogC
         return count, {line.split()[0] for line in whole.history}
 
     count, kinds = asyncio.run(check())
+    record_property("disks", count)
     assert kinds == {"mkdir", "create", "write", "sync", "sync_dir", "rename", "remove"}
     assert count >= LEAST_STATES, count
 

@@ -15,6 +15,7 @@ from keylane.kafka.admin import Admin
 from keylane.testing.offset_history import NOTHING, Event, Verdict, judge, read_events
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TOPIC = "flights"
@@ -96,7 +97,9 @@ def wait_for_commits(histories: list[History]) -> None:
 @pytest.mark.parametrize(
     ("kills", "seed"), [(3, 1), pytest.param(60, 2, marks=pytest.mark.soak)], ids=["short", "long"]
 )
-def test_histories_under_kills(tmp_path: Path, kills: int, seed: int) -> None:
+def test_histories_under_kills(
+    tmp_path: Path, kills: int, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     chance = random.Random(seed)
     histories = [History(tmp_path, group) for group in ("a", "b", "c")]
     settings = {"offsets.topic.segment.bytes": "200000"}  # rolls and snapshots while it runs
@@ -115,6 +118,8 @@ def test_histories_under_kills(tmp_path: Path, kills: int, seed: int) -> None:
         total = NOTHING
         for history in histories:
             total += judge([*history.events(), last_read(broker, history.group)])
+    record_property("commits", total.commits)
+    record_property("reads", total.reads)
     assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
     assert total.commits >= 3 * COMMITS_BEFORE_A_KILL * (kills + 1)
     assert total.reads > kills

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
 from keylane.errors import PeerError
+from keylane.wire.varints import read_unsigned_varint
 from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
 if TYPE_CHECKING:
@@ -189,24 +190,11 @@ def response_frame(call: Call | None, response: Any) -> list[bytes] | None:
 
 
 def _skip_tagged_fields(frame: bytes, position: int) -> int:
-    count, position = _read_unsigned_varint(frame, position)
+    count, position = read_unsigned_varint(frame, position)
     for _ in range(count):
-        _, position = _read_unsigned_varint(frame, position)
-        size, position = _read_unsigned_varint(frame, position)
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
         position += size
     if position > len(frame):
         raise MalformedRequestError("tagged fields of the header run past the request")
     return position
-
-
-def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise MalformedRequestError("a varint of more than five bytes in the request header")

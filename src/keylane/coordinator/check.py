@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from keylane.coordinator import snapshot
-from keylane.coordinator.frames import SEGMENT_HEADER_SIZE, JournalDamagedError, SegmentReader, partitions_of
+from keylane.coordinator.frames import SegmentReader
+from keylane.coordinator.headers import HEADER_SIZE, JournalDamagedError, partitions_of
 from keylane.coordinator.image import Image
 from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError, partition_for
 from keylane.coordinator.replay import Replayer
@@ -156,7 +157,7 @@ def _partitions(filesystem: FileSystem, folder: str) -> int:
     """By the header of the first segment that has a sound one; 1 when none has."""
     for name in filesystem.listdir(folder):
         if name.endswith(SEGMENT_SUFFIX):
-            found = partitions_of(filesystem.read(f"{folder}/{name}")[:SEGMENT_HEADER_SIZE])
+            found = partitions_of(filesystem.read(f"{folder}/{name}")[:HEADER_SIZE])
             if found is not None:
                 return found
     return 1

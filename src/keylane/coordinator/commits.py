@@ -23,6 +23,7 @@ from keylane.coordinator.records import (
 )
 from keylane.wire.batches import CRC_START, MAGIC, NONE, PREFIX_SIZE, compress
 from keylane.wire.columns import FEW_ROWS, as_array, write_rows
+from keylane.wire.varints import read_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,25 +54,12 @@ class Records(NamedTuple):
     producer_epoch: int = -1
 
 
-def _varint(value: int) -> bytes:
-    """Zigzag, then seven bits a byte (Kafka's record format); `value` is not negative here."""
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 CACHED_VARINTS = 8_192
 """Offset deltas and lengths below this are looked up: as many as take at most two bytes."""
 
 _RUN_ENDS = (64, 8_192, 1 << 20, 1 << 62)
 """Offset deltas below these take one, two, three bytes and more."""
-_VARINTS = [bytes((value << 1,)) for value in range(64)]
-_VARINTS += [bytes((value << 1 & 0x7F | 0x80, value >> 6)) for value in range(64, CACHED_VARINTS)]
-
+_VARINTS = [varint(value) for value in range(CACHED_VARINTS)]
 _ONE_BYTE_DELTAS = array("B", [byte for (byte,) in _VARINTS[:64]])
 _TWO_BYTE_DELTAS = array("H", [int.from_bytes(data, "big") for data in _VARINTS])
 """Offset deltas as numbers that are written as the bytes of a varint; from 64 on they take two."""
@@ -91,31 +79,10 @@ _ONE = struct.Struct(">qihqb")
 """From the offset to the end of a record without metadata."""
 
 
-def varint(value: int) -> bytes:
-    return _VARINTS[value] if value < CACHED_VARINTS else _varint(value)
-
-
 def _varints(first: int, count: int) -> list[bytes]:
     """Numbers that follow each other."""
     end = first + count
     return _VARINTS[first:end] if end <= CACHED_VARINTS else [varint(value) for value in range(first, end)]
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends. Raises `IndexError`."""
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    raw = byte & 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
 
 
 def encode_record(delta: int, key: bytes, value: bytes | None) -> bytes:

@@ -19,17 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
-from keylane.errors import DataFolderError
-from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
+from keylane.coordinator.headers import HEADER_SIZE, SEGMENT, JournalDamagedError, check_header
+from keylane.wire.batches import CRC_START, MAGIC, PREFIX_SIZE
+from keylane.wire.batches import HEADER_SIZE as BATCH_HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SEGMENT_MAGIC = b"keylane journal\0"
-FORMAT_VERSION = 1
-_SEGMENT_HEADER = struct.Struct(">16sIQI")
-SEGMENT_HEADER_SIZE = _SEGMENT_HEADER.size + 4
-"""Magic, format version, segment number, offsets partitions, and their checksum."""
 
 _FRAME_HEAD = struct.Struct(">IIi")
 FRAME_HEAD_SIZE = _FRAME_HEAD.size
@@ -44,40 +39,12 @@ SECTOR_BYTES = 512
 """A disk writes at least this much at once: a write that was lost in part is zeros from such a boundary on."""
 
 
-class JournalDamagedError(DataFolderError):
-    """Bytes in a journal that no crash explains: what they held may have been acknowledged."""
-
-    def __init__(self, path: str, position: int, reason: str) -> None:
-        super().__init__(
-            f"{path} at byte {position}: {reason}; committed offsets may be lost behind it: restore this file from a "
-            "copy, or move its folder away to start without committed offsets"
-        )
-        self.path = path
-        self.position = position
-        self.reason = reason
-
-
 class Frame(NamedTuple):
     position: int
     partition: int
     base_offset: int
     last_offset_delta: int
     batch: bytes
-
-
-def encode_segment_header(number: int, partitions: int) -> bytes:
-    head = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, number, partitions)
-    return head + _U32.pack(crc32c(head))
-
-
-def partitions_of(head: bytes) -> int | None:
-    """How many offsets partitions the journal has, by the header of a segment; None when it does not hold."""
-    if len(head) < SEGMENT_HEADER_SIZE or not head.startswith(SEGMENT_MAGIC):
-        return None
-    if _U32.unpack_from(head, _SEGMENT_HEADER.size)[0] != crc32c(head[: _SEGMENT_HEADER.size]):
-        return None
-    partitions: int = _SEGMENT_HEADER.unpack_from(head)[3]
-    return partitions
 
 
 def encode_frame(partition: int, head: bytes, rest: bytes) -> bytes:
@@ -109,30 +76,12 @@ class SegmentReader:
         self._check_header(number, partitions)
 
     def _check_header(self, number: int, partitions: int) -> None:
-        head = self._data[:SEGMENT_HEADER_SIZE]
-        if not any(head) or (len(head) < SEGMENT_HEADER_SIZE and SEGMENT_MAGIC.startswith(head[: len(SEGMENT_MAGIC)])):
-            self._stop(
-                0, f"its header of {SEGMENT_HEADER_SIZE} bytes is not there", is_cut=len(head) == len(self._data)
-            )
+        head = self._data[:HEADER_SIZE]
+        if not any(head) or (len(head) < HEADER_SIZE and SEGMENT.magic.startswith(head[: len(SEGMENT.magic)])):
+            self._stop(0, f"its header of {HEADER_SIZE} bytes is not there", is_cut=len(head) == len(self._data))
             return
-        if not head.startswith(SEGMENT_MAGIC):
-            raise JournalDamagedError(self._path, 0, "this is not a keylane journal")
-        _, version, found_number, found_partitions = _SEGMENT_HEADER.unpack_from(head)
-        if _U32.unpack_from(head, _SEGMENT_HEADER.size)[0] != crc32c(head[: _SEGMENT_HEADER.size]):
-            raise JournalDamagedError(self._path, 0, "the checksum of its header does not hold")
-        if version != FORMAT_VERSION:
-            raise DataFolderError(
-                f"{self._path}: journal format {version}, and this release reads {FORMAT_VERSION}: use the version of "
-                "keylane that wrote it"
-            )
-        if found_number != number:
-            raise JournalDamagedError(self._path, 0, f"it says that it is segment {found_number}")
-        if found_partitions != partitions:
-            raise DataFolderError(
-                f"offsets.topic.num.partitions={partitions}: {self._path} was written with {found_partitions}; groups "
-                f"cannot move between partitions, so start with {found_partitions}"
-            )
-        self.end = SEGMENT_HEADER_SIZE
+        check_header(head, self._path, SEGMENT, number=number, partitions=partitions)
+        self.end = HEADER_SIZE
 
     def __iter__(self) -> Iterator[Frame]:
         data = self._data
@@ -148,7 +97,7 @@ class SegmentReader:
             if crc != crc32c(data[position + 4 : position + _CHECKED_SIZE]):
                 self._stop(position, "the checksum of a frame does not hold", is_cut=False)
                 return
-            if length < HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
+            if length < BATCH_HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
                 raise JournalDamagedError(self._path, position, f"a frame of {length} bytes that holds no such batch")
             end = start + length
             if end > size:

@@ -22,15 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from keylane.coordinator.commits import encode_batch
-from keylane.coordinator.frames import (
-    FRAME_HEAD_SIZE,
-    SEGMENT_HEADER_SIZE,
-    Frame,
-    JournalDamagedError,
-    SegmentReader,
-    encode_frame,
-    read_frame_head,
-)
+from keylane.coordinator.frames import FRAME_HEAD_SIZE, Frame, SegmentReader, encode_frame, read_frame_head
+from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
+from keylane.coordinator.headers import JournalDamagedError
 from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError
 from keylane.coordinator.replay import Replayer
 from keylane.coordinator.segments import Segments, find_files

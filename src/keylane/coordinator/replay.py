@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.commits import TopicCommit, decode_run, read_varint, run_limit, varint
+from keylane.coordinator.commits import TopicCommit, decode_run, run_limit
 from keylane.coordinator.records import (
     NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
@@ -36,6 +36,7 @@ from keylane.wire.batches import (
     read_header,
 )
 from keylane.wire.control import is_commit
+from keylane.wire.varints import read_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

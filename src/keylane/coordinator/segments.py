@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.frames import JournalDamagedError, encode_segment_header
+from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.storage.filesystem import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Segments:
         if file.size > size:
             file.truncate(size)
         if size == 0:
-            file.write(encode_segment_header(number, self._partitions))
+            file.write(encode_header(SEGMENT, number, self._partitions))
         file.sync()
 
     def begin(self, number: int) -> None:
@@ -111,7 +111,7 @@ class Segments:
         if self._current is not None:
             self._current.sync()
         file = self._filesystem.open_append(self.path_of(number))
-        file.write(encode_segment_header(number, self._partitions))
+        file.write(encode_header(SEGMENT, number, self._partitions))
         file.sync()
         self._filesystem.sync_dir(self._folder)
         self.files[number] = self._current = file

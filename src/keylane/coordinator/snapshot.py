@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
-from keylane.coordinator.frames import JournalDamagedError
+from keylane.coordinator.headers import HEADER_SIZE, SNAPSHOT, JournalDamagedError, check_header
 from keylane.coordinator.image import Kept, Tombstones
 from keylane.coordinator.offsets import OffsetColumns
 from keylane.coordinator.records import (
@@ -35,7 +35,6 @@ from keylane.coordinator.records import (
     encode_offset_value,
 )
 from keylane.coordinator.transactional_offsets import Waiting
-from keylane.errors import DataFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,11 +42,6 @@ if TYPE_CHECKING:
     from keylane.coordinator.image import Image
     from keylane.coordinator.transactional_offsets import Owner
     from keylane.storage.filesystem import AppendFile
-
-MAGIC = b"keylane snapshot"
-FORMAT_VERSION = 1
-_HEADER = struct.Struct(">16sIQI")
-HEADER_SIZE = _HEADER.size + 4
 
 ENDS, OFFSETS, KEPT, TOMBSTONES, END, TRANSACTIONAL = range(1, 7)
 """Kinds of chunks."""
@@ -72,12 +66,6 @@ class Chunk(NamedTuple):
     kind: int
     partition: int
     payload: bytes
-
-
-def encode_header(number: int, partitions: int) -> bytes:
-    """`number` is the segment that the image stands before."""
-    head = _HEADER.pack(MAGIC, FORMAT_VERSION, number, partitions)
-    return head + _U32.pack(crc32c(head))
 
 
 def encode_chunk(kind: int, partition: int, payload: bytes) -> bytes:
@@ -141,7 +129,7 @@ def read_chunks(
 
     With `skip`, a chunk whose checksum does not hold is left out, and `skip` is told.
     """
-    _check_header(file, number, partitions)
+    check_header(file.read(0, HEADER_SIZE), file.path, SNAPSHOT, number=number, partitions=partitions)
     position = HEADER_SIZE
     count = 0
     while True:
@@ -173,27 +161,6 @@ def read_chunks(
             return
         count += 1
         yield chunk
-
-
-def _check_header(file: AppendFile, number: int, partitions: int) -> None:
-    head = file.read(0, HEADER_SIZE)
-    if len(head) < HEADER_SIZE or not head.startswith(MAGIC):
-        raise JournalDamagedError(file.path, 0, "this is not a keylane snapshot")
-    _, version, found_number, found_partitions = _HEADER.unpack_from(head)
-    if _U32.unpack_from(head, _HEADER.size)[0] != crc32c(head[: _HEADER.size]):
-        raise JournalDamagedError(file.path, 0, "the checksum of its header does not hold")
-    if version != FORMAT_VERSION:
-        raise DataFolderError(
-            f"{file.path}: snapshot format {version}, and this release reads {FORMAT_VERSION}: use the version of "
-            "keylane that wrote it"
-        )
-    if found_number != number:
-        raise JournalDamagedError(file.path, 0, f"it says that it stands before segment {found_number}")
-    if found_partitions != partitions:
-        raise DataFolderError(
-            f"offsets.topic.num.partitions={partitions}: {file.path} was written with {found_partitions}; groups "
-            f"cannot move between partitions, so start with {found_partitions}"
-        )
 
 
 def load_chunk(chunk: Chunk, image: Image) -> None:

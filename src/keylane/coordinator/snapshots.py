@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from keylane.coordinator import snapshot
 from keylane.coordinator.compacted import CompactedView, Place
-from keylane.coordinator.frames import JournalDamagedError
+from keylane.coordinator.headers import SNAPSHOT, JournalDamagedError, encode_header
 from keylane.coordinator.records import RecordFormatError, partition_for
 from keylane.coordinator.segments import SnapshotFile, snapshot_path
 
@@ -74,7 +74,7 @@ class Snapshots:
         file = await self._in_executor(partial(SnapshotFile, self._filesystem, self._folder, number))
         try:
             places: list[Place] = []
-            await self._in_executor(partial(file.write, snapshot.encode_header(number, self._partitions)))
+            await self._in_executor(partial(file.write, encode_header(SNAPSHOT, number, self._partitions)))
             await self._in_executor(partial(file.write, snapshot.encode_ends(ends)))
             self._entries = 0
             count = 1

@@ -10,11 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from keylane.errors import DataFolderError
 from keylane.storage.findings import Finding
-from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, MAGIC_OFFSET, BatchError, BatchHeader, read_header
+from keylane.wire.batches import HEADER_SIZE, MAGIC, MAGIC_OFFSET, BatchError, BatchHeader, check_crc, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +122,7 @@ def _sound_header(window: _Window, position: int, expected: int) -> BatchHeader:
     if position + header.length > window.size:
         raise BatchError(f"a batch of {header.length} bytes where {window.size - position} are left")
     at = window.seek(position, header.length)
-    if crc32c(memoryview(window.data)[at + CRC_START : at + header.length]) != header.crc:
+    if not check_crc(window.data, at, header):
         raise BatchError("a batch whose checksum does not hold")
     return header
 
@@ -173,5 +171,4 @@ def _is_sound(file: AppendFile, window: bytes, at: int, position: int, expected:
         return False
     if header.base_offset < expected or position + header.length > file.size:
         return False
-    batch = file.read(position, header.length)
-    return crc32c(memoryview(batch)[CRC_START:]) == header.crc
+    return check_crc(file.read(position, header.length), 0, header)

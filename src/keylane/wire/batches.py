@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.errors import PeerError
+from keylane.wire.varints import read_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,6 @@ MAX_DECODED_BYTES = 256 * 1024 * 1024
 """A compressed batch that unpacks to more is refused, so that a small hostile one cannot take all memory."""
 
 _PREFIX = struct.Struct(">qi")
-_EPOCH = struct.Struct(">i")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 
@@ -140,11 +140,9 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(fields[0], fields[1] + PREFIX_SIZE, *fields[2:])
 
 
-def check_crc(buffer: Buffer, position: int = 0) -> bool:
-    """Whether the batch at `position` is whole and its checksum holds."""
-    header = read_header(buffer, position)
-    end = position + header.length
-    return end <= len(buffer) and crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the checksum of the batch at `position`, which must be there whole, holds."""
+    return crc32c(memoryview(buffer)[position + CRC_START : position + header.length]) == header.crc
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -156,12 +154,6 @@ def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
             return
         yield position, header
         position += header.length
-
-
-def set_base_offset(batch: bytearray, position: int, offset: int, leader_epoch: int = 0) -> None:
-    """Write the two fields that the checksum leaves out."""
-    batch[position : position + 8] = offset.to_bytes(8, "big", signed=True)
-    _EPOCH.pack_into(batch, position + PREFIX_SIZE, leader_epoch)
 
 
 def with_timestamp_type(batch: bytes, header: BatchHeader, append_time_ms: int | None) -> tuple[bytes, BatchHeader]:
@@ -264,6 +256,8 @@ def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
             records.append(record)
     except IndexError:
         raise BatchError(f"the records of the batch at offset {header.base_offset} end too early") from None
+    except ValueError as error:
+        raise BatchError(f"{error} in the records of the batch at offset {header.base_offset}") from None
     if at != len(body):
         raise BatchError(
             f"{len(body) - at} bytes are left behind the records of the batch at offset {header.base_offset}"
@@ -323,56 +317,30 @@ def decompress(codec: int, body: bytes) -> bytes:
     raise UnsupportedCodecError(f"compression {codec} is not known")
 
 
-def _append_varint(out: bytearray, value: int) -> None:
-    """Zigzag, then seven bits a byte."""
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
 def _append_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(1)  # zigzag of -1
         return
-    _append_varint(out, len(value))
+    out += varint(len(value))
     out += value
 
 
 def _append_record(out: bytearray, offset_delta: int, record: NewRecord) -> None:
     body = bytearray(1)  # the record's attributes: none are defined
-    _append_varint(body, record.timestamp_delta_ms)
-    _append_varint(body, offset_delta)
+    body += varint(record.timestamp_delta_ms)
+    body += varint(offset_delta)
     _append_bytes(body, record.key)
     _append_bytes(body, record.value)
-    _append_varint(body, len(record.headers))
+    body += varint(len(record.headers))
     for name, value in record.headers:
         _append_bytes(body, name)
         _append_bytes(body, value)
-    _append_varint(out, len(body))
+    out += varint(len(body))
     out += body
 
 
-MAX_VARINT_BYTES = 10
-"""A 64-bit number in seven-bit groups."""
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    raw = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
-        if shift >= 7 * MAX_VARINT_BYTES:
-            raise BatchError(f"a varint of more than {MAX_VARINT_BYTES} bytes in a record")
-
-
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     if size == -1:
         return None, at
     if size < -1 or at + size > len(data):
@@ -381,14 +349,14 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[BatchRecord, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     end = at + size
     at += 1  # attributes
-    timestamp_delta, at = _read_varint(data, at)
-    offset_delta, at = _read_varint(data, at)
+    timestamp_delta, at = read_varint(data, at)
+    offset_delta, at = read_varint(data, at)
     key, at = _read_bytes(data, at)
     value, at = _read_bytes(data, at)
-    count, at = _read_varint(data, at)
+    count, at = read_varint(data, at)
     headers = []
     for _ in range(count):
         name, at = _read_bytes(data, at)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.wire.varints import unsigned_varint
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,20 +26,6 @@ _NULL_BYTES = b"\xff\xff\xff\xff"
 int16 = struct.Struct(">h").pack
 int32 = struct.Struct(">i").pack
 int64 = struct.Struct(">q").pack
-
-_SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]
-
-
-def unsigned_varint(value: int) -> bytes:
-    """Seven bits a byte, least significant first."""
-    if value < 0x80:
-        return _SHORT_VARINTS[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def string(value: str | None) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.wire.columns import FEW_ROWS, read_column
 from keylane.wire.encoders_groups import COMMIT_FLEXIBLE_VERSION, FETCH_FLEXIBLE_VERSION, FETCH_MANY_GROUPS_VERSION
+from keylane.wire.varints import read_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,20 +85,8 @@ class _Reader:
         return value
 
     def unsigned(self) -> int:
-        byte = self.data[self.at]
-        self.at += 1
-        if byte < 0x80:
-            return byte
-        value, shift = byte & 0x7F, 7
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise ValueError("a varint of more than five bytes")
+        value, self.at = read_unsigned_varint(self.data, self.at)
+        return value
 
     def nullable_string(self) -> str | None:
         if self.is_flexible:

@@ -83,7 +83,6 @@ def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], e
 
 @given(st.integers(0, 2**31 - 1), st.none() | names)
 def test_primitives(number: int, text: str | None) -> None:
-    assert readers.read_unsigned_varint(encoders.unsigned_varint(number), 0)[0] == number
     assert readers.read_compact_string_nullable(encoders.compact_string(text), 0)[0] == text
     assert readers.read_nullable_legacy_string(encoders.string(text), 0)[0] == text
     assert readers.read_legacy_array_length(encoders.array_length(number), 0)[0] == number

@@ -75,7 +75,7 @@ def test_a_null_client_id() -> None:
         (struct.pack(">hhih", 18, 0, 1, 30) + b"short", "a client id of 30 bytes"),
         (struct.pack(">hhih", 18, 0, 1, -2), "a client id of -2 bytes"),
         (frame(18, 0, client_id=b"\xff"), "no request header"),
-        (frame(18, 3, b"\xff\xff\xff\xff\xff\x01"), "a varint of more than five bytes"),
+        (frame(18, 3, b"\xff\xff\xff\xff\xff\x01"), "a varint of more than 5 bytes"),
         (frame(18, 3, b"\x01\x00\x7f"), "run past the request"),
     ],
 )

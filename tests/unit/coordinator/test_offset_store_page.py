@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from keylane.coordinator.frames import SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, encode_segment_header
+from keylane.coordinator.headers import HEADER_SIZE, SEGMENT, encode_header
 from keylane.coordinator.states import diagram
 
 PAGE = Path(__file__).parents[3] / "docs" / "offset-store.md"
@@ -14,11 +14,11 @@ def test_the_diagram_of_states_is_the_table() -> None:
 
 
 def test_the_segment_header_is_as_the_page_says() -> None:
-    header = encode_segment_header(7, 50)
-    assert f"Segment header, {SEGMENT_HEADER_SIZE} bytes" in PAGE.read_text()
-    assert header[:16] == SEGMENT_MAGIC == b"keylane journal\0"
+    header = encode_header(SEGMENT, 7, 50)
+    assert f"Segment header, {HEADER_SIZE} bytes" in PAGE.read_text()
+    assert header[:16] == SEGMENT.magic == b"keylane journal\0"
     assert header[16:32] == (1).to_bytes(4, "big") + (7).to_bytes(8, "big") + (50).to_bytes(4, "big")
-    assert len(header) == SEGMENT_HEADER_SIZE
+    assert len(header) == HEADER_SIZE
 
 
 def test_the_tests_that_the_page_names_are_there() -> None:

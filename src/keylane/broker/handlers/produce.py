@@ -14,8 +14,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from crc32c import crc32c
-
 from keylane.broker import codes
 from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
@@ -25,11 +23,11 @@ from keylane.storage.log import Appended
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, TransactionStateError
 from keylane.wire.batches import (
     CODECS,
-    CRC_START,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchError,
     BatchHeader,
+    check_crc,
     decode_records,
     read_header,
     with_timestamp_type,
@@ -155,7 +153,7 @@ def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
             codes.MESSAGE_TOO_LARGE,
             f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
         )
-    if crc32c(memoryview(records)[CRC_START:]) != header.crc:
+    if not check_crc(records, 0, header):
         raise RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
     _check_content(header)
     return header
