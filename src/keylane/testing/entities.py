@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import typing
 import uuid
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.wire.fields import fields_of
 from keylane.wire.versions import request_type, response_type
+
+if TYPE_CHECKING:
+    from keylane.wire.fields import Field
 
 _ERROR_FIELDS = {"error_code", "partition_error_code"}
 _SAME = {
@@ -34,38 +37,6 @@ _PLAIN: dict[str, Any] = {
     "uuid": None,
 }
 """Empty values by kio's names of Kafka's types; numbers are -1, as Kafka's are where there is none."""
-
-
-class Field(NamedTuple):
-    """One field of an entity."""
-
-    name: str
-    kafka_type: str | None
-    """None for an entity, or a sequence of them."""
-    entity: Any
-    """kio's class of it, or of the items."""
-    is_sequence: bool
-    is_nullable: bool
-    has_default: bool
-
-
-@functools.cache
-def fields_of(entity_type: Any) -> tuple[Field, ...]:
-    """In the order of the bytes."""
-    hints = typing.get_type_hints(entity_type)
-    found = []
-    for field in dataclasses.fields(entity_type):
-        hint = hints[field.name]
-        options = typing.get_args(hint) if typing.get_origin(hint) is not tuple else ()
-        is_nullable = type(None) in options
-        inner = next((one for one in options if one is not type(None)), hint) if is_nullable else hint
-        is_sequence = typing.get_origin(inner) is tuple
-        item = typing.get_args(inner)[0] if is_sequence else inner
-        kind = field.metadata.get("kafka_type")
-        entity = item if kind is None else None
-        has_default = field.default is not dataclasses.MISSING
-        found.append(Field(field.name, kind, entity, is_sequence, is_nullable, has_default))
-    return tuple(found)
 
 
 def error_answer(api: str, version: int, request: Any, code: int) -> Any:

@@ -13,6 +13,8 @@ import importlib
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.wire.bounds import bounds_checker
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -62,7 +64,13 @@ def request_schema(api: str, version: int) -> RequestSchema:
 
     request = request_type(api, version)
     response_header = response_type(api, version).__header_schema__
-    return RequestSchema(entity_reader(request), request.__flexible__, response_header.__flexible__)
+    check, decode = bounds_checker(request), entity_reader(request)
+
+    def read(frame: bytes, position: int) -> tuple[Any, int]:
+        check(frame, position)
+        return decode(frame, position)
+
+    return RequestSchema(read, request.__flexible__, response_header.__flexible__)
 
 
 @functools.cache
