@@ -1,7 +1,8 @@
 """A look at a request's lengths and counts before it is decoded: none may promise more than the request holds.
 
 kio makes room for as many items as an array's count says before it reads the first one, and a count of 2^31 ends the
-process, whoever sent it. So every request that kio decodes passes here first. The idea: of each schema a chain of small
+process, whoever sent it; and it gives None for a null array where Kafka allows none. So every request that kio decodes
+passes here first. The idea: of each schema a chain of small
 functions is made, each of which takes a position and returns the one behind its field; fields of a fixed size are
 passed at once, and an item that takes at least n bytes cannot be there more often than the bytes that are left allow.
 """
@@ -95,7 +96,9 @@ def _variable(field: Field, *, is_flexible: bool) -> tuple[Pass, int]:
             if size is not None
             else _variable(field._replace(is_sequence=False), is_flexible=is_flexible)
         )
-    return _array(item, smallest, is_fixed=is_fixed, is_flexible=is_flexible), 1 if is_flexible else 4
+    may_be_null = field.is_nullable
+    step = _array(item, smallest, is_fixed=is_fixed, is_flexible=is_flexible, may_be_null=may_be_null)
+    return step, 1 if is_flexible else 4
 
 
 def _chain(steps: list[Pass]) -> Pass:
@@ -110,7 +113,7 @@ def _chain(steps: list[Pass]) -> Pass:
     return run
 
 
-def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool) -> Pass:
+def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool, may_be_null: bool) -> Pass:
     def run(frame: bytes, at: int) -> int:
         if is_flexible:
             count, at = _unsigned(frame, at)
@@ -118,7 +121,9 @@ def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool) -> P
         else:
             count = _INT32(frame, at)[0]
             at += 4
-        if count <= 0:  # empty or null
+        if count <= 0:
+            if count < 0 and not may_be_null:
+                raise BoundsError("null where an array is due")
             return at
         if count * smallest > len(frame) - at:
             raise BoundsError(f"an array of {count} items, and {len(frame) - at} bytes are left")

@@ -45,6 +45,8 @@ def test_what_is_promised_and_not_there_is_named() -> None:
     with pytest.raises(BoundsError, match="a length of 500, and 3 bytes are left"):
         check(struct.pack(">ih", 1, 500) + b"abc", 0)
     assert check(struct.pack(">i", -1), 0) == 4, "null"
+    with pytest.raises(BoundsError, match="null where an array is due"):
+        bounds_checker(request_type("list_offsets", 1))(struct.pack(">ii", -1, -1), 0)
     check = bounds_checker(request_type("heartbeat", 0))
     with pytest.raises(BoundsError, match="4 bytes are missing"):
         check(struct.pack(">h", 0), 0)

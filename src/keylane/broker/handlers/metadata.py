@@ -1,8 +1,8 @@
 """Metadata (3), versions 0-12: the broker, and the topics with their partitions, all led by it.
 
 v1: null means all topics, empty none (v0: empty means all); v4: a client may forbid that topics are made; v9: flexible;
-v10: topic ids; v12: topics may be asked for by id. A topic that is made here is durable before it is answered, so there
-is no LEADER_NOT_AVAILABLE to retry on.
+v10: topic ids in answers; v12: topics may be asked for by id. A topic that is made here is durable before it is
+answered, so there is no LEADER_NOT_AVAILABLE to retry on.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ MAX_VERSION = 12
 LACKS = "authorized operations (there are no ACLs)"
 
 NO_LEADER = -1
+FIRST_WITH_TOPIC_IDS = 12
+"""The schema has ids in requests from version 10 on; Kafka takes them from 12 on."""
 
 logger = logging.getLogger("keylane.broker")
 
@@ -46,7 +48,12 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             topics.append(_offsets_topic(module, node))
     else:
         may_create = node.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
-        topics = [await _topic(module, node, topic, may_create=may_create) for topic in wanted]
+        topics = [
+            _error(module, "", topic.topic_id, codes.INVALID_REQUEST)
+            if topic.name is None and version < FIRST_WITH_TOPIC_IDS
+            else await _topic(module, node, topic, may_create=may_create)
+            for topic in wanted
+        ]
     broker = entity(module.MetadataResponseBroker, node_id=node.node_id, host=node.host, port=node.port)
     return entity(
         module.MetadataResponse,
