@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: four workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios bench-offsets clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios bench-offsets bench-broker clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
 	@echo "make bench-offsets  the offset store beside Apache Kafka  (ARGS=\"--quick --rows 'commit*' --sizes\")"
+	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make soak   the long forms of the crash tests"
@@ -53,6 +54,9 @@ bench-lanes: setup
 
 bench-offsets: setup
 	@PYTHONPATH=bench $(BIN)/python -m offsets $(ARGS)
+
+bench-broker: setup
+	@PYTHONPATH=bench $(BIN)/python -m broker $(ARGS)
 
 bench-http: setup
 	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)

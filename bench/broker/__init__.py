@@ -1,0 +1,1 @@
+"""The embedded broker beside Apache Kafka: `make bench-broker`."""
