@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
 import time
@@ -16,8 +17,10 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
+import keylane
 from keylane.broker.process import BrokerProcess
 from keylane.broker.users import add_user
+from keylane.cli.main import main
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 
@@ -205,3 +208,50 @@ def test_client_certificates(tmp_path: Path, certificates: Certificates) -> None
         said = broker.log.read_text()
     assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in said
     assert "CERTIFICATE_VERIFY_FAILED" in said
+
+
+def settings_file(folder: Path, bootstrap: str, certificates: Certificates, *, java: bool) -> str:
+    """For `--command-config`, in librdkafka's words or in those of Kafka's Java tools."""
+    lines = [f"bootstrap.servers={bootstrap}", "security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-256"]
+    if java:
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        lines += [f'sasl.jaas.config={module} required username="{USER}" password="{PASSWORD}";']
+        lines += ["ssl.truststore.type=PEM", f"ssl.truststore.location={certificates.authority}"]
+    else:
+        lines += [f"sasl.username={USER}", f"sasl.password={PASSWORD}", f"ssl.ca.location={certificates.authority}"]
+    path = folder / "client.properties"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_pipelines_and_groups(
+    broker: BrokerProcess, tmp_path: Path, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = librdkafka(certificates, "SCRAM-SHA-256")
+    with BulkProducer(broker.bootstrap, settings) as producer:
+        for number in range(50):
+            producer.produce(Output("pipeline", value=b"%d" % number))
+    pipeline = keylane.Pipeline(
+        kafka=settings | {"bootstrap.servers": broker.bootstrap, "group.id": "secured"},
+        topics=["pipeline"],
+        handler=lambda record: Output("pipeline.out", value=record.value),
+        offset_reset="earliest",
+    )
+    with keylane.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+        consumer.run()
+    out = [record for batch in read_to_end(broker.bootstrap, "pipeline.out", settings=settings) for record in batch]
+    assert len(out) == 50
+    for java in (False, True):
+        file = settings_file(tmp_path, broker.bootstrap, certificates, java=java)
+        assert main(["groups", "describe", "secured", "--command-config", file, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["group"] == "secured"
+
+
+@pytest.mark.soak
+def test_the_demo(
+    broker: BrokerProcess, tmp_path: Path, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = settings_file(tmp_path, broker.bootstrap, certificates, java=False)
+    arguments = ["--records", "300", "--no-spark", "--latency-ms", "1", "--results", str(tmp_path), "--json"]
+    assert main(["demo", "--command-config", file, *arguments]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["processed"] == 300

@@ -43,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--master", type=spark_master, metavar="MASTER", help="Spark's master (default local[lanes + 1])")
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     add("--bootstrap", metavar="HOST:PORT", help="use this Kafka; default: an embedded broker of the demo's own")
+    add("--command-config", metavar="FILE", help="client settings for it (TLS, SASL), a line NAME=VALUE each")
     add("--keep", type=Path, metavar="DIR", help="keep everything in DIR; a later run with it goes on")
     add(
         "--results",
@@ -62,11 +63,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
+    from keylane.cli.client_settings import read_client_settings
     from keylane.cli.progress import progress_on
     from keylane.cli.signals import stopping
     from keylane.demo.options import DemoOptions
     from keylane.demo.stop import StopRequest
 
+    settings = read_client_settings(args.command_config) if args.command_config else {}
+    from_file = settings.pop("bootstrap.servers", None)
     options = DemoOptions(
         ordering=args.ordering,
         records=args.records,
@@ -74,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
         lanes=args.lanes,
         master=args.master,
         spark_conf=tuple(args.conf),
-        bootstrap=args.bootstrap,
+        bootstrap=args.bootstrap or from_file,
+        client_settings=settings,
         keep=args.keep,
         results=args.results,
         latency_ms=args.latency_ms,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keylane.cli.tables import print_table
@@ -140,7 +139,7 @@ def _add_command(
         metavar="HOST:PORT",
         help=f"brokers to ask (default: bootstrap.servers of --command-config, else {DEFAULT_BOOTSTRAP})",
     )
-    add("--command-config", metavar="FILE", help="librdkafka client settings, a line NAME=VALUE each (TLS, SASL)")
+    add("--command-config", metavar="FILE", help="client settings (TLS, SASL), a line NAME=VALUE each")
     add("--timeout-ms", type=int, default=DEFAULT_TIMEOUT_MS, metavar="N", help="per question (default %(default)s)")
     add("--json", action="store_true", help="one JSON object on standard output instead of tables")
     parser.set_defaults(func=run)
@@ -208,23 +207,12 @@ def _show(args: argparse.Namespace, report: dict[str, Any], as_tables: Callable[
 
 
 def _admin(args: argparse.Namespace) -> Admin:
+    from keylane.cli.client_settings import read_client_settings
     from keylane.errors import UsageError
     from keylane.kafka.admin import Admin
 
     if args.timeout_ms < 1:
         raise UsageError(f"--timeout-ms {args.timeout_ms}: give a whole number of at least 1")
-    settings = _settings_file(args.command_config) if args.command_config else {}
+    settings = read_client_settings(args.command_config) if args.command_config else {}
     servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
     return Admin(settings | {"bootstrap.servers": servers}, timeout_ms=args.timeout_ms)
-
-
-def _settings_file(name: str) -> dict[str, str]:
-    from keylane.broker.config import parse_properties
-    from keylane.errors import UsageError
-
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"--command-config {name}: cannot be read: {reason}") from None
-    return parse_properties(text, name)

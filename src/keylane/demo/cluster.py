@@ -10,7 +10,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.standing import Standing, group_standing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 
 ANSWER_TIMEOUT_MS = 5_000
@@ -20,9 +20,11 @@ ANSWER_TIMEOUT_MS = 5_000
 class Cluster:
     """Raises `BrokerUnavailableError` when no broker answers. Thread safety: any thread."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, settings: Mapping[str, str] | None = None) -> None:
         self.servers = servers
-        self._admin = Admin({"bootstrap.servers": servers}, timeout_ms=ANSWER_TIMEOUT_MS)
+        self.settings = dict(settings or {})
+        """Of every client: TLS, SASL."""
+        self._admin = Admin(self.settings | {"bootstrap.servers": servers}, timeout_ms=ANSWER_TIMEOUT_MS)
 
     def refuse_occupied(self, topics: Iterable[str], partitions: int) -> None:
         """Raises `PeerError` for a topic that somebody else uses: it has records, or another partition count."""

@@ -71,10 +71,10 @@ def delays_of(rows: Iterable[Row]) -> list[Delay]:
     return result
 
 
-def read_rows(servers: str, topic: str) -> list[Row]:
+def read_rows(servers: str, topic: str, settings: Mapping[str, str] | None = None) -> list[Row]:
     """The rows of the enriched topic, one of each source record (a replay may have left more outputs)."""
     rows: dict[str, Row] = {}
-    for batch in read_to_end(servers, topic):
+    for batch in read_to_end(servers, topic, settings=settings):
         for record in batch:
             row = row_of(record)
             rows.setdefault(row["source"], row)

@@ -11,6 +11,7 @@ from keylane.errors import UsageError
 from keylane.options import Ordering
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 DEFAULT_RECORDS: dict[Ordering, int] = {"key": 20_000, "unordered": 20_000, "partition": 3_000}
@@ -35,6 +36,8 @@ class DemoOptions:
     """More settings of the session, by Spark's own names."""
     bootstrap: str | None = None
     """An Apache Kafka to use; None starts the embedded broker."""
+    client_settings: Mapping[str, str] | None = None
+    """librdkafka's settings for clients of `bootstrap`: TLS, SASL."""
     keep: Path | None = None
     """A folder for all that the run makes, with which a later run goes on; None keeps nothing but the results."""
     results: Path | None = None
@@ -59,6 +62,8 @@ class DemoOptions:
             raise UsageError(f"{name} {value}: leave it out with --no-spark, which runs in this process")
         if self.master is not None:
             check_local_slots(self.master, self.lanes, "--master")
+        if self.client_settings and self.bootstrap is None:
+            raise UsageError("--command-config names no bootstrap.servers: give --bootstrap, or leave it out")
         if self.bootstrap is not None and not _is_address_list(self.bootstrap):
             raise UsageError(f"--bootstrap {self.bootstrap}: give HOST:PORT (several with commas)")
 

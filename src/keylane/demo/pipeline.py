@@ -15,7 +15,7 @@ import aiohttp
 import keylane as kl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from keylane.options import Ordering
 
@@ -34,6 +34,7 @@ def flights_pipeline(
     output: str = "flights.enriched",
     ordering: Ordering = "key",
     max_concurrency: int = 200,
+    settings: Mapping[str, str] | None = None,
 ) -> kl.Pipeline:
     """The pipeline that adds the weather at origin and hour to each flight."""
 
@@ -59,7 +60,7 @@ def flights_pipeline(
         return kl.Output(output, record.key, value, headers=[("source", source)], partition=record.partition)
 
     return kl.Pipeline(
-        kafka={"bootstrap.servers": servers, "group.id": group},
+        kafka={**(settings or {}), "bootstrap.servers": servers, "group.id": group},
         topics=[topic],
         handler=enrich,
         resource=http,

@@ -126,7 +126,7 @@ class _Demo:
         state = self._folder.state
         if state.bootstrap is not None:
             with self._step(f"Connecting to {state.bootstrap}"):
-                cluster = Cluster(state.bootstrap)
+                cluster = Cluster(state.bootstrap, self._options.client_settings)
                 self._make_topics(cluster)
             return cluster
         from keylane.broker.process import BrokerProcess
@@ -154,10 +154,14 @@ class _Demo:
         records = self._folder.state.records
         present: set[int] = set()
         if self._folder.resumed:
-            present = {sequence_of(record) for batch in read_to_end(cluster.servers, TOPIC) for record in batch}
+            present = {
+                sequence_of(record)
+                for batch in read_to_end(cluster.servers, TOPIC, settings=cluster.settings)
+                for record in batch
+            }
         with (
             self._step(f"Producing to {TOPIC} ({PARTITIONS} partitions)", records) as step,
-            BulkProducer(cluster.servers) as producer,
+            BulkProducer(cluster.servers, cluster.settings) as producer,
         ):
             for flight in read_flights(records):
                 if flight.sequence % UPDATE_EVERY_RECORDS == 0:
@@ -221,12 +225,20 @@ class _Demo:
             output=OUTPUT,
             ordering=self._options.ordering,
             max_concurrency=self._options.max_concurrency // consumers,
+            settings=cluster.settings,
         )
 
     def _verify(self, cluster: Cluster) -> Verdict:
         state = self._folder.state
         with self._step(f"Holding {OUTPUT} against {TOPIC}"):
-            return verify(cluster.servers, TOPIC, OUTPUT, ordering=state.ordering, expected=state.records)
+            return verify(
+                cluster.servers,
+                TOPIC,
+                OUTPUT,
+                ordering=state.ordering,
+                expected=state.records,
+                settings=cluster.settings,
+            )
 
     def _summarise(self, cluster: Cluster, spark: SparkSession | None) -> tuple[list[Delay], str | None]:
         path = self._folder.results / "flights.enriched.parquet"
@@ -234,10 +246,11 @@ class _Demo:
             if spark is not None:
                 from keylane.demo.spark_report import write_and_summarise
 
-                return write_and_summarise(spark, cluster.servers, OUTPUT, PARTITIONS, path), str(path)
+                delays = write_and_summarise(spark, cluster.servers, OUTPUT, PARTITIONS, path, cluster.settings)
+                return delays, str(path)
             from keylane.demo.delays import delays_of, read_rows, write_parquet
 
-            rows = read_rows(cluster.servers, OUTPUT)
+            rows = read_rows(cluster.servers, OUTPUT, cluster.settings)
             if not installed("pyarrow"):
                 return delays_of(rows), None
             write_parquet(rows, path)

@@ -13,28 +13,32 @@ from keylane.demo.delays import FREEZING_F, POOR_VISIBILITY_MILES, STRONG_WIND_M
 from keylane.demo.rows import COLUMNS, DDL, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def enriched_flights(spark: SparkSession, servers: str, topic: str, partitions: int) -> DataFrame:
+def enriched_flights(
+    spark: SparkSession, servers: str, topic: str, partitions: int, settings: Mapping[str, str] | None = None
+) -> DataFrame:
     """One row a source record, see `keylane.demo.rows`.
 
     Outputs of one record are all in one partition, so each task can leave a replay's repetitions out by itself.
     """
     tasks = spark.sparkContext.parallelize(range(partitions), partitions)
-    rows = tasks.mapPartitions(_reader(servers, topic))
+    rows = tasks.mapPartitions(_reader(servers, topic, settings))
     return spark.createDataFrame(rows, DDL, verifySchema=False)
 
 
-def _reader(servers: str, topic: str) -> Callable[[Iterable[int]], Iterator[tuple[Any, ...]]]:
+def _reader(
+    servers: str, topic: str, settings: Mapping[str, str] | None
+) -> Callable[[Iterable[int]], Iterator[tuple[Any, ...]]]:
     def read(partitions: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         from keylane.kafka.bulk import read_to_end
 
         seen = set()
-        for records in read_to_end(servers, topic, list(partitions)):
+        for records in read_to_end(servers, topic, list(partitions), settings=settings):
             for record in records:
                 row = row_of(record)
                 if row["source"] not in seen:
@@ -48,9 +52,16 @@ TYPES: dict[str, type] = {"int": int, "string": str, "double": float, "boolean":
 """What Spark takes for the types of `COLUMNS`: it does not make a double of an int by itself."""
 
 
-def write_and_summarise(spark: SparkSession, servers: str, topic: str, partitions: int, path: Path) -> list[Delay]:
+def write_and_summarise(
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    partitions: int,
+    path: Path,
+    settings: Mapping[str, str] | None = None,
+) -> list[Delay]:
     """Write the enriched flights as Parquet, then compute the delays from what was written."""
-    enriched_flights(spark, servers, topic, partitions).write.mode("overwrite").parquet(str(path))
+    enriched_flights(spark, servers, topic, partitions, settings).write.mode("overwrite").parquet(str(path))
     return delays_on_spark(spark.read.parquet(str(path)))
 
 

@@ -168,13 +168,21 @@ class Verifier:
             self._examples.append(finding)
 
 
-def verify(servers: str, topic: str, output: str, *, ordering: Ordering, expected: int) -> Verdict:
+def verify(
+    servers: str,
+    topic: str,
+    output: str,
+    *,
+    ordering: Ordering,
+    expected: int,
+    settings: Mapping[str, str] | None = None,
+) -> Verdict:
     """Read both topics from start to end and judge. Raises `PeerError` when they cannot be read."""
     verifier = Verifier(ordering, expected, read_weather())
-    for batch in read_to_end(servers, topic):
+    for batch in read_to_end(servers, topic, settings=settings):
         for record in batch:
             verifier.add_input(record)
-    for batch in read_to_end(servers, output):
+    for batch in read_to_end(servers, output, settings=settings):
         for record in batch:
             verifier.add_output(record)
     return verifier.verdict()

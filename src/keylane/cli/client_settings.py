@@ -1,0 +1,22 @@
+"""`--command-config FILE`: settings for the client, as Kafka's own tools take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def read_client_settings(name: str) -> dict[str, str]:
+    """librdkafka's settings, or those of Kafka's Java tools where they have a counterpart, one NAME=VALUE a line.
+
+    Raises `UsageError`.
+    """
+    from keylane.broker.config import parse_properties
+    from keylane.errors import UsageError
+    from keylane.kafka.java_settings import translate
+
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"--command-config {name}: cannot be read: {reason}") from None
+    return translate(parse_properties(text, name))
