@@ -21,10 +21,12 @@ from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
 from keylane.errors import InternalError, KeylaneError, UsageError
+from keylane.guarantees import check_no_stream
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer, check_producer
+from keylane.kafka.transactions import TransactionalProducer
 from keylane.options import Rates
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ class ParallelConsumer:
             raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
         if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
             raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+        check_no_stream(self._pipeline.delivery)
         if self._pipeline.delivery == "exactly_once":
             raise UsageError(
                 "stream() hands on what the handler returns, and delivery='exactly_once' does not run it for a record "
@@ -235,7 +238,7 @@ class ParallelConsumer:
         ending = self._ending_offsets
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
-            check_producer(self._pipeline.kafka)
+            check_producer(self._pipeline.kafka, transactional=self._pipeline.delivery == "transactional")
             consumer.check(ending if isinstance(ending, Mapping) else ())
             if self._pipeline.delivery == "exactly_once":
                 self._once = self._exactly_once(consumer)
@@ -272,6 +275,9 @@ class ParallelConsumer:
             ending_offsets=ends,
             session_s=consumer.session_s,
             stream=self._stream,
+            make_transactions=lambda report, tell: TransactionalProducer(
+                pipeline.kafka, report, tell, consumer, client_id=client_id, name=name
+            ),
         )
 
     def _wait(self, loop: Loop) -> None:

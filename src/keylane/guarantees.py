@@ -23,17 +23,15 @@ NOT_IN_DATAFRAMES = {
 }
 """Why the DataFrame pipeline refuses them."""
 
-PLANNED = ("transactional",)
-"""Named by the documentation, and not offered by this release."""
+TRANSACTION_TIMEOUT_MS = 10_000
+"""`transaction.timeout.ms`, unless the pipeline says more: so long readers of committed records wait for a process that
+died in a transaction. Kafka Streams' default."""
 
 
 def check_delivery(pipeline: Pipeline) -> None:
     """Raises `UsageError` for what cannot hold together."""
-    if pipeline.delivery in PLANNED:
-        raise UsageError(
-            f"delivery={pipeline.delivery!r}: this release offers 'at_most_once', 'at_least_once', 'almost_once' and "
-            "'exactly_once'"
-        )
+    if pipeline.delivery == "transactional":
+        _check_transactional(pipeline)
     if pipeline.delivery == "at_most_once":
         _check_at_most_once(pipeline)
     if pipeline.delivery in ("at_most_once", "almost_once"):
@@ -58,6 +56,44 @@ def _check_at_most_once(pipeline: Pipeline) -> None:
         raise UsageError(
             "on_committed: delivery='at_most_once' commits a record before it runs, so that its commit says nothing of "
             "what came of it: use on_commit"
+        )
+
+
+def _check_transactional(pipeline: Pipeline) -> None:
+    if pipeline.assignment:
+        raise UsageError(
+            f"assignment={pipeline.assignment!r}: delivery='transactional' fences a member that was frozen by its "
+            "group's generation, and partitions assigned by hand have none: give topics"
+        )
+    if pipeline.on_produced is not None:
+        raise UsageError(
+            "on_produced: delivery='transactional' may take an output back after it was acknowledged: use on_committed"
+        )
+    if str(pipeline.kafka.get("isolation.level", "read_committed")) != "read_committed":
+        raise UsageError(
+            f"kafka['isolation.level']={pipeline.kafka['isolation.level']!r}: delivery='transactional' would process "
+            "records that their producer takes back: leave it out"
+        )
+    if str(pipeline.kafka.get("enable.idempotence", True)).lower() != "true":
+        raise UsageError(
+            f"kafka['enable.idempotence']={pipeline.kafka['enable.idempotence']!r}: delivery='transactional' needs an "
+            "idempotent producer: leave it out"
+        )
+    longest_ms = int(pipeline.kafka.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    if pipeline.commit_interval_s * 1000 * 2 > longest_ms:
+        raise UsageError(
+            f"commit_interval_ms={pipeline.commit_interval_s * 1000:.0f}: delivery='transactional' commits a "
+            f"transaction as often, and the broker aborts it after transaction.timeout.ms={longest_ms}: give at most "
+            "half of that"
+        )
+
+
+def check_no_stream(delivery: str) -> None:
+    """Raises `UsageError` where results may not be shown before they are committed."""
+    if delivery == "transactional":
+        raise UsageError(
+            "stream() shows results before they are committed, and delivery='transactional' may take them back: read "
+            "the outputs with isolation.level=read_committed, or use on_committed"
         )
 
 

@@ -33,7 +33,7 @@ TRACKING_SETTINGS = {
     "on_commit": "keylane owns the commit callback; use the option on_commit",
     "on_delivery": "keylane owns the delivery callback; use the option on_produced",
     "delivery.report.only.error": "a record is complete when its outputs are reported as delivered",
-    "transactional.id": "keylane's producer makes no transactions of the user's",
+    "transactional.id": "it is for delivery='transactional'",
     "error_cb": "keylane owns the error callback; errors are logged under keylane.kafka",
 }
 """librdkafka settings that a pipeline refuses, each with the way out."""
@@ -46,6 +46,10 @@ AUTO_MOST = 1_000
 
 NO_ACKNOWLEDGEMENT = ("acks", "request.required.acks")
 """Settings that may not be 0: a record is complete when the broker has its outputs."""
+
+COMMIT_S = 5.0
+TRANSACTION_S = 0.1
+"""Between two commits, unless the pipeline says more; Kafka Streams' for exactly-once is the same."""
 
 DEFAULT_METADATA_CAP = 4096
 """Characters of metadata a broker takes with a commit (`offset.metadata.max.bytes`, Apache Kafka's default)."""
@@ -233,6 +237,8 @@ class Pipeline:
     """What a crash may do to a record (docs/delivery.md). "at_least_once": periodic commits; what was not committed
     runs again. "at_most_once": a record is committed before it runs, and never runs again. "almost_once": each record's
     commit is awaited before another one starts in its place, so that a crash repeats at most what was in flight.
+    "transactional": outputs, dead letters and offsets are committed together in Kafka transactions; `transactional.id`
+    in `kafka` is then the prefix of the producer's (default: the group id).
     "exactly_once": what the handler does in `context.transaction` happens once, by the record's identity in `store`."""
     store: Any = None
     """Under `delivery="exactly_once"`: where records' identities are kept, beside what the handler does in
@@ -243,7 +249,9 @@ class Pipeline:
     instead of topic, partition and offset, so that what was produced twice is processed once."""
     identity_retention_ms: int = 7 * 24 * 3_600_000
     """How long such a key is kept."""
-    commit_interval_ms: int = 5_000
+    commit_interval_ms: int | None = None
+    """The time between two commits. None: 5,000; under "transactional" 100, because that is how long outputs wait until
+    readers of committed records see them."""
     offset_reset: OffsetReset = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs."""
     commit_mode: CommitMode = "async"
@@ -379,8 +387,9 @@ class Pipeline:
         if not callable(self.on_foreign_metadata):
             _one_of("on_foreign_metadata", self.on_foreign_metadata, get_args(OnForeignMetadata))
         _one_of("commit_mode", self.commit_mode, get_args(CommitMode))
-        for name in ("commit_interval_ms", "offset_metadata_max_bytes"):
-            _at_least(name, getattr(self, name), 1)
+        _at_least("offset_metadata_max_bytes", self.offset_metadata_max_bytes, 1)
+        if self.commit_interval_ms is not None:
+            _at_least("commit_interval_ms", self.commit_interval_ms, 1)
         _at_least("commit_every_records", self.commit_every_records, 0)
         for name, takes in (("on_commit", "(offsets, error)"), ("on_committed", "one keylane.Record")):
             if not callable(getattr(self, name) or print):
@@ -404,7 +413,7 @@ class Pipeline:
             if not self.kafka.get(name):
                 raise UsageError(f"kafka[{name!r}] is missing: give it in the pipeline's kafka settings")
         for name, way_out in TRACKING_SETTINGS.items():
-            if name in self.kafka:
+            if name in self.kafka and (name, self.delivery) != ("transactional.id", "transactional"):
                 raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
         for name in NO_ACKNOWLEDGEMENT:
             if str(self.kafka.get(name, "all")) == "0":
@@ -416,6 +425,13 @@ class Pipeline:
     def most_concurrent(self) -> int:
         """The most calls of the handler that `max_concurrency` ever lets run at once."""
         return AUTO_MOST if self.max_concurrency == "auto" else self.max_concurrency
+
+    @property
+    def commit_interval_s(self) -> float:
+        """The time between two commits, in seconds."""
+        if self.commit_interval_ms is not None:
+            return self.commit_interval_ms / 1000
+        return TRANSACTION_S if self.delivery == "transactional" else COMMIT_S
 
     @property
     def is_async(self) -> bool:

@@ -101,6 +101,14 @@ def test_the_guides_programs_say_what_they_did(copies: tuple[Path, str], example
     assert run(folder, f"examples/{example}.py") == f"{says}\n"
 
 
+def test_the_transactional_example_runs_and_is_on_the_page(copies: tuple[Path, str]) -> None:
+    folder, servers = copies
+    assert (EXAMPLES / "transactional.py").read_text() in blocks(ROOT / "docs" / "delivery.md", "python")
+    Admin({"bootstrap.servers": servers}).create_topics({"orders.priced": 2, "orders.dead": 1})
+    assert run(folder, "examples/transactional.py") == f"{RECORDS} prices, 0 transactions aborted\n"
+    assert run(folder, "examples/transactional.py") == "0 prices, 0 transactions aborted\n"
+
+
 class Weather(BaseHTTPRequestHandler):
     """The service of the example: answers with the hour that it was asked for."""
 

@@ -41,7 +41,6 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"handler": lambda: None}, "give a function of (record) or (record, context)"),
         ({"handler": lambda _a, _b, _c: None}, "give a function of (record) or (record, context)"),
         ({"ordering": "keys"}, "ordering='keys': give one of 'key', 'partition', 'unordered'"),
-        ({"delivery": "transactional"}, "delivery='transactional': this release offers 'at_most_once'"),
         ({"delivery": "twice"}, "delivery='twice': give one of 'at_most_once', 'at_least_once'"),
         ({"offset_reset": "none"}, "offset_reset='none'"),
         ({"max_concurrency": 0}, "max_concurrency=0: give a whole number of at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from keylane.engine.acknowledgements import CommitCallbacks
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.engine.events import Answers
-    from keylane.engine.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, Workers
+    from keylane.engine.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort, Workers
     from keylane.engine.results import ResultQueue
     from keylane.options import Pipeline
 
@@ -37,11 +38,13 @@ def assemble(
     ending_offsets: Mapping[TopicPartition, int] | None = None,
     stream: ResultQueue | None = None,
     session_s: float | None = None,
+    make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
+    `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
     """
     inbox = Inbox()
     if stream is not None:
@@ -75,6 +78,10 @@ def assemble(
     def report(answers: Answers) -> None:
         inbox.put(Delivered(answers))
 
+    transactions = None
+    if pipeline.delivery == "transactional":
+        assert make_transactions is not None, "who makes the transactions?"
+        transactions = partial(make_transactions, report, inbox.put)
     return Loop(
         core,
         inbox,
@@ -82,6 +89,7 @@ def assemble(
         workers,
         lambda: make_producer(report),
         name=name,
+        transactions=transactions,
         watch=watch,
         callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),

@@ -20,12 +20,16 @@ from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.engine.transacting import UndoneFailure
     from keylane.engine.work import Work
     from keylane.options import Ordering
     from keylane.records import Message
 
 ENOUGH = 100
 """Records in one hand-over that keep workers busy for a turn of the loop: from here on chains gain nothing."""
+
+NO_FAILURES: dict[int, UndoneFailure] = {}
+"""Of assignments that are not in transactions; never written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Assignment:
         "committed_changes",
         "end",
         "epoch",
+        "failures",
         "held",
         "in_flight",
         "log_end",
@@ -110,6 +115,8 @@ class Assignment:
         """False once nothing more of it is handed over: it is being revoked, or the consumer is stopping."""
         self.may_start = True
         """False once nothing that was handed over may begin."""
+        self.failures: dict[int, UndoneFailure] = NO_FAILURES
+        """By offset, failed attempts of an undone transaction, to be judged when their turn comes."""
         self.on_hold = False
         """Whether the user has paused it."""
         self.buffered_bytes = 0

@@ -8,7 +8,7 @@ Offsets cannot go back within an assignment, because the base cannot, and commit
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.engine.latency import Meter
@@ -55,19 +55,30 @@ class CommitProblem:
     metadata_too_large: bool = False
     fatal: bool = False
     """Trying again cannot help (not authorized): the consumer stops."""
+    fenced: bool = False
+    """The transactional producer can do nothing more: another one has to be made."""
+
+    def of(self, entries: Sequence[CommitEntry]) -> dict[tuple[str, int], CommitProblem]:
+        """Each partition's, of a transaction: what was too large is the longest metadata."""
+        longest = max(entries, key=lambda entry: len(entry.metadata))
+        plain = replace(self, metadata_too_large=False)
+        return {entry.name: self if entry is longest else plain for entry in entries}
 
 
 class Commits:
     """Plans commits and learns from their answers."""
 
     def __init__(self, pipeline: Pipeline, counters: Counters) -> None:
-        self._interval_s = pipeline.commit_interval_ms / 1000
+        self._interval_s = pipeline.commit_interval_s
         self._every = pipeline.commit_every_records
         self.completed = 0
         """Records since the last commit was planned."""
         self._counters = counters
         self._last = 0.0
         self._sent_at = 0.0
+        self._may_put_off = pipeline.delivery != "transactional"
+        """Whether a map over the cap may wait; in a transaction its outputs would be seen without it, so that the
+        broker has to say whether it takes the map."""
         self.latency = Meter()
         """From a commit to its acknowledgement; those of revokes are not in it."""
         self.not_before = 0.0
@@ -128,7 +139,7 @@ class Commits:
                 len(metadata),
             )
             metadata = ""
-        elif len(metadata) > self.metadata_cap:
+        elif len(metadata) > self.metadata_cap and self._may_put_off:
             self._counters.commits_put_off += 1
             logger.debug(
                 "%s-%d: the commit of offset %d is put off: its map of %d characters is over the cap of %d",

@@ -32,6 +32,7 @@ from keylane.engine.plan import Plan, RevokeAnswer
 from keylane.engine.results import NO_RESULTS
 from keylane.engine.revokes import Revokes
 from keylane.engine.snapshot import Snapshot
+from keylane.engine.transacting import REVOKE_COMMIT_S, Transacting
 from keylane.engine.verdicts import Verdicts
 from keylane.errors import HandlerError, PeerError
 
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Assignment, Start
-    from keylane.engine.events import Answer, ResultsMoved
+    from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
     from keylane.engine.ports import TopicPartition
     from keylane.engine.results import ResultsRule
+    from keylane.engine.revokes import Revoke
     from keylane.engine.work import Unit, Work
     from keylane.options import Pipeline, Rates
     from keylane.records import Message
@@ -81,8 +83,18 @@ class Core:
             ),
             pipeline,
         )
+        self._transacting: Transacting | None = None
+        if pipeline.delivery == "transactional":
+            self._transacting = Transacting(pipeline.ordering, self._dispatcher)
         self._outcomes = Outcomes(
-            self.partitions, self._dispatcher, Verdicts(pipeline, random), results, self.counters, self.fail
+            self.partitions,
+            self._dispatcher,
+            Verdicts(pipeline, random),
+            results,
+            self.counters,
+            self.fail,
+            self._transacting,
+            self._undo,
         )
         self.commits = Commits(pipeline, self.counters)
         self._acknowledgements = Acknowledgements(pipeline)
@@ -109,7 +121,9 @@ class Core:
         if not self.partitions.open:
             self.commits.started(now)
         for start in starts:
-            self.partitions.add(start, self.commits.bound, may_take=self._closing.may_start)
+            assignment = self.partitions.add(start, self.commits.bound, may_take=self._closing.may_start)
+            if self._transacting is not None:
+                self._transacting.begin(assignment)
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """Records of one partition, in offset order. Those of an earlier epoch are dropped."""
@@ -133,25 +147,38 @@ class Core:
 
     def revoking(self, names: Iterable[TopicPartition], token: Any, now: float) -> None:
         """Partitions are being revoked: stop dispatch, and answer once their records in handlers are through."""
+        names = list(names)
         self._revokes.begin(self.partitions.named(names), token, now)
+        if self._transacting is not None:
+            self._transacting.given_up(names)
         self._next.withdraw = True
 
     def lost(self, names: Iterable[TopicPartition]) -> None:
         """Partitions were lost: others may have them already. Forget them, without a commit."""
+        names = list(names)
         lost = self.partitions.named(names)
         self._forget(lost)
         self._acknowledgements.forget(lost)
         self._next.withdraw = self._next.cancel = True
+        if self._transacting is not None:
+            self._transacting.given_up(names)
+            if self._transacting.has_results_of(lost):
+                self._undo(f"partitions that have results in it were lost: {names}")
 
     # --- events: the work ---
 
     def completed(self, works: Sequence[Work], now: float) -> None:
         """Workers report records back (`Outcomes.completed`)."""
+        if self._transacting is not None:
+            self._transacting.came_back(works)
         self._outcomes.completed(works, now)
         self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome."""
+        if self._transacting is not None:
+            for batch in batches:
+                self._transacting.came_back(batch)
         self._outcomes.batches_completed(batches, now)
         self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
 
@@ -162,6 +189,8 @@ class Core:
 
     def withdrawn(self, units: Sequence[Unit], now: float) -> None:
         """Workers gave back what no handler had begun."""
+        if self._transacting is not None:
+            self._transacting.withdrawn(units)
         self._outcomes.withdrawn(units, now)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
@@ -198,6 +227,32 @@ class Core:
                 assignment.bound = self.commits.bound
         if self.partitions.ending is not None:
             self.partitions.ending.changed()
+
+    def transaction_answered(self, event: TransactionAnswered, now: float) -> None:
+        """The transactional producer did what it was asked for, or could not."""
+        assert self._transacting is not None, event
+        problem, entries = event.problem, self.commits.on_its_way
+        if event.step == "commit" and entries is not None:
+            self.commit_answered(entries, {} if problem is None else problem.of(entries), now)
+        if problem is None:
+            self._transacting.opened(now)
+            return
+        fenced = problem.fenced or event.step != "commit"  # what cannot be aborted has to be given up
+        if problem.fatal or (fenced and self._transacting.transaction.is_fenced_for_good):
+            self._transacting.end()
+            self.fail(PeerError(f"transactions of group {self._pipeline.group_id!r} cannot go on: {problem.text}"), now)
+        else:
+            self._undo(problem.text, fenced=fenced)
+
+    def _undo(self, reason: str, *, fenced: bool = False) -> None:
+        """Abort the transaction: every partition begins anew, from what is committed."""
+        assert self._transacting is not None, reason
+        undone = list(self.partitions.open.values())
+        self.counters.transactions_aborted += 1
+        self._forget(undone)
+        self._acknowledgements.forget(undone)
+        self._transacting.undo(reason, undone, fenced=fenced)
+        self._next.withdraw = self._next.cancel = True
 
     def stop(self, now: float, mode: CloseMode = "in_flight", timeout_s: float | None = None) -> None:
         """Poll nothing more, finish what `mode` says, commit, and be finished; within `timeout_s`, if it is given,
@@ -258,7 +313,25 @@ class Core:
             self._outcomes.withdrawn(self._commit_first.given_up(), now)
         plan, self._next = self._next, Plan()
         self._outcomes.release(now)
+        self._plan_dispatch(plan, now)
         plan.produce, plan.results = self._outcomes.take()
+        if self.phase is Phase.RUNNING:
+            plan.ask_committed = self.partitions.ask_committed(now)
+            polling = self.partitions.poll_plan(now)
+            plan.credit, plan.pause, plan.resume = polling.credit, polling.pause, polling.resume
+        if self._transacting is None:
+            self._answer_revokes(plan, now)
+        else:
+            self._answer_revokes_when_committed(plan, now)
+        if self.phase is Phase.DRAINING:
+            self._drain(plan, now)
+        if self._transacting is None:
+            self._plan_commit(plan, now)
+        else:
+            self._end_transaction(self._transacting, plan, now)
+        return plan
+
+    def _plan_dispatch(self, plan: Plan, now: float) -> None:
         if self._may_dispatch(now):
             plan.dispatch = self._take(now)
         if self._commit_first is not None:
@@ -266,19 +339,16 @@ class Core:
             plan.dispatch = self._commit_first.take() if self._lease.holds(now) else []
         if plan.dispatch:
             self._stall.begun(now)
-        if self.phase is Phase.RUNNING:
-            plan.ask_committed = self.partitions.ask_committed(now)
-            polling = self.partitions.poll_plan(now)
-            plan.credit, plan.pause, plan.resume = polling.credit, polling.pause, polling.resume
-        self._answer_revokes(plan, now)
-        if self.phase is Phase.DRAINING:
-            self._drain(plan, now)
-        self._plan_commit(plan, now)
-        return plan
+        if self._transacting is not None:
+            self._transacting.handed_over(plan.dispatch)
+            self._outcomes.judge(self._dispatcher.take_failed(), now)
 
     def next_check(self, now: float) -> float | None:
         """When `plan` may have something new even if nothing happens; None when only an event can bring it."""
-        times = [self._dispatcher.waiting.next_due, *self._revokes.deadlines()]
+        more_s = 0.0 if self._transacting is None else REVOKE_COMMIT_S
+        times = [self._dispatcher.waiting.next_due, *self._revokes.deadlines(now, more_s)]
+        if self._transacting is not None:
+            times.append(self._transacting.next_check())
         times += [self._closing.next_check(), self._stall.next_check()]
         if self._may_dispatch(now):
             times.append(self._dispatcher.next_check(now))
@@ -286,7 +356,7 @@ class Core:
             times.append(self.partitions.next_check())
             if self.partitions.ending is not None:
                 times.append(self.partitions.ending.next_check())
-        if self.partitions.uncommitted and self.commits.on_its_way is None and self.phase is not Phase.FINISHED:
+        if self._may_commit:
             times.append(self._commit_due())
         return min((time for time in times if time is not None), default=None)
 
@@ -331,6 +401,49 @@ class Core:
             self._forget(open_ones)
             self._acknowledgements.forget(set(open_ones).difference(entry.assignment for entry in entries))
 
+    def _answer_revokes_when_committed(self, plan: Plan, now: float) -> None:
+        """Answer the revokes whose last results are in a transaction that has ended, or have had their time."""
+        assert self._transacting is not None
+        for revoke in self._revokes.ready(now, at_once=self._closing.last_commit_deadline is not None):
+            late = now >= revoke.deadline + REVOKE_COMMIT_S or self.phase is Phase.FINISHED
+            has_results = self._transacting.has_results_of(revoke.assignments)
+            if not late and (has_results or self._has_uncommitted(revoke.assignments)):
+                continue
+            if has_results:
+                self._undo(f"partitions in it are revoked, and it was not committed in {REVOKE_COMMIT_S:g} s")
+            self._revokes.remove(revoke)
+            revoke.warn()
+            plan.revoked.append(RevokeAnswer(revoke.token, []))
+            left = [one for one in revoke.assignments if one.wanted]
+            self._forget(left)
+            self._acknowledgements.forget(left)
+
+    def _has_uncommitted(self, assignments: Iterable[Assignment]) -> bool:
+        """Whether results of these are in no transaction that has ended."""
+        on_its_way = {entry.assignment for entry in self.commits.on_its_way or ()}
+        return any(one in on_its_way or (one.wanted and one.uncommitted) for one in assignments)
+
+    def _end_transaction(self, transacting: Transacting, plan: Plan, now: float) -> None:
+        """Close the transaction when it is time; take its snapshot once all that is in it is acknowledged."""
+        transaction = transacting.transaction
+        leaving = self._revokes.ready(now, at_once=self._closing.last_commit_deadline is not None)
+        if transacting.is_open and (self._commit_is_due(now) or (leaving and self._may_commit)):
+            transaction.close()
+        if transaction.is_flushed:
+            entries = self.commits.plan(self.partitions.open.values(), now)
+            self.partitions.uncommitted = False
+            transacting.commit(entries)
+            if entries is not None:
+                plan.commit = entries
+                self._give_up(leaving)
+        transacting.plan(plan, now, may_begin=self.phase is Phase.RUNNING)
+
+    def _give_up(self, leaving: Iterable[Revoke]) -> None:
+        """What is in handlers of these no longer counts: their last snapshot is taken."""
+        for revoke in leaving:
+            revoke.warn()
+            self._forget(revoke.busy)
+
     def _forget(self, assignments: Iterable[Assignment]) -> None:
         self.partitions.close(assignments)
         self._dispatcher.waiting.forget_closed()
@@ -342,10 +455,18 @@ class Core:
             plan.commit = self.commits.plan(self.partitions.open.values(), now)
             self.partitions.uncommitted = False
 
+    @property
+    def _may_commit(self) -> bool:
+        """Whether there is something for a commit, and nothing in its way."""
+        return (
+            self.partitions.uncommitted
+            and self.commits.on_its_way is None
+            and self.phase is not Phase.FINISHED
+            and (self._transacting is None or self._transacting.is_open)
+        )
+
     def _commit_is_due(self, now: float) -> bool:
-        if not self.partitions.uncommitted or self.commits.on_its_way is not None or self.phase is Phase.FINISHED:
-            return False
-        return now >= self._commit_due()
+        return self._may_commit and now >= self._commit_due()
 
     def _commit_due(self) -> float:
         """When the next commit may go: soon, when there is nothing left to wait for; at once, when something waits for
@@ -365,6 +486,8 @@ class Core:
         plan.cancel = plan.cancel or busy
         if not self._revokes:
             is_committed = self.commits.on_its_way is None and not self.partitions.uncommitted
+            if self._transacting is not None:
+                is_committed = self._transacting.has_ended or (is_committed and self._transacting.is_idle)
             self._closing.finish(now, is_committed=is_committed)
 
     def _fail_stalled(self, now: float) -> None:

@@ -21,6 +21,7 @@ class Counters:
     commits_put_off: int = 0
     already_complete: int = 0
     lost_to_retention: int = 0
+    transactions_aborted: int = 0
     stuck: int = 0
     """A gauge: threads whose handlers are over their time."""
     stale: int = 0

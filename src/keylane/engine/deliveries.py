@@ -23,7 +23,7 @@ MAX_ERROR_TEXT = 4_096
 class Delivery:
     """The outputs of one attempt, where the broker has put them, and how many of them it has not answered yet."""
 
-    __slots__ = ("_places", "_record", "error", "outputs", "pending", "value", "void", "work")
+    __slots__ = ("_places", "_record", "blameless", "entered", "error", "outputs", "pending", "value", "void", "work")
 
     def __init__(self, work: Work, outputs: Sequence[Output] | Returned) -> None:
         self.work = work
@@ -37,6 +37,10 @@ class Delivery:
         self.pending = len(outputs)
         self.error: BaseException | None = None
         self._places: list[tuple[int, int]] = [(-1, -1)] * self.pending
+        self.blameless = False
+        """Whether `error` came of something else than these outputs: their transaction was aborted."""
+        self.entered = False
+        """Whether the client took any of them: they may be in Kafka."""
         self.void = False
         """True once what becomes of it changes nothing: the record runs again after an earlier one of its shard."""
 
@@ -45,8 +49,9 @@ class Delivery:
         assert self.pending > 0, "more answers than outputs"
         self.pending -= 1
         self._places[answer.number] = (answer.partition, answer.offset)
-        if answer.error is not None and self.error is None:
-            self.error = answer.error
+        self.entered |= not answer.refused
+        if answer.error is not None and (self.error is None or self.blameless):
+            self.error, self.blameless = answer.error, answer.blameless
         return self.pending == 0
 
     def produced(self) -> tuple[Produced, ...]:

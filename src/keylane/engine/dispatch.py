@@ -57,6 +57,7 @@ class Dispatcher:
         if self.auto is not None:
             self.may_chain = False
         self.waiting = Waiting()
+        self._failed_before: list[Work] = []
         self.calls = 0
         """Records, chains and batches handed over and not reported back, of closed assignments too: they take room
         all the same."""
@@ -123,8 +124,12 @@ class Dispatcher:
                 assignment = rotation.popleft()
                 before = len(assignment.in_flight)
                 most = min(share, room - len(taken), self._partition_room(assignment, now))
-                works = assignment.take(most, now, longest) if most else []
+                works = assignment.take(most, now, 1 if assignment.failures else longest) if most else []
                 self._keep_in_rotation(assignment, works)
+                if assignment.failures:
+                    before += len(works)
+                    works = self._without_failed(assignment, works)
+                    before -= len(works)
                 taken += self._within_rates(assignment, works, now)
                 records += len(assignment.in_flight) - before
                 if len(taken) >= room or self._depth_first:
@@ -140,6 +145,20 @@ class Dispatcher:
             self._rotation.appendleft(assignment)
         else:
             self._rotation.append(assignment)
+
+    # --- after an undone transaction ---
+
+    def _without_failed(self, assignment: Assignment, works: list[Work]) -> list[Work]:
+        """Put aside what failed in a transaction that was undone, and is not judged yet."""
+        if not assignment.failures:
+            return works
+        self._failed_before += [work for work in works if work.offset in assignment.failures]
+        return [work for work in works if work.offset not in assignment.failures]
+
+    def take_failed(self) -> list[Work]:
+        """What was put aside."""
+        taken, self._failed_before = self._failed_before, []
+        return taken
 
     # --- rates ---
 
@@ -207,8 +226,10 @@ class Dispatcher:
         while self._rotation and (room := min(size - len(batch), self._buckets.room(now))) > 0:
             assignment = self._rotation.popleft()
             room = min(room, self._partition_room(assignment, now))
-            works = assignment.take_batch(room, now, one_a_key=self._one_a_key or self._buckets.by_key) if room else []
+            one_a_key = self._one_a_key or self._buckets.by_key or bool(assignment.failures)
+            works = assignment.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(assignment, works)
+            works = self._without_failed(assignment, works)
             works = self._within_rates(assignment, works, now)
             if works and works[0].attempt > 1:
                 alone.append(works)

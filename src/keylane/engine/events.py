@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,10 @@ class Answer(NamedTuple):
     error: BaseException | None = None
     partition: int = -1
     offset: int = -1
+    refused: bool = False
+    """Whether the client did not take it."""
+    blameless: bool = False
+    """Whether the error came of something else than the output: its transaction was aborted."""
 
 
 Answers = list[Answer]
@@ -103,6 +107,14 @@ class CommitAnswered:
     problems: dict[TopicPartition, CommitProblem]
     sent: list[CommitEntry] | None = None
     """None: all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAnswered:
+    """The producer has its epoch, or a transaction has ended; the next one is open unless there is a problem."""
+
+    step: Literal["start", "commit", "abort"]
+    problem: CommitProblem | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,9 @@ class Intake:
             bare = [entry._replace(metadata="") for entry in again]
             self._report(CommitAnswered(bare, self._consumer.commit_now(bare)))
 
+    def on_reloaded(self, starts: list[Start]) -> None:
+        self._report(Assigned(starts))
+
     def on_lost(self, names: list[TopicPartition]) -> None:
         self._report(Lost(names))
         self._tell(self._listener.on_lost, names)

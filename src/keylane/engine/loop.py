@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
     from keylane.engine.plan import Plan
-    from keylane.engine.ports import ProducerPort, ResultsPort, Workers
+    from keylane.engine.ports import ProducerPort, ResultsPort, TransactionsPort, Workers
     from keylane.engine.timeouts import Watch
 
 logger = logging.getLogger("keylane.engine")
@@ -59,6 +59,7 @@ class Loop:
         results: ResultsPort | None = None,
         watch: Watch | None = None,
         callbacks: CommitCallbacks | None = None,
+        transactions: Callable[[], TransactionsPort] | None = None,
     ) -> None:
         self._core = core
         self._inbox = inbox
@@ -66,6 +67,9 @@ class Loop:
         self._workers = workers
         self._make_producer = make_producer
         self._producer: ProducerPort | None = None
+        self._make_transactions = transactions
+        self._transactions: TransactionsPort | None = None
+        """The producer, when it makes transactions."""
         self._results = results
         self._watch = watch
         self._callbacks = callbacks
@@ -85,6 +89,7 @@ class Loop:
             events.CommitAnswered: lambda event, now: core.commit_answered(
                 event.entries, event.problems, now, event.sent
             ),
+            events.TransactionAnswered: core.transaction_answered,
             events.GroupCommitted: lambda event, now: core.partitions.group_committed(event.offsets, now),
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             events.ResultsMoved: core.results_moved,
@@ -138,6 +143,8 @@ class Loop:
             self._workers.start()
             if self._results is not None:
                 self._results.start()
+            if self._make_transactions is not None:
+                self._producer = self._transactions = self._make_transactions()
             self._intake.start()
             self._act(self._core.plan(monotonic()))  # the first credit: without it nothing ever happens
             while not self._intake_closed:
@@ -180,6 +187,9 @@ class Loop:
             if self._producer is None:
                 self._producer = self._make_producer()
             self._producer.send(plan.produce)
+        if plan.abort is not None:
+            assert self._transactions is not None, "there are no transactions to abort"
+            self._transactions.abort(renew=plan.abort)
         if plan.results:
             assert self._results is not None, "results that nobody wants"
             self._results.put(plan.results)
@@ -202,7 +212,10 @@ class Loop:
         if plan.resume:
             intake.resume([one.name for one in plan.resume])
         if plan.commit is not None:
-            intake.commit(plan.commit)
+            (intake if self._transactions is None else self._transactions).commit(plan.commit)
+        if plan.reload:
+            assert self._transactions is not None, "there are no transactions that were undone"
+            self._transactions.reload(plan.reload)
         if plan.ask_committed:
             intake.ask_committed(list(plan.ask_committed))
         intake.allow(self._polled + plan.credit)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Answer, ResultsMoved
     from keylane.engine.partitions import Partitions
     from keylane.engine.results import ResultsRule
+    from keylane.engine.transacting import Transacting
     from keylane.engine.verdicts import Verdict, Verdicts
     from keylane.engine.work import Chain, Outcome, Unit, Work
 
@@ -39,6 +40,8 @@ class Outcomes:
         rule: ResultsRule,
         counters: Counters,
         fail: Callable[[BaseException, float], None],
+        transacting: Transacting | None = None,
+        undo: Callable[[str], None] | None = None,
     ) -> None:
         self._partitions = partitions
         self._dispatcher = dispatcher
@@ -46,6 +49,8 @@ class Outcomes:
         self._rule = rule
         self._counters = counters
         self._fail = fail
+        self._transacting = transacting
+        self._undo_transaction = undo
         self._produce: list[Delivery] = []
         self._results: list[Delivery] = []
         self.delivering = 0
@@ -66,9 +71,32 @@ class Outcomes:
 
     def take(self) -> tuple[list[Delivery], list[Delivery]]:
         """What to produce, and which results to show; each is handed out once."""
-        taken = self._produce, self._results
-        self._produce, self._results = [], []
-        return taken
+        taken, self._results = self._results, []
+        if self._transacting is not None:
+            return self._take_into_transaction(self._transacting), taken
+        produce, self._produce = self._produce, []
+        return produce, taken
+
+    def _take_into_transaction(self, transacting: Transacting) -> list[Delivery]:
+        """What goes into the open transaction; without one it waits. What nobody wants any more must not be seen."""
+        if not self._produce or not transacting.is_open:
+            return []
+        wanted = [one for one in self._produce if one.work.assignment.wanted and not one.void]
+        self.delivering -= len(self._produce) - len(wanted)
+        self._counters.stale += len(self._produce) - len(wanted)
+        self._produce = []
+        return transacting.put(wanted)
+
+    def judge(self, works: Iterable[Work], now: float) -> None:
+        """The turn of these has come, whose failed attempt ended a transaction."""
+        for work in works:
+            undone = work.assignment.failures.pop(work.offset)
+            undone.restore(work)
+            if work.dead is None:
+                verdict = self._verdicts.failed(work, undone.failure, now, now)
+            else:
+                verdict = self._verdicts.undelivered(work, undone.failure.error)
+            self._judged(work, verdict, now)
 
     # --- reports ---
 
@@ -185,6 +213,8 @@ class Outcomes:
             if not delivery.answered(answer):
                 continue
             self.delivering -= 1
+            if self._is_undone_by(delivery):
+                continue
             work = delivery.work
             if work.dead is None:
                 if delivery.error is None:
@@ -198,6 +228,14 @@ class Outcomes:
             else:
                 self._counters.dead_lettered += 1
                 self._finish(work.assignment, (work,), (work,))
+
+    def _is_undone_by(self, delivery: Delivery) -> bool:
+        """Whether what became of this delivery has ended its transaction."""
+        if self._transacting is None or (why := self._transacting.delivered(delivery)) is None:
+            return False
+        assert self._undo_transaction is not None, why
+        self._undo_transaction(why)
+        return True
 
     def _succeeded(self, delivery: Delivery, now: float) -> None:
         """All outputs are acknowledged: complete, unless user code is to see the result first, in the shard's order."""

@@ -56,7 +56,7 @@ class Partitions:
         self.uncommitted = False
         """Whether a commit could have something new to say."""
 
-    def add(self, start: Start, dispatch_bound: DispatchBound, *, may_take: bool) -> None:
+    def add(self, start: Start, dispatch_bound: DispatchBound, *, may_take: bool) -> Assignment:
         name = (start.topic, start.partition)
         assert name not in self.open, f"{name} was assigned twice"
         end = None if self.ending is None else self.ending.of(*name)
@@ -69,6 +69,7 @@ class Partitions:
             self.ending.assigned()
         self._changed()
         self.lose(assignment, start.log_start)
+        return assignment
 
     def close(self, assignments: Iterable[Assignment]) -> None:
         """Revoked, lost, or given up: nothing of them counts any more."""

@@ -34,6 +34,11 @@ class Plan:
     results: list[Delivery] = field(default_factory=list)
     """Succeeded, and to be shown to user code before they are complete."""
     commit: list[CommitEntry] | None = None
+    """With transactions, the end of the one that is under way."""
+    abort: bool | None = None
+    """Abort the transaction; True: by giving up its producer."""
+    reload: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    """Partitions that begin anew from their committed maps, if they still have this epoch."""
     told: list[Told] = field(default_factory=list)
     """What user code is to hear of commits."""
     revoked: list[RevokeAnswer] = field(default_factory=list)

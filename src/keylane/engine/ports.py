@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Start
-    from keylane.engine.commits import CommitProblem
+    from keylane.engine.commits import CommitEntry, CommitProblem
     from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Revoking
     from keylane.engine.latency import Histogram
@@ -57,6 +57,9 @@ class ConsumerListener(Protocol):
 
     def on_revoked(self, revoking: Revoking) -> None:
         """Returns once the partitions are committed and forgotten."""
+
+    def on_reloaded(self, starts: list[Start]) -> None:
+        """What `reload` has read."""
 
     def on_lost(self, names: list[TopicPartition]) -> None: ...
 
@@ -107,6 +110,21 @@ class ProducerPort(Protocol):
         """Produce each output; never blocks."""
 
     def close(self, timeout_s: float) -> None: ...
+
+
+class TransactionsPort(ProducerPort, Protocol):
+    """A producer with transactions, one after the other. What became of its start, of each commit and each abort is
+    reported (`keylane.engine.events.TransactionAnswered`) from another thread; nothing blocks."""
+
+    def commit(self, entries: Sequence[CommitEntry]) -> None:
+        """Send these offsets, commit, and open the next transaction."""
+
+    def abort(self, *, renew: bool) -> None:
+        """Abort, and open the next transaction; `renew`: of another producer, because this one can do nothing more."""
+
+    def reload(self, partitions: Sequence[tuple[TopicPartition, int]]) -> None:
+        """Begin anew with these, from what is committed, if the consumer has them in this epoch still; its listener's
+        `on_reloaded` follows."""
 
 
 class ResultsPort(Protocol):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.engine")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Revoke:
     token: Any
     """Whom to answer."""
@@ -24,7 +24,16 @@ class Revoke:
     @property
     def busy(self) -> list[Assignment]:
         """Those with records in handlers."""
-        return [one for one in self.assignments if one.in_flight]
+        return [one for one in self.assignments if one.wanted and one.in_flight]
+
+    def warn(self) -> None:
+        """Of what is given up."""
+        for one in self.busy:
+            logger.warning(
+                "%s-%d is given up with %d records in handlers; they may run again elsewhere",
+                *one.name,
+                len(one.in_flight),
+            )
 
 
 class Revokes:
@@ -45,21 +54,20 @@ class Revokes:
             assignment.stop()
         self._waiting.append(Revoke(token, assignments, now + self._timeout_s))
 
-    def deadlines(self) -> list[float]:
-        return [revoke.deadline for revoke in self._waiting]
+    def deadlines(self, now: float, more_s: float = 0.0) -> list[float]:
+        """When each has had its time; and then once more, where something may take `more_s` longer."""
+        return [one.deadline if now < one.deadline else one.deadline + more_s for one in self._waiting]
+
+    def ready(self, now: float, *, at_once: bool) -> list[Revoke]:
+        """Those whose handlers are through, or have had their time; `at_once`: all."""
+        return [one for one in self._waiting if at_once or now >= one.deadline or not one.busy]
 
     def take(self, now: float, *, at_once: bool) -> Iterator[Revoke]:
-        """Those whose handlers are through, or have had their time; `at_once`: all."""
-        waiting, self._waiting = self._waiting, []
-        for revoke in waiting:
-            busy = revoke.busy
-            if busy and now < revoke.deadline and not at_once:
-                self._waiting.append(revoke)
-                continue
-            for one in busy:
-                logger.warning(
-                    "%s-%d is given up with %d records in handlers; they may run again elsewhere",
-                    *one.name,
-                    len(one.in_flight),
-                )
+        """The same, which then wait no more."""
+        for revoke in self.ready(now, at_once=at_once):
+            self.remove(revoke)
+            revoke.warn()
             yield revoke
+
+    def remove(self, revoke: Revoke) -> None:
+        self._waiting.remove(revoke)

@@ -89,6 +89,8 @@ class Snapshot:
     """Polled records that were not run, because an earlier run had completed them."""
     lost_to_retention: int = 0
     """Offsets that the log had dropped before they were complete."""
+    transactions_aborted: int = 0
+    """Aborted transactions: what was in them ran again, or will."""
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
     workers_died: int = 0

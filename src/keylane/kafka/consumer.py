@@ -22,10 +22,12 @@ from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import ConsumerListener, Offset, Polled
+    from keylane.kafka import exact_transactions
     from keylane.options import Pipeline
 
 COMMIT_POLL_S = 0.005
@@ -137,6 +139,16 @@ class KafkaConsumer:
         self._membership.close()
         self._fetcher.close()
         self._faults.raise_broken()
+
+    # --- for transactions ---
+
+    def reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
+        """See `keylane.engine.ports.TransactionsPort.reload`."""
+        self._membership.reload(partitions)
+
+    def owning(self, epochs: Mapping[tuple[str, int], int]) -> AbstractContextManager[exact_transactions.Member | None]:
+        """See `Membership.owning`. Any thread, as `reload`."""
+        return self._membership.owning(epochs)
 
     # --- commits ---
 

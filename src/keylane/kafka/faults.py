@@ -51,6 +51,31 @@ REFUSED = frozenset(
 )
 """Trying again cannot help."""
 
+REFUSED_IN_TRANSACTIONS = REFUSED - {KafkaError._FATAL} | {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+}
+"""Another producer would be told the same."""
+
+ABORTED = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError._FENCED,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._STATE,
+        KafkaError._TRANSPORT,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""An output that failed like this is not at fault: its transaction was aborted, or its broker was away."""
+
 PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -93,6 +118,17 @@ def commit_problem(error: KafkaError) -> CommitProblem:
         describe(error),
         metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
         fatal=error.fatal() or code in REFUSED,
+    )
+
+
+def transaction_problem(error: KafkaError) -> CommitProblem:
+    """Why a transaction did not end as it should. A fatal error is the producer's end, and seldom the consumer's."""
+    code = error.code()
+    return CommitProblem(
+        describe(error),
+        metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
+        fatal=code in REFUSED_IN_TRANSACTIONS,
+        fenced=error.fatal(),
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from keylane.engine.assignment import Start
 from keylane.engine.start import Committed, StartRule
-from keylane.kafka import exact
+from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import commit_problem, error_of
 from keylane.kafka.logs import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -78,7 +80,13 @@ class Membership:
         self.check_starts: Callable[[Sequence[Start]], None] | None = None
         """Called with the starts of partitions before anything of them begins; what it raises ends the consumer."""
         self._epoch = 0
-        self._ours: set[tuple[str, int]] = set()
+        self._ours: dict[tuple[str, int], int] = {}
+        """What the group has given to this member, and the epoch of each assignment."""
+        self._owning = threading.Lock()
+        """Guards `_ours` and the client's life against a transaction's offsets, which are sent on another thread."""
+        self._leaving = False
+        """Whether the client is being closed."""
+        self._reloads: SimpleQueue[Sequence[tuple[tuple[str, int], int]]] = SimpleQueue()
         self._revoking: Revoking | None = None
         """Partitions that the group takes back, and whose records are not through yet."""
         self._closing = threading.Event()
@@ -116,6 +124,8 @@ class Membership:
             self._finish_revoke(at_once=True)
         except BaseException as error:  # the intake thread raises it
             self._faults.broken = error
+        with self._owning:
+            self._leaving = True
         try:
             self._client.close()
         except BaseException as error:  # like the above
@@ -124,7 +134,8 @@ class Membership:
     def _begin(self) -> None:
         """Join the group; or take what is assigned by hand, and take no part in any."""
         if self._by_hand:
-            self._take([TopicPartition(*name) for name in self._pipeline.assignment])
+            names = [TopicPartition(*name) for name in self._pipeline.assignment]
+            self._take(names, self._listening.on_assigned)
             return
         self._client.subscribe(
             list(self._pipeline.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -135,17 +146,25 @@ class Membership:
         if event is not None and (error := event.error()) is not None:
             self._faults.report(error)
         self._finish_revoke()
+        while not self._reloads.empty():
+            self._reload(self._reloads.get())
+
+    def _reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
+        leaving = [] if self._revoking is None else self._revoking.names
+        names = [name for name, epoch in partitions if self._ours.get(name) == epoch and name not in leaving]
+        self._fetcher.unassign(names)
+        self._take([TopicPartition(*name) for name in names], self._listening.on_reloaded)
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         if self._revoking is not None:  # the session timed out meanwhile, and the group went on
             self._lose(self._revoking.names)
-        self._take(partitions)
+        self._take(partitions, self._listening.on_assigned)
         if self._cooperative:
             self._client.incremental_assign([])
         else:
             self._client.assign([])
 
-    def _take(self, partitions: list[TopicPartition]) -> None:
+    def _take(self, partitions: list[TopicPartition], tell: Callable[[list[Start]], None]) -> None:
         """Resolve where these start, and let them begin."""
         starts: list[Start] = []
         try:
@@ -156,8 +175,9 @@ class Membership:
             starts = []
             self._faults.fail(error)
         if starts:
-            self._ours.update((one.topic, one.partition) for one in starts)
-            self._listening.on_assigned(starts)
+            with self._owning:
+                self._ours |= {(one.topic, one.partition): one.epoch for one in starts}
+            tell(starts)
             self._fetcher.assign(starts)
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -205,7 +225,9 @@ class Membership:
 
     def _forget(self, names: list[tuple[str, int]]) -> None:
         self._fetcher.unassign(names)
-        self._ours.difference_update(names)
+        with self._owning:
+            for name in names:
+                self._ours.pop(name, None)
         self._revoking = None
 
     @property
@@ -265,6 +287,23 @@ class Membership:
             )
             for one in found
         ]
+
+    # --- transactions ---
+
+    def reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
+        """See `ConsumerPort.reload`. Any thread."""
+        self._reloads.put(partitions)
+
+    @contextmanager
+    def owning(self, epochs: Mapping[tuple[str, int], int]) -> Iterator[exact_transactions.Member | None]:
+        """Who this member is in a generation in which it has these partitions in these epochs; None when it is in no
+        such generation. Whoever uses it later is refused by the broker if the group has gone on. Any thread."""
+        with ExitStack() as stack:
+            with self._owning:
+                found = None
+                if not self._leaving and all(self._ours.get(name) == epoch for name, epoch in epochs.items()):
+                    found = stack.enter_context(exact_transactions.member(self._client))
+            yield found if found is not None and found.is_in_group else None
 
     # --- commits ---
 

@@ -10,14 +10,15 @@ import logging
 import threading
 from collections import deque
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
 from keylane.engine.events import Answer
 from keylane.errors import PeerError, UsageError
-from keylane.kafka.faults import Faults, describe, error_of
-from keylane.kafka.settings import producer_settings
+from keylane.kafka.faults import ABORTED, Faults, describe, error_of
+from keylane.kafka.settings import producer_settings, transactional_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +35,13 @@ POLL_S = 0.1
 """How long one poll for delivery reports waits; close waits as long for the thread."""
 
 
-def check_producer(kafka: Mapping[str, Any]) -> None:
+ABANDON_S = 1.0
+"""How long a producer that is given up may take to report what it had."""
+
+
+def check_producer(kafka: Mapping[str, Any], *, transactional: bool = False) -> None:
     """Raises `UsageError` when librdkafka refuses the settings: better at the start than at the first output."""
-    _client(kafka, None, Faults())
+    _client(kafka, None, Faults(), "check" if transactional else None)
 
 
 class KafkaProducer:
@@ -47,10 +52,16 @@ class KafkaProducer:
     """
 
     def __init__(
-        self, kafka: Mapping[str, Any], report: Callable[[Answers], None], *, client_id: str | None, name: str
+        self,
+        kafka: Mapping[str, Any],
+        report: Callable[[Answers], None],
+        *,
+        client_id: str | None,
+        name: str,
+        transactional_id: str | None = None,
     ) -> None:
         self._faults = Faults()
-        self._producer = _client(kafka, client_id, self._faults)
+        self._producer = _client(kafka, client_id, self._faults, transactional_id)
         self._report = report
         self._lock = threading.Lock()
         """Guards the backlog, and with it the order of outputs."""
@@ -81,12 +92,42 @@ class KafkaProducer:
         self._producer.purge()
         del self._producer  # ends librdkafka's threads
 
+    # --- for transactions ---
+
+    @property
+    def client(self) -> Producer:
+        return self._producer
+
+    def drop_backlog(self) -> None:
+        """What librdkafka had no room for does not go into the next transaction."""
+        with self._lock:
+            dropped = [
+                Answer(delivery, index, PeerError("its transaction was aborted"), refused=True, blameless=True)
+                for delivery, index, _ in self._backlog
+            ]
+            self._backlog.clear()
+        if dropped:
+            self._report(dropped)
+
+    def abandon(self) -> None:
+        """Close at once, reporting everything without an answer as failed."""
+        self.drop_backlog()
+        self._producer.purge()
+        give_up_at = monotonic() + ABANDON_S
+        while len(self._producer) and monotonic() < give_up_at:
+            self._closing.wait(ABANDON_S / 100)
+        self.close(0)
+
     def _produce_backlog(self) -> Answers:
         """Hand over what librdkafka has room for; returns what it refuses for good."""
         refused: Answers = []
         backlog = self._backlog
         while backlog:
             delivery, index, output = backlog[0]
+            if refused and refused[-1].delivery is delivery:  # it has failed, so the rest of it need not be produced
+                refused.append(refused[-1]._replace(number=index))
+                backlog.popleft()
+                continue
             try:
                 self._producer.produce(
                     output.topic,
@@ -99,9 +140,11 @@ class KafkaProducer:
             except BufferError:  # full: reports make room, and the poll thread goes on here
                 break
             except KafkaException as raised:
-                refused.append(Answer(delivery, index, _failed(output.topic, error_of(raised))))
+                error = error_of(raised)
+                blameless = error.code() in ABORTED
+                refused.append(Answer(delivery, index, _failed(output.topic, error), refused=True, blameless=blameless))
             except Exception as error:  # an output that is no record (a wrong type): its record's failure
-                refused.append(Answer(delivery, index, error))
+                refused.append(Answer(delivery, index, error, refused=True))
             backlog.popleft()
         return refused
 
@@ -109,7 +152,8 @@ class KafkaProducer:
         if error is None:
             self._reports.append(Answer(delivery, index, None, message.partition(), message.offset()))
         else:
-            self._reports.append(Answer(delivery, index, _failed(message.topic(), error)))
+            failed = _failed(message.topic(), error)
+            self._reports.append(Answer(delivery, index, failed, blameless=error.code() in ABORTED))
 
     def _serve(self) -> None:
         while not self._closing.is_set():
@@ -132,9 +176,12 @@ def _failed(topic: str, error: KafkaError) -> PeerError:
     return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
 
 
-def _client(kafka: Mapping[str, Any], client_id: str | None, faults: Faults) -> Producer:
+def _client(kafka: Mapping[str, Any], client_id: str | None, faults: Faults, transactional_id: str | None) -> Producer:
+    settings = producer_settings(kafka, client_id)
+    if transactional_id is not None:
+        settings = transactional_settings(kafka, client_id) | {"transactional.id": transactional_id}
     try:
-        return Producer(producer_settings(kafka, client_id) | {"error_cb": faults.report})
+        return Producer(settings | {"error_cb": faults.report})
     except (KafkaException, TypeError, ValueError) as error:
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
         raise UsageError(f"kafka={dict(kafka)!r}: librdkafka refuses these producer settings: {text}") from None

@@ -7,7 +7,9 @@ keylane needs for tracking is set here and nowhere else (`keylane.options` refus
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from keylane.guarantees import TRANSACTION_TIMEOUT_MS
 from keylane.kafka.faults import ClientLog
 
 if TYPE_CHECKING:
@@ -114,6 +116,14 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
 }
 
 
+TRANSACTIONAL_DEFAULTS: dict[str, Any] = {
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    # After the loss of its only broker a client that begins anew stays with a group coordinator that is gone, and sends
+    # no offsets (docs/transactions.md).
+    "metadata.recovery.strategy": "none",
+}
+
+
 def consumer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
     """Settings for both of a consumer's clients."""
     ours = {key: value for key, value in kafka.items() if key not in PRODUCER_ONLY}
@@ -134,6 +144,17 @@ def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[s
     """Settings for the producer client: idempotent unless the pipeline says otherwise."""
     ours = {key: value for key, value in kafka.items() if key not in CONSUMER_ONLY}
     return PRODUCER_DEFAULTS | ours | _identity(client_id) | {"logger": ClientLog()}
+
+
+def transactional_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
+    """Settings for a transactional producer, but for its id."""
+    return TRANSACTIONAL_DEFAULTS | producer_settings(kafka, client_id)
+
+
+def transactional_id(kafka: Mapping[str, Any]) -> str:
+    """The prefix, and what no other live member has: the static member's own id, or a new one (docs/adr/0051)."""
+    prefix = kafka.get("transactional.id") or kafka["group.id"]
+    return f"{prefix}-{kafka.get('group.instance.id') or uuid4()}"
 
 
 def is_cooperative(kafka: Mapping[str, Any]) -> bool:

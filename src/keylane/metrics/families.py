@@ -45,6 +45,7 @@ COUNTERS = {
     "commits_put_off": "Commits of a partition that waited because its offset map did not fit yet",
     "already_complete": "Polled records that an earlier run had completed",
     "lost_to_retention": "Offsets that the log had dropped before they were complete",
+    "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",
 }
 """Fields of `Snapshot` that only grow."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from keylane.engine.deliveries import Delivery
     from keylane.engine.work import Outcome, Unit
-    from keylane.testing.simulation import Log, Simulation
+    from keylane.testing.simulated_log import Log
+    from keylane.testing.simulation import Simulation
 
 
 class Line:
@@ -43,6 +44,8 @@ class SimulatedWorkers:
         """As often as there are outputs without an answer."""
         self._results: list[Delivery] = []
         self._lines: dict[Work, Line] = {}
+        self._came_of: dict[Work, Delivery] = {}
+        """Deliveries that were acknowledged, of records that are not complete yet."""
 
     # --- what the core asks for ---
 
@@ -100,13 +103,37 @@ class SimulatedWorkers:
             return
         delivery = self._deliveries.pop(self._random.randrange(len(self._deliveries)))
         error = OSError("simulated") if self._fails() else None
-        answer = Answer(delivery, delivery.pending - 1, error)
+        answer = self._answer(delivery, error)
         if delivery.pending == 1:
             if error is not None or delivery.error is not None:
-                self._delivered(delivery, Failure(OSError("simulated")))
+                self._undelivered(delivery, answer)
             elif delivery.work.dead is not None or not self._world.settings.results:
                 self._delivered(delivery, None)
         self._world.core.delivered([answer], self._world.now)
+
+    def _answer(self, delivery: Delivery, error: OSError | None) -> Answer:
+        """In transactions, an output may not get in, or fail because of something else."""
+        number = delivery.pending - 1
+        if error is None or self._world.settings.delivery != "transactional":
+            return Answer(delivery, number, error)
+        alone = len(delivery.outputs) == 1 and delivery.work.chain is None
+        refused = alone and self._random.random() < 0.3
+        return Answer(delivery, number, error, refused=refused, blameless=not refused and self._random.random() < 0.3)
+
+    def _undelivered(self, delivery: Delivery, answer: Answer) -> None:
+        """An output failed; in a transaction that it got into, what follows from that waits for the next epoch."""
+        work, failure = delivery.work, Failure(OSError("simulated"))
+        if self._world.settings.delivery != "transactional" or answer.refused:
+            self._delivered(delivery, failure)
+            return
+        blameless = answer.blameless if delivery.error is None or delivery.blameless else False
+        if answer.error is None:
+            blameless = delivery.blameless
+        exhausted = not self._world.pipeline.retries.allow(work.attempt)
+        skips = isinstance(self._world.settings.on_exhausted, Skip) and work.dead is None
+        if exhausted and skips and not blameless and work.assignment.epoch == self._log(work).epoch:
+            self._log(work).given_up.add(work.offset)
+            self._log(work).done[work.offset] = None
 
     def settle(self) -> None:
         """Somebody sees a result, or fails on it."""
@@ -126,6 +153,8 @@ class SimulatedWorkers:
         work = delivery.work
         if delivery.void or not work.assignment.wanted:
             return
+        if failure is None:
+            self._came_of[work] = delivery
         line = self._lines.get(work)
         if line is not None and work in line.works:
             line.results[work] = failure
@@ -162,6 +191,12 @@ class SimulatedWorkers:
                     break
                 first = log.shard(other, world.settings.ordering) == shard and log.running.get(offset) not in before
                 world.check(not first, f"{name}: started before {offset} of its shard was complete")
+            for old in (one for works in self._left for one in works if not one.assignment.wanted):
+                overlaps = old.assignment.partition == log.partition and self._shard(old) == shard
+                world.check(
+                    not (overlaps and world.settings.delivery == "transactional"),
+                    f"{name}: started while {old.name} of an earlier epoch still runs",
+                )
         log.running[work.offset] = work
 
     def _run_some(self, works: list[Work]) -> list[Work]:
@@ -238,7 +273,7 @@ class SimulatedWorkers:
         else:
             self._no_longer_runs(work)
             if outcome is None:
-                self._log(work).complete(work.offset)
+                self._log(work).complete(work.offset, self._came_of.pop(work, None))
 
     def _advance(self, line: Line) -> None:
         while line.works and line.works[0] in line.results:

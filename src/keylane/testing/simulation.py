@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.engine.assignment import Start
 from keylane.engine.closing import Phase
@@ -31,22 +31,26 @@ from keylane.engine.lease import Lease
 from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError
-from keylane.offsets import OffsetMap, decode
+from keylane.offsets import decode
 from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
+from keylane.testing.simulated_log import Log
+from keylane.testing.simulated_transactions import SimulatedTransactions
 from keylane.testing.simulated_workers import SimulatedWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from keylane.engine.plan import Plan
-    from keylane.engine.work import Work
     from keylane.guarantees import Delivery
     from keylane.options import OnExhausted, Ordering, Traversal
 
 TOPIC = "simulated"
 
 TopicPartition = tuple[str, int]
+
+MOST_JUMP_S = 30.0
+"""How far time goes at once: further, and a handler seems to hang."""
 
 
 class Violation(AssertionError):  # noqa: N818 - it says what it is
@@ -91,44 +95,6 @@ class Settings:
     """How much more often than usual partitions come and go."""
 
 
-class Log:
-    """One partition: what is in its log, what the group has committed of it, and what is true of each record."""
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.name: TopicPartition = (TOPIC, partition)
-        self.records: dict[int, PlainMessage] = {}
-        self.end = 0
-        self.start = 0
-        self.committed: tuple[int, str] | None = None
-        """Offset and metadata, as acknowledged or at least applied by the broker."""
-        self.todo: dict[int, PlainMessage] = {}
-        """Records that the current assignment has to complete, in offset order."""
-        self.running: dict[int, Work] = {}
-        """Works of the current assignment that were handed out and not reported back."""
-        self.assigned = False
-        self.paused = False
-        self.epoch = 0
-        self.position = 0
-        self.acknowledged = 0
-        self.unacknowledged: set[int] = set()
-        """Records that the current assignment has completed, and that no acknowledged commit has."""
-
-    def complete(self, offset: int) -> None:
-        """The record is through."""
-        del self.todo[offset]
-        self.unacknowledged.add(offset)
-
-    def shard(self, message: PlainMessage, ordering: Ordering) -> Any:
-        """What `message` has to keep its order in; None for nothing."""
-        if ordering == "unordered" or (ordering == "key" and message.key_ is None):
-            return None
-        return message.key_ if ordering == "key" else self.partition
-
-    def map(self) -> OffsetMap | None:
-        return None if self.committed is None else decode(self.committed[1], self.committed[0])
-
-
 class Simulation:
     """One core in its world. `run` takes steps; `finish` ends the faults and waits for everything to be committed."""
 
@@ -145,6 +111,7 @@ class Simulation:
         self.begun: set[tuple[int, int]] = set()
         """Records whose handler has begun, in any process."""
         self.faults = True
+        self.transactions: SimulatedTransactions | None = None
         self._new_core()
 
     def _new_core(self) -> None:
@@ -171,6 +138,9 @@ class Simulation:
             batch_min_size=settings.batch_min_size,
             batch_linger_ms=30 if settings.batch_min_size > 1 else 0,
         )
+        if self.transactions is not None:
+            self.transactions.crash()
+        self.transactions = SimulatedTransactions(self) if settings.delivery == "transactional" else None
         self.lease = Lease(3.0)
         self.core = Core(
             self.pipeline,
@@ -200,6 +170,7 @@ class Simulation:
             (lambda: self.workers.deliver(), 20),
             (lambda: self.workers.settle(), 20 * self.settings.results),
             (self._answer_commit, 10),
+            (self._answer_transactions, 25 * (self.settings.delivery == "transactional")),
             (self._grow, 12),
             (self._pass_time, 20),
             (self._hear, 4),
@@ -230,6 +201,7 @@ class Simulation:
         self.core.resume(None)
         handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
         actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time, self._hear]
+        actions.append(self._answer_transactions)
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
@@ -254,14 +226,21 @@ class Simulation:
             log.end += 1
 
     def _assign(self) -> None:
-        free = [log for log in self.logs if not log.assigned]
+        free = [log for log in self.logs if not log.assigned and not self._waits(log)]
         if not free or self.core.phase is not Phase.RUNNING:
             return
-        starts = [self._assigned(log) for log in self.random.sample(free, self.random.randint(1, len(free)))]
+        starts = [self.assigned(log) for log in self.random.sample(free, self.random.randint(1, len(free)))]
         self.core.assigned(starts, self.now)
         self.seen["assigned"] += len(starts)
 
-    def _assigned(self, log: Log) -> Start:
+    def _waits(self, log: Log) -> bool:
+        return self.transactions is not None and self.transactions.holds(log)
+
+    def _answer_transactions(self) -> None:
+        if self.transactions is not None:
+            self.transactions.reload() if self.random.random() < 0.5 else self.transactions.answer()
+
+    def assigned(self, log: Log) -> Start:
         offset, metadata = log.committed or (None, "")
         offsets, first = StartRule("simulated", "earliest").resolve(
             Committed(*log.name, offset, metadata, log.start, log.end)
@@ -272,10 +251,12 @@ class Simulation:
         log.assigned, log.epoch = True, self._epoch
         log.position = max(offsets.base, log.start)
         log.acknowledged = offsets.base
+        for offset in [one for one in log.records if one < log.position and not offsets.is_complete(one)]:
+            del log.records[offset]  # lost to retention after it was polled, and before that was committed
         log.todo = {
             offset: record
             for offset, record in log.records.items()
-            if offset >= log.position and not offsets.is_complete(offset)
+            if offset >= log.position and not offsets.is_complete(offset) and offset not in log.given_up
         }
         return Start(*log.name, self._epoch, offsets, log.start, log.end)
 
@@ -390,7 +371,7 @@ class Simulation:
     def _pass_time(self) -> None:
         self.now += self.random.random() * 0.1
         check = self.core.next_check(self.now)
-        if check is not None and self.random.random() < 0.5:
+        if check is not None and check < self.now + MOST_JUMP_S and self.random.random() < 0.5:
             self.now = max(self.now, check)
 
     # --- what the core asks for ---
@@ -411,9 +392,12 @@ class Simulation:
         for name in (one.name for one in plan.resume):
             self.logs[name[1]].paused = False
         if plan.commit is not None:
+            self._check_entries(plan.commit)
+        if self.transactions is not None:
+            self.transactions.obey(plan)
+        elif plan.commit is not None:
             self.check(self.commit is None, "a commit was planned while one was on its way")
             self.commit = plan.commit
-            self._check_entries(plan.commit)
         for answer in plan.revoked:
             if self.commit is not None and self.answer is None:
                 self.answer = self._committed(self.commit)  # it was sent before, so it is applied before
@@ -453,6 +437,7 @@ class Simulation:
         log.running.clear()
         log.todo.clear()
         log.unacknowledged.clear()
+        log.given_up.clear()
 
     def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
         return [self.logs[partition] for _, partition in names]

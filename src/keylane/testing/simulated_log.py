@@ -1,0 +1,62 @@
+"""One partition of the simulation: its log, what is committed of it, and what is true of each record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keylane.offsets import OffsetMap, decode
+
+if TYPE_CHECKING:
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.work import Work
+    from keylane.options import Ordering
+    from keylane.records import PlainMessage
+
+TOPIC = "simulated"
+
+TopicPartition = tuple[str, int]
+
+
+class Log:
+    """One partition: what is in its log, what the group has committed of it, and what is true of each record."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.name: TopicPartition = (TOPIC, partition)
+        self.records: dict[int, PlainMessage] = {}
+        self.end = 0
+        self.start = 0
+        self.committed: tuple[int, str] | None = None
+        """Offset and metadata, as acknowledged or at least applied by the broker."""
+        self.todo: dict[int, PlainMessage] = {}
+        """Records that the current assignment has to complete, in offset order."""
+        self.running: dict[int, Work] = {}
+        """Works of the current assignment that were handed out and not reported back."""
+        self.assigned = False
+        self.paused = False
+        self.epoch = 0
+        self.position = 0
+        self.acknowledged = 0
+        self.unacknowledged: set[int] = set()
+        """Records that the current assignment has completed, and that no acknowledged commit has."""
+        self.done: dict[int, Delivery | None] = {}
+        """What records came to, when they last did."""
+        self.visible: dict[int, Delivery] = {}
+        """Whose outputs readers of committed records see."""
+        self.given_up: set[int] = set()
+        """Records whose last attempt ended a transaction: they do not run again in this process."""
+
+    def complete(self, offset: int, delivery: Delivery | None = None) -> None:
+        """The record is through; with these outputs, if there are any."""
+        del self.todo[offset]
+        self.unacknowledged.add(offset)
+        self.done[offset] = delivery
+
+    def shard(self, message: PlainMessage, ordering: Ordering) -> Any:
+        """What `message` has to keep its order in; None for nothing."""
+        if ordering == "unordered" or (ordering == "key" and message.key_ is None):
+            return None
+        return message.key_ if ordering == "key" else self.partition
+
+    def map(self) -> OffsetMap | None:
+        return None if self.committed is None else decode(self.committed[1], self.committed[0])

@@ -1,0 +1,166 @@
+"""The simulation's transactions: a producer, a coordinator that decides, and readers of committed records.
+
+The idea: what the core puts into a transaction is kept here until the coordinator decides it. Then the outputs are seen
+and the offsets are the group's, both or none, whatever the core is told; it may be told nothing, or that the producer
+is fenced. After each decision the oracle compares: an output is seen if and only if its input is complete in the
+group's map, it is seen once, all outputs of a record together, and those of a shard in offset order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from keylane.engine.commits import CommitProblem
+from keylane.engine.events import TransactionAnswered
+from keylane.records import PlainMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.engine.commits import CommitEntry
+    from keylane.engine.deliveries import Delivery
+    from keylane.engine.plan import Plan
+    from keylane.testing.simulated_log import Log, TopicPartition
+    from keylane.testing.simulation import Simulation
+
+
+class SimulatedTransactions:
+    """One producer's transactions, as long as one core lives."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = world.random
+        self._inside: list[Delivery] = []
+        self._step: Literal["start", "commit", "abort"] | None = "start"
+        """What the producer was asked for and has not answered."""
+        self._entries: Sequence[CommitEntry] = ()
+        self._is_sent = False
+        """Whether the offsets wait for the decision."""
+        self._reloads: list[tuple[TopicPartition, int]] = []
+
+    # --- what the core asks for ---
+
+    def obey(self, plan: Plan) -> None:
+        world = self._world
+        if plan.produce:
+            world.check(self._step is None, f"produced although the producer is at: {self._step}")
+            self._inside += plan.produce
+        if plan.commit is not None:
+            world.check(self._step is None, f"a commit was asked for during: {self._step}")
+            world.check(not any(one.pending for one in self._inside), "committed with outputs that have no answer")
+            self._step, self._entries, self._is_sent = "commit", plan.commit, False
+        if plan.abort is not None:
+            world.check(self._step is None, f"an abort was asked for during: {self._step}")
+            self._step = "abort"
+            world.seen["aborted"] += 1
+            world.seen["renewed"] += plan.abort
+        self._reloads += plan.reload
+
+    def holds(self, log: Log) -> bool:
+        """Whether the committed offset of this partition waits for a decision: nobody is told it before."""
+        return self._is_sent and any(entry.name == log.name for entry in self._entries)
+
+    # --- steps ---
+
+    def answer(self) -> None:
+        """The producer gets on."""
+        step = self._step
+        if step is None:
+            return
+        if step == "commit":
+            self._commit()
+            return
+        fails = self._world.faults and self._random.random() < 0.1
+        self._step = None
+        if not fails:
+            self._inside.clear()
+        problem = CommitProblem("simulated", fenced=True) if fails else None
+        self._world.core.transaction_answered(TransactionAnswered(step, problem), self._world.now)
+
+    def reload(self) -> None:
+        """The member reads what is committed of what was undone."""
+        for name, epoch in list(self._reloads):
+            log = self._world.logs[name[1]]
+            if log.epoch != epoch or name in self._world.revoking:
+                self._reloads.remove((name, epoch))
+            elif not self.holds(log):
+                self._reloads.remove((name, epoch))
+                log.running.clear()
+                log.paused = False  # a new assignment has no pause
+                self._world.core.assigned([self._world.assigned(log)], self._world.now)
+                self._world.seen["began anew"] += 1
+
+    def crash(self) -> None:
+        """The process dies; what it had asked for may have been decided."""
+        if self._is_sent and self._random.random() < 0.5:
+            self._decide()
+
+    def _commit(self) -> None:
+        world = self._world
+        if not self._is_sent:
+            stale = [entry.name for entry in self._entries if self._log(entry).epoch != entry.assignment.epoch]
+            fails = world.faults and self._random.random() < 0.05
+            too_large = any(len(entry.metadata) > world.settings.broker_metadata_cap for entry in self._entries)
+            if stale or fails or too_large:
+                world.seen["refused"] += 1
+                world.seen["too large"] += too_large
+                self._answered(CommitProblem("simulated", metadata_too_large=too_large))
+            else:
+                self._is_sent = True
+            return
+        if world.faults and self._random.random() < 0.1:
+            decided = self._random.random() < 0.5
+            world.seen["unknown"] += decided
+            if decided:
+                self._decide()
+            self._is_sent = False
+            self._answered(CommitProblem("simulated", fenced=True))
+            return
+        self._decide()
+        self._is_sent = False
+        self._answered(None)
+
+    def _answered(self, problem: CommitProblem | None) -> None:
+        self._step = None
+        if problem is None:
+            self._inside.clear()
+        self._world.core.transaction_answered(TransactionAnswered("commit", problem), self._world.now)
+
+    # --- the decision ---
+
+    def _decide(self) -> None:
+        """It is committed: offsets and outputs, at once."""
+        self._world.seen["transactions"] += 1
+        for entry in self._entries:
+            self._log(entry).committed = (entry.offset, entry.metadata)
+        for delivery in self._inside:
+            if delivery.entered:
+                self._seen(delivery)
+        self._inside.clear()
+        for log in self._world.logs:
+            self._compare(log)
+
+    def _seen(self, delivery: Delivery) -> None:
+        world, work = self._world, delivery.work
+        log = world.logs[work.assignment.partition]
+        world.check(work.offset not in log.visible, f"{work.name}: its outputs are seen twice")
+        world.check(delivery.error is None, f"{work.name}: an output that failed is seen")
+        assert isinstance(work.message, PlainMessage)
+        shard = log.shard(work.message, world.settings.ordering)
+        for other in log.visible if shard is not None else ():
+            before = other < work.offset or log.shard(log.records[other], world.settings.ordering) != shard
+            world.check(before, f"{work.name}: its outputs are seen behind those of {other}")
+        log.visible[work.offset] = delivery
+
+    def _compare(self, log: Log) -> None:
+        found = log.map()
+        for offset in log.records:
+            covered = found is not None and found.is_complete(offset)
+            expected = log.done.get(offset) if covered else None
+            seen = log.visible.get(offset)
+            where = f"{log.name}@{offset}: covered: {covered}"
+            self._world.check(covered or seen is None, f"{where}, but its outputs are seen")
+            self._world.check(not covered or seen is expected, f"{where}, but other outputs are seen than it came to")
+
+    def _log(self, entry: CommitEntry) -> Log:
+        return self._world.logs[entry.assignment.partition]
