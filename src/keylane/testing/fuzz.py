@@ -9,6 +9,7 @@ with the first that a broker cannot read, because that closes the connection: ea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import random
 import re
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 100_000
 """`socket.request.max.bytes` of the broker: larger frames are refused by their size."""
 CHUNK_FRAMES = 40
+PAUSE_S = 0.02
+"""Of the other client, between its requests."""
+OPEN_CONNECTIONS = 16
 ANSWER_TIMEOUT_S = 30.0
 SETTINGS = {"socket.request.max.bytes": str(MAX_FRAME_BYTES), "auto.create.topics.enable": "false"}
 """Topics that are made by chance are no growth that anyone wants to measure."""
@@ -92,6 +96,7 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._originals = originals()
+        self._produces = [one for one in self._originals if one[:2] == b"\0\0"]
         self._apis = load_apis()
         self._ways: list[Callable[[bytes], bytes]] = [
             lambda frame: frame,
@@ -171,8 +176,7 @@ class Fuzz:
     def _batch(self, _: bytes) -> bytes:
         """A damaged record batch whose checksum holds, in a Produce request."""
         batch = encode_batch([NewRecord(b"key", b"value" * 5), NewRecord(None, b"other")], timestamp_ms=1)
-        produces = [one for one in self._originals if one[:2] == b"\0\0" and batch in one]
-        request = self._random.choice(produces)
+        request = self._random.choice([one for one in self._produces if batch in one])
         damaged = bytearray(self._extreme(self._flip(batch))[: len(batch)])
         damaged[16] = 2
         damaged[_CRC_AT:_CRC_FROM] = crc32c.crc32c(bytes(damaged[_CRC_FROM:])).to_bytes(4, "big")
@@ -195,19 +199,20 @@ class Result(NamedTuple):
 def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambda _: None) -> Result:
     """Start a broker in `folder` and send it so many frames. Raises `PeerError` that names the seed and the place."""
     with BrokerProcess(folder / "data", settings=SETTINGS) as broker:
-        other = _OtherClient(broker)
+        clients, other = _Connections(broker), _OtherClient(broker)
         other.start()
         started = time.monotonic()
         sent = connections = 0
         memory: list[int] = []
         try:
             for chunk, rest in Fuzz(seed).chunks():
-                _send(broker, b"".join(chunk) + rest)
+                clients.send(b"".join(chunk) + rest)
                 sent, connections = sent + len(chunk), connections + 1
                 if sent * 10 >= frames * (len(memory) + 1):
                     memory.append(_resident_mb(broker.pid))
                     log(f"{sent} frames, {connections} connections, {memory[-1]} MB, {other.served} answers beside")
                 if sent >= frames:
+                    clients.finish()
                     break
         except (PeerError, OSError) as error:
             raise PeerError(f"seed {seed}: the broker failed in connection {connections}: {error}") from error
@@ -232,16 +237,32 @@ def _defects(log: str) -> Counter[str]:
     return found
 
 
-def _send(broker: BrokerProcess, data: bytes) -> None:
-    """Send all on a connection of its own, and wait until the broker has closed it."""
-    with socket.create_connection((broker.host, broker.port), timeout=ANSWER_TIMEOUT_S) as connection:
-        try:
+class _Connections:
+    """Sends chunks, each on a connection of its own; a few are open at once."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._address = broker.host, broker.port
+        self._open: deque[socket.socket] = deque()
+
+    def send(self, data: bytes) -> None:
+        """Raises `OSError` when nobody listens any more, or a connection is not closed in time."""
+        connection = socket.create_connection(self._address, timeout=ANSWER_TIMEOUT_S)
+        self._open.append(connection)
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it closed before it had read all
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
+        if len(self._open) > OPEN_CONNECTIONS:
+            self._finish()
+
+    def finish(self) -> None:
+        """Wait until the broker has closed all of them."""
+        while self._open:
+            self._finish()
+
+    def _finish(self) -> None:
+        with self._open.popleft() as connection, contextlib.suppress(ConnectionResetError):
             while connection.recv(262_144):
                 pass
-        except (ConnectionResetError, BrokenPipeError):
-            return  # it closed before it had read all: it had reason to
 
 
 def _resident_mb(pid: int) -> int:
@@ -274,7 +295,7 @@ class _OtherClient(threading.Thread):
         """Produces to a topic of its own, and reads what it has produced."""
         with ProtocolClient(self._broker.bootstrap) as client:
             client.ask("create_topics", 4, **_values(sample_request("create_topics", 4, name=_TOPIC, **_NEW_TOPIC)))
-            while not self._is_over.wait(0.005):
+            while not self._is_over.wait(PAUSE_S):
                 started = time.monotonic()
                 self._append_and_read(client, b"%d" % self.served)
                 self.slowest_ms = max(self.slowest_ms, round((time.monotonic() - started) * 1_000))
