@@ -93,6 +93,13 @@ class OffsetColumns:
             self.timestamps[row] = timestamp
             self.leader_epochs[row] = epoch
             self.log_offsets[row] = log_offset
+        elif not self.partitions:
+            # Most groups of one partition never get another: what `insert` would keep free is a tenth of their size.
+            self.partitions = array("i", (partition,))
+            self.offsets = array("q", (offset,))
+            self.timestamps = array("q", (timestamp,))
+            self.leader_epochs = array("i", (epoch,))
+            self.log_offsets = array("q", (log_offset,))
         else:
             row = bisect_left(self.partitions, partition)
             self.partitions.insert(row, partition)
@@ -244,7 +251,7 @@ class OffsetStore:
         """Those of this group and topic, made when there are none."""
         topics = self._groups.get(group)
         if topics is None:
-            topics = self._groups[sys.intern(group)] = {}
+            topics = self._groups[group] = {}
         columns = topics.get(topic)
         if columns is None:
             columns = topics[sys.intern(topic)] = OffsetColumns()
@@ -277,7 +284,7 @@ class OffsetStore:
 
     def restore(self, group: str, topic: str, columns: OffsetColumns) -> None:
         """Columns from a snapshot, for a group and topic that have none yet."""
-        topics = self._groups.setdefault(sys.intern(group), {})
+        topics = self._groups.setdefault(group, {})
         topics[sys.intern(topic)] = columns
         self._size += len(columns)
 
