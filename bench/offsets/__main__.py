@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-offsets", description=__doc__)
     add = parser.add_argument
     add("--rows", nargs="*", default=["*"], metavar="NAME", help="rows by name or pattern: 'commit*' (all)")
-    add("--sizes", action="store_true", help="also memory, snapshots and replay, up to 16 million entries (10 minutes, 4 GB)")
+    add("--sizes", action="store_true", help="also memory, snapshots and replay, up to 16 million entries (10 minutes)")
     add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
     add("--seconds", type=float, default=4, help="length of a run (4)")
     add("--quick", action="store_true", help="each row once, for a second")

@@ -200,6 +200,38 @@ def test_delete(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the group 'gone-a' does not exist" in err
 
 
+def test_delete_of_some_offsets(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ("part-a", "part-b"):
+        commit(servers, group, [TopicPartition("flights", 0, 4), TopicPartition("flights", 2, 0)])
+    commit(servers, "part-a", [TopicPartition("weather", 0, 0)])
+    dry = report(capsys, servers, "delete", "part-a", "part-b", "--topic", "flights:0-1")
+    rows = [{"group": group, "topic": "flights", "partition": 0, "committed": 4} for group in ("part-a", "part-b")]
+    assert dry == {"executed": False, "partitions": rows}
+    assert len(committed(servers, "part-a")) == 3
+    chosen = ("--topic", "flights:0", "--topic", "weather")
+    code, out, _ = keylane(capsys, servers, "delete", "part-a", *chosen, "--execute")
+    assert (code, out.splitlines()[-1]) == (0, "2 offsets deleted")
+    assert committed(servers, "part-a") == {("flights", 2): 0}
+    assert committed(servers, "part-b") == {("flights", 0): 4, ("flights", 2): 0}
+    code, _, err = keylane(capsys, servers, "delete", "part-a", *chosen, "--execute")
+    assert (code, "the group 'part-a' has no offsets in flights:0, weather" in err) == (2, True)
+
+
+def test_offsets_that_a_live_group_needs_stay(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"bootstrap.servers": servers, "group.id": "needy", "enable.auto.commit": False}
+    with closing(Consumer(settings)) as consumer:
+        consumer.subscribe(["flights"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        offsets = [TopicPartition("flights", 0, 4), TopicPartition("weather", 0, 0)]
+        consumer.commit(offsets=offsets, asynchronous=False)
+        code, _, err = keylane(capsys, servers, "delete", "needy", "--topic", "flights:0", "--execute")
+        assert code == 1
+        assert "the group 'needy'" in err
+        assert keylane(capsys, servers, "delete", "needy", "--topic", "weather", "--execute")[0] == 0
+        assert committed(servers, "needy") == {("flights", 0): 4}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -48,6 +48,8 @@ exit codes: 0; 1 when no broker answers or one refuses; 2 for wrong usage and fo
 
 SELECT_HELP = "only this topic, or these partitions of it (flights:0,3-5); may be repeated (default: all committed)"
 
+DELETE_SELECT_HELP = "delete only the offsets of this topic, or of these partitions of it; may be repeated"
+
 OFFSETS_EXAMPLES = """\
 examples:
   keylane groups offsets weather
@@ -79,8 +81,10 @@ DELETE_EXAMPLES = """\
 examples:
   keylane groups delete weather                       what it would delete, and nothing else
   keylane groups delete weather weather-test --execute
+  keylane groups delete weather --topic flights:0,3-5 --execute
 
-A group with members is refused, and then none of them is deleted.
+A group with members is refused, and then none of them is deleted. With --topic only the offsets of these partitions
+go; the coordinator refuses those of topics that a member subscribes to.
 """
 
 
@@ -105,8 +109,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
             command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
         if name == "reset":
             _add_targets(command)
-    delete = _add_command(commands, "delete", "delete groups without members", DELETE_EXAMPLES, run_delete)
+    what = "delete groups without members, or some of a group's offsets"
+    delete = _add_command(commands, "delete", what, DELETE_EXAMPLES, run_delete)
     delete.add_argument("groups", metavar="GROUP", nargs="+", help="the groups' ids (group.id)")
+    delete.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=DELETE_SELECT_HELP)
     delete.add_argument("--execute", action="store_true", help="do it; without this, only say what would be done")
 
 
@@ -192,9 +198,12 @@ def run_reset(args: argparse.Namespace) -> int:
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Delete groups, or say which would be deleted; returns the exit code."""
-    from keylane.cli.groups_change import delete, print_delete
+    """Delete groups or offsets, or say which would be deleted; returns the exit code."""
+    from keylane.cli.groups_change import delete, delete_offsets, print_delete, print_delete_offsets
 
+    if args.topic:
+        report = delete_offsets(_admin(args), args.groups, args.topic, execute=args.execute)
+        return _show(args, report, print_delete_offsets)
     return _show(args, delete(_admin(args), args.groups, execute=args.execute), print_delete)
 
 

@@ -136,6 +136,34 @@ def print_delete(report: dict[str, Any]) -> None:
     print(f"{len(report['groups'])} groups deleted" if report["executed"] else DRY_RUN)
 
 
+def delete_offsets(admin: Admin, groups: Iterable[str], selections: Sequence[str], *, execute: bool) -> dict[str, Any]:
+    """Delete the groups' offsets of some partitions; the report says what was, or would be, deleted.
+
+    Raises `UsageError` before anything is deleted when a group has none there.
+    """
+    names = selected(selections, admin.topics())
+    rows: list[dict[str, Any]] = []
+    for group in dict.fromkeys(groups):
+        committed = admin.committed_offsets(group)
+        found = [name for name in sorted(names) if name in committed]
+        if not found:
+            raise UsageError(
+                f"the group {group!r} has no offsets in {', '.join(selections)}: see `keylane groups offsets`"
+            )
+        rows += ({"group": group, "topic": t, "partition": p, "committed": committed[t, p].offset} for t, p in found)
+    if execute:
+        for group in dict.fromkeys(row["group"] for row in rows):
+            admin.delete_offsets(group, [(row["topic"], row["partition"]) for row in rows if row["group"] == group])
+    return {"executed": execute, "partitions": rows}
+
+
+def print_delete_offsets(report: dict[str, Any]) -> None:
+    """As a table."""
+    headings = ("GROUP", "TOPIC", "PARTITION", "COMMITTED")
+    print_table(headings, (one.values() for one in report["partitions"]), numbers=[2, 3])
+    print(f"{len(report['partitions'])} offsets deleted" if report["executed"] else DRY_RUN)
+
+
 def _check_empty(admin: Admin, group: str) -> GroupDescription:
     description = admin.describe_group(group)
     if description.members or description.state not in ("empty", "dead"):

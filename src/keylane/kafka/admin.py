@@ -312,6 +312,23 @@ class Admin:
 
         self._ask(f"delete the group {group!r}", attempt)
 
+    def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> None:
+        """Delete what a group has committed for these partitions. Raises `PeerError` when the coordinator refuses one
+        (a member subscribes to its topic); the others are deleted then."""
+        _check_name(group)
+        wanted = list(partitions)
+        if not wanted:
+            return
+        consumer = self._consumer_of(group)
+
+        def attempt(timeout_s: float) -> None:
+            answered = exact.delete(consumer, group, wanted, timeout_s)
+            for error in (one.error for one in answered if one.error is not None):
+                raise KafkaException(error)
+
+        self._ask(f"delete offsets of the group {group!r}", attempt)
+        consumer.poll(0)
+
     def _consumer_of(self, group: str) -> Consumer:
         """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes 60 ms."""
         with self._consumers_lock:

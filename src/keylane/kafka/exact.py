@@ -3,7 +3,8 @@
 The idea: confluent-kafka takes metadata for a C string. Its `commit` sends the terminating NUL along, so that the JVM
 cannot read what was committed and only 4,095 of 4,096 characters are left; its `committed` reads past the end of what
 was committed without one, and returns garbage or another commit's characters. librdkafka itself keeps the length. So
-these two calls go to it directly, for the same client (docs/adr/0007).
+these two calls go to it directly, for the same client (docs/adr/0007). So does the deletion of single offsets, which
+confluent-kafka does not have.
 
 Everything declared here is in librdkafka's public header, but for where confluent-kafka keeps its client; that is
 checked before it is used.
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 _NAME_BYTES = 64
 """How much of a client's name is compared."""
+_DELETE_OFFSETS = 8
+"""`RD_KAFKA_ADMIN_OP_DELETECONSUMERGROUPOFFSETS`."""
+_ADMIN_GRACE_MS = 1_000
+"""librdkafka itself ends a request that gets no answer in time; so much later there is surely an event."""
 NO_TIMEOUT_S = -0.001
 """However long the answer takes."""
 
@@ -136,6 +141,45 @@ def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = N
         queue.close()
 
 
+def delete(client: Consumer, group: str, names: Iterable[tuple[str, int]], timeout_s: float) -> list[GroupOffset]:
+    """Delete a group's offsets of these partitions (OffsetDelete); each answer may have an error of its own.
+
+    Raises `KafkaException` when all is refused, or when no answer comes: then they may still be deleted.
+    """
+    handle = _handle(client)
+    queue = _library.rd_kafka_queue_new(handle)
+    options = _library.rd_kafka_AdminOptions_new(handle, _DELETE_OFFSETS)
+    try:
+        timeout_ms = int(timeout_s * 1000)
+        _raise(_library.rd_kafka_AdminOptions_set_request_timeout(options, timeout_ms, None, 0))
+        with _partitions(names) as partitions:
+            wanted = ctypes.c_void_p(_library.rd_kafka_DeleteConsumerGroupOffsets_new(group.encode(), partitions))
+        try:
+            _library.rd_kafka_DeleteConsumerGroupOffsets(handle, ctypes.byref(wanted), 1, options, queue)
+        finally:
+            _library.rd_kafka_DeleteConsumerGroupOffsets_destroy(wanted)
+        event = _library.rd_kafka_queue_poll(queue, timeout_ms + _ADMIN_GRACE_MS)
+        if not event:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
+        try:
+            return _deleted(event)
+        finally:
+            _library.rd_kafka_event_destroy(event)
+    finally:
+        _library.rd_kafka_AdminOptions_destroy(options)
+        _library.rd_kafka_queue_destroy(queue)
+
+
+def _deleted(event: int) -> list[GroupOffset]:
+    _raise(_library.rd_kafka_event_error(event))
+    count = ctypes.c_size_t()
+    result = _library.rd_kafka_event_DeleteConsumerGroupOffsets_result(event)
+    groups = _library.rd_kafka_DeleteConsumerGroupOffsets_result_groups(result, ctypes.byref(count))
+    assert count.value == 1, "one group was asked for"
+    _raise(_library.rd_kafka_error_code(_library.rd_kafka_group_result_error(groups[0])))
+    return _read(_library.rd_kafka_group_result_partitions(groups[0]))
+
+
 def check(client: Consumer, client_id: str) -> None:
     """Make sure that the client is where it is looked for. Raises `InternalError` when this confluent-kafka keeps it
     elsewhere; call it once for a new client."""
@@ -183,6 +227,23 @@ def _declared() -> ctypes.CDLL:
         "rd_kafka_event_topic_partition_list": (list_pointer, [pointer]),
         "rd_kafka_event_error": (ctypes.c_int, [pointer]),
         "rd_kafka_event_destroy": (None, [pointer]),
+        "rd_kafka_error_code": (ctypes.c_int, [pointer]),
+        "rd_kafka_AdminOptions_new": (pointer, [pointer, ctypes.c_int]),
+        "rd_kafka_AdminOptions_set_request_timeout": (
+            ctypes.c_int,
+            [pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t],
+        ),
+        "rd_kafka_AdminOptions_destroy": (None, [pointer]),
+        "rd_kafka_DeleteConsumerGroupOffsets_new": (pointer, [ctypes.c_char_p, list_pointer]),
+        "rd_kafka_DeleteConsumerGroupOffsets_destroy": (None, [pointer]),
+        "rd_kafka_DeleteConsumerGroupOffsets": (None, [pointer, pointer, ctypes.c_size_t, pointer, pointer]),
+        "rd_kafka_event_DeleteConsumerGroupOffsets_result": (pointer, [pointer]),
+        "rd_kafka_DeleteConsumerGroupOffsets_result_groups": (
+            ctypes.POINTER(pointer),
+            [pointer, ctypes.POINTER(ctypes.c_size_t)],
+        ),
+        "rd_kafka_group_result_error": (pointer, [pointer]),
+        "rd_kafka_group_result_partitions": (list_pointer, [pointer]),
     }
     for name, (result, arguments) in declarations.items():
         function = getattr(library, name)
