@@ -88,7 +88,9 @@ def recognise(frame: bytes, node: Node) -> Later | None:
 
 def remember(frame: bytes, request: OffsetCommit, node: Node) -> None:
     tail = _TAILS.get(frame[3])
-    if tail is None or frame[tail.end :] not in tail.ends:
+    if tail is None or frame[tail.end :] not in tail.ends or len(request.topics) != 1:
+        return
+    if len(request.topics[0].partitions) != 1:
         return
     commit = node.coordinator.know(_commit_request(request, frame[3]))
     if commit is not None:
