@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: four workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-scenarios bench-offsets bench-broker clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-full  the tests, failing on any skip"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
+	@echo "make bench-dataframes  DataFrames beside Spark's own Kafka connector  (ARGS=\"--parts rate latency\")"
 	@echo "make bench-offsets  the offset store beside Apache Kafka  (ARGS=\"--quick --rows 'commit*' --sizes\")"
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
@@ -51,6 +52,9 @@ bench-engine: setup
 
 bench-lanes: setup
 	@PYTHONPATH=bench $(BIN)/python -m lanes $(ARGS)
+
+bench-dataframes: setup
+	@PYTHONPATH=bench $(BIN)/python -m dataframes $(ARGS)
 
 bench-offsets: setup
 	@PYTHONPATH=bench $(BIN)/python -m offsets $(ARGS)

@@ -40,21 +40,24 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def draw(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
+LANES = "seconds of the stream; one record of 10 s comes at 12 s, all others take 5 ms"
+
+
+def draw(path: Path, found: Sequence[Mapping[str, Any]], what: str = LANES) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
-    for one, colour in zip(found, COLOURS, strict=True):
+    for one, colour in zip(found, COLOURS, strict=False):
         seconds = range(len(one["seconds"]))
         above.plot(seconds, [count for count, _ in one["seconds"]], color=colour, label=one["way"])
         below.plot(seconds, [p99 for _, p99 in one["seconds"]], color=colour, marker=".", label=one["way"])
     above.set_ylabel("records that ended, a second")
     below.set_ylabel("99th percentile of their age, ms")
     below.set_yscale("log")
-    below.set_xlabel("seconds of the stream; one record of 10 s comes at 12 s, all others take 5 ms")
+    below.set_xlabel(what)
     above.legend(frameon=False)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)

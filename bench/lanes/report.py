@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """A table for each part that has been measured."""
     made = [
-        _table(
+        table(
             "**From the first record to the last**",
             ("row", "limit", "one process", "a lane", "lane / process", "load"),
             [
@@ -26,12 +26,12 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 for one in found.get("table", ())
             ],
         ),
-        _table(
+        table(
             "**From the call of `start` to a warm lane's first record**",
             ("seconds", "load"),
             [(f"{one['first_record_s']:.2f} s", f"{one['load']:.1f}") for one in found.get("start", ())],
         ),
-        _table(
+        table(
             "**Lanes over 16 partitions**",
             ("handlers", "lanes", "records a second", "of linear", "load"),
             [
@@ -45,7 +45,7 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 for one in found.get("scaling", ())
             ],
         ),
-        _table(
+        table(
             "**One record of 10 s among records of 5 ms, 500 a second for 40 s**",
             ("way", "records", "p50", "p99", "seconds in which nothing ended"),
             [
@@ -63,7 +63,7 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "\n\n".join(one for one in made if one)
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     if not rows:
         return ""
     lines = [title, "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]

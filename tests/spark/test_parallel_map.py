@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ import keylane as kl
 from keylane.spark import parallel_map
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 QUICK = kl.Retries(max_attempts=3, delay_ms=1, max_delay_ms=1)
@@ -95,7 +99,9 @@ def test_keys_stay_in_order_across_tasks(spark: SparkSession) -> None:
         ({"ordering": "key", "key": "nokey"}, "there is no column 'nokey' among id"),
         ({"ordering": "partition"}, "there is no column 'topic'"),
         ({"ordering": "other"}, "give 'unordered', 'key' or 'partition'"),
-        ({"timeout_ms": 5}, "declare it `async def`"),
+        ({"timeout_ms": 5}, "declare the function `async def`"),
+        ({"workers": "thread"}, "give 'auto' or 'process'"),
+        ({"workers": "process", "processes": 0}, "processes=0"),
         ({"order_by": "id"}, "needs ordering"),
         ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"returns": 5}, "give columns and types"),
@@ -116,3 +122,67 @@ def test_what_cannot_work_is_refused_before_anything_runs(
 def test_a_wrong_result_is_named(spark: SparkSession, returned: Any, says: str) -> None:
     with pytest.raises(Exception, match=says):
         spark.range(1).transform(parallel_map(lambda _: returned, "a int")).collect()
+
+
+@contextmanager
+def process_number() -> Iterator[int]:
+    yield os.getpid()
+
+
+def test_functions_that_compute_run_in_processes(spark: SparkSession) -> None:
+    """Each task has one, with its own resource; what fails there is tried again as elsewhere."""
+
+    def function(row: Any, context: kl.Context) -> Any:
+        assert context.resource == os.getpid()
+        if row.id == 4 and context.attempt < 3:
+            raise ValueError("busy")
+        if row.id == 5:
+            raise kl.Fatal("no such flight")
+        return (row.id, context.resource, context.attempt)
+
+    step = parallel_map(
+        function,
+        "id bigint, pid bigint, attempt int",
+        workers="process",
+        resource=process_number,
+        retries=QUICK,
+        outcome=True,
+    )
+    found = spark.range(8, numPartitions=2).transform(step).collect()
+    assert {(row.id, row.attempt, row.error) for row in found} == {
+        *((number, 1, None) for number in (0, 1, 2, 3, 6, 7)),
+        (4, 3, None),
+        (None, None, "Fatal: no such flight"),
+    }
+    pids = {row.pid for row in found if row.pid}
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_process_is_killed_when_its_time_is_over_or_it_dies(spark: SparkSession) -> None:
+    def function(row: Any) -> Any:
+        if row.id == 1:
+            while True:  # a computation that no thread could be freed from
+                pass
+        if row.id == 2:
+            os._exit(7)
+        return (row.id,)
+
+    step = parallel_map(
+        function, "id bigint", workers="process", timeout_ms=2_000, retries=kl.Retries(max_attempts=1), outcome=True
+    )
+    found = spark.range(4, numPartitions=1).transform(step).collect()
+    errors = sorted(str(row.error).partition(" (pid")[0] for row in found if row.error)
+    assert sorted(row.id for row in found if row.error is None) == [0, 3]
+    assert errors == [
+        "TimeoutError: the function took longer than 2000 ms; its process was ended",
+        "WorkerProcessError: a worker process",
+    ]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

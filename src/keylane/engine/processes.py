@@ -70,7 +70,7 @@ class ProcessWorkers:
         self.lease = Lease()
         self._report = report
         self._queue: SimpleQueue[Unit | None] = SimpleQueue()
-        self._at: list[tuple[_Process, Sequence[Work]] | None] = [None] * self.concurrency
+        self._at: list[tuple[WorkerProcess, Sequence[Work]] | None] = [None] * self.concurrency
         """The process of each slot and what it holds; written by the slot's thread alone."""
         self._meters = [Meter() for _ in range(self.concurrency)]
         self._deadline: float | None = None
@@ -132,15 +132,15 @@ class ProcessWorkers:
     # --- a slot's thread ---
 
     def _serve(self, slot: int) -> None:
-        process: _Process | None = None
+        process: WorkerProcess | None = None
         try:
-            process = _Process(self._cargo)
+            process = WorkerProcess(self._cargo)
             while (units := self._next()) is not None:
                 startable_ones = [unit for unit in units if self._keep(unit)]
                 if startable_ones and not self._run(slot, process, startable_ones):
                     if self._deadline is not None:
                         return
-                    process = _Process(self._cargo)
+                    process = WorkerProcess(self._cargo)
         except BaseException as error:  # reported: the consumer stops with it
             self._report(WorkersFailed(error))
         finally:
@@ -180,7 +180,7 @@ class ProcessWorkers:
             self._report(unit)
         return outcome is None
 
-    def _run(self, slot: int, process: _Process, units: list[Unit]) -> bool:
+    def _run(self, slot: int, process: WorkerProcess, units: list[Unit]) -> bool:
         """Run these in the process and report each; returns whether it is still there."""
         every = [_works(unit) for unit in units]
         self._at[slot] = process, [work for works in every for work in works]
@@ -200,7 +200,7 @@ class ProcessWorkers:
         self._at[slot] = process, ()
         return True
 
-    def _answers(self, slot: int, process: _Process, unit: Unit, works: Sequence[Work]) -> None:
+    def _answers(self, slot: int, process: WorkerProcess, unit: Unit, works: Sequence[Work]) -> None:
         if isinstance(unit, list):
             answer = process.answer(self._timeout_s)
             give_outcomes(works, answer.outcomes)
@@ -216,7 +216,7 @@ class ProcessWorkers:
             if outcome is not None:
                 return
 
-    def _died(self, process: _Process, units: list[Unit], was_at: Sequence[Work]) -> None:
+    def _died(self, process: WorkerProcess, units: list[Unit], was_at: Sequence[Work]) -> None:
         """The process ended before these were reported: a failed attempt of what it was at; the others have not run."""
         text = process.ended()
         outcome: Outcome = NOT_RUN
@@ -236,14 +236,14 @@ class ProcessWorkers:
                 self._report(first)
             outcome, was_at = NOT_RUN, []
 
-    def _end(self, process: _Process) -> None:
+    def _end(self, process: WorkerProcess) -> None:
         left_s = END_S if self._deadline is None else max(0.0, self._deadline - monotonic()) + END_S
         error = process.end(left_s)
         if error is not None:
             self._close_error = error
 
 
-class _Process:
+class WorkerProcess:
     """A worker process. Raises what kept it from being ready. Thread safety: a slot's thread; `kill` is for any."""
 
     def __init__(self, cargo: bytes) -> None:

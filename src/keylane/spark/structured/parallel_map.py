@@ -27,6 +27,7 @@ from keylane.guarantees import check_dataframe_delivery
 from keylane.options import Retries, is_coroutine_function, takes_context
 from keylane.spark.structured.arrow_map import map_in_arrow
 from keylane.spark.structured.row_engine import RowEngine, RowOptions
+from keylane.spark.structured.row_processes import RowProcesses
 from keylane.spark.structured.rows import Outcome, RowReader, RowWriter
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from keylane.guarantees import Delivery
+    from keylane.options import WorkersKind
     from keylane.records import Context, Record
     from keylane.spark.structured.carry_over import CarryOver, TaskCarry
 
@@ -68,6 +70,9 @@ class MapOptions:
     timeout_ms: int | None
     outcome: bool
     carry_over: CarryOver | None
+    processes: int | None = None
+    """Worker processes of each task, which run the function; None: it runs in the task's own process."""
+    process_resource: Callable[[], Any] | None = None
 
     @property
     def output(self) -> StructType:
@@ -83,6 +88,8 @@ def parallel_map(
     order_by: str | Sequence[str] = (),
     max_concurrency: int = 100,
     threads: int = 16,
+    workers: WorkersKind = "auto",
+    processes: int = 1,
     retries: Retries | None = None,
     timeout_ms: int | None = None,
     resource: Callable[[], Any] | None = None,
@@ -94,21 +101,24 @@ def parallel_map(
 
     - `function` takes a Row, or a Row and a `keylane.Context`, and returns a dict or a tuple with the columns of
       `returns` (a DDL string or a StructType), a list of them for any number of rows, or None for none. A coroutine
-      function runs on asyncio, another one in `threads`.
+      function runs on asyncio, another one in `threads`, or with `workers="process"` in `processes` of each task, for
+      functions that compute: Spark gives a task `spark.task.cpus` cores.
     - `ordering`: "key" runs rows with the same values in the columns `key` one after another, in the order in which
       their task gets them; "partition" those of one Kafka partition. With `order_by` (columns), rows are first brought
       together by key across tasks, and sorted within.
     - `retries`: `Retries()` by default. A row that failed for the last time, or raised `keylane.Fatal`, fails the task
       with a `HandlerError`; with `outcome` it becomes a row of nulls with its `error`, `attempts` and `seconds`.
-    - `timeout_ms` ends one attempt of a coroutine function.
-    - `resource`: as in `Pipeline`, made once a task.
+    - `timeout_ms` ends one attempt of a coroutine function, or kills its worker process.
+    - `resource`: as in `Pipeline`, made once a task, or once a worker process.
     - `carry_over`: for streams that end in `acknowledged`; see docs/dataframes.md.
     - `delivery`: as in `Pipeline`; anything but "at_least_once" is refused, with the reason.
 
     Raises `UsageError` for what cannot work, when it is called or when the step is applied.
     """
     tries = Retries() if retries is None else retries
-    _check(function, tries, timeout_ms, carry_over, outcome=outcome)
+    _check(function, tries, carry_over, outcome=outcome)
+    _check_workers(function, workers, processes, timeout_ms)
+    in_processes = workers == "process"
     check_dataframe_delivery(delivery)
     keys = _keys(ordering, key)
     by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -118,9 +128,9 @@ def parallel_map(
         handler=function,  # wrapped in the task
         ordering="unordered" if keys is None else "key",
         max_concurrency=max_concurrency,
-        threads=threads,
+        threads=processes if in_processes else threads,
         retries=tries,
-        resource=resource,
+        resource=None if in_processes else resource,
     )
     rows.pipeline()  # checks the rest
 
@@ -132,7 +142,10 @@ def parallel_map(
             frame = frame.repartition(*(keys or ()))
         if carry_over is not None:
             carry_over.check(frame.columns)
-        options = MapOptions(function, frame.schema, _schema(returns), keys, by, rows, timeout_ms, outcome, carry_over)
+        options = MapOptions(
+            function, frame.schema, _schema(returns), keys, by, rows, timeout_ms, outcome, carry_over,
+            processes if in_processes else None, resource if in_processes else None,
+        )  # fmt: skip
         if carry_over is not None:
             carry_over.begin(frame.sparkSession)
         return map_in_arrow(frame, MapTask(options), options.output)
@@ -140,17 +153,31 @@ def parallel_map(
     return step
 
 
-def _check(function: Any, retries: Any, timeout_ms: int | None, carry_over: CarryOver | None, *, outcome: bool) -> None:
+def _check(function: Any, retries: Any, carry_over: CarryOver | None, *, outcome: bool) -> None:
     if not callable(function):
         raise UsageError(f"parallel_map({function!r}): give a function of (row) or (row, context)")
     if not isinstance(retries, Retries):
         raise UsageError(f"retries={retries!r}: give keylane.Retries(...)")
-    if timeout_ms is not None and (not isinstance(timeout_ms, int) or timeout_ms < 1):
-        raise UsageError(f"timeout_ms={timeout_ms!r}: give a whole number of at least 1")
-    if timeout_ms is not None and not is_coroutine_function(function):
-        raise UsageError("timeout_ms ends coroutine functions only: a thread cannot be ended; declare it `async def`")
     if carry_over is not None and outcome:
         raise UsageError("outcome=True and carry_over=…: a row that fails is carried, so no row has an error")
+
+
+def _check_workers(function: Any, workers: Any, processes: Any, timeout_ms: Any) -> None:
+    if workers not in ("auto", "process"):
+        raise UsageError(f"workers={workers!r}: give 'auto' or 'process'")
+    if not isinstance(processes, int) or processes < 1:
+        raise UsageError(f"processes={processes!r}: give a whole number of at least 1")
+    if workers == "process" and is_coroutine_function(function):
+        raise UsageError("workers='process' runs plain functions: give one, or leave workers='auto' to a coroutine")
+    if timeout_ms is None:
+        return
+    if not isinstance(timeout_ms, int) or timeout_ms < 1:
+        raise UsageError(f"timeout_ms={timeout_ms!r}: give a whole number of at least 1")
+    if workers == "auto" and not is_coroutine_function(function):
+        raise UsageError(
+            "timeout_ms needs what can be ended, and a thread cannot: declare the function `async def`, or run it with "
+            "workers='process'"
+        )
 
 
 def _keys(ordering: Ordering, key: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -205,12 +232,14 @@ def _outcomes(
     retries = options.rows.retries
     if carry is not None and not carry.is_frozen:
         retries = replace(retries, max_attempts=1)  # what failed leaves the batch
-    handler = _handler(options, writer, carry, retries)
     feeds = _in_order(batches, reader, options.order_by)
     if carry is not None:
         feeds = map(carry.wanted, feeds)
-    with RowEngine(replace(options.rows, handler=handler, retries=retries)) as engine:
-        with _stopped_in_time(engine, carry):
+    with _processes(options) as calls:
+        function = options.function if calls is None else calls
+        handler = _handler(function, None if calls else options.timeout_ms, writer, carry, retries)
+        engine = RowEngine(replace(options.rows, handler=handler, retries=retries))
+        with engine, _stopped_in_time(engine, calls, carry):
             yield from engine.run(feeds)
         left = [*engine.pending.values(), *(row for rows in feeds for row in rows)]
     for row, key in left:  # of a batch that came to its deadline
@@ -218,13 +247,33 @@ def _outcomes(
 
 
 @contextmanager
-def _stopped_in_time(engine: RowEngine, carry: TaskCarry | None) -> Iterator[None]:
-    """Stops the engine at the deadline of the batch, if it has one."""
+def _processes(options: MapOptions) -> Iterator[RowProcesses | None]:
+    """The worker processes of the task, when it has some."""
+    if options.processes is None:
+        yield None
+        return
+    timeout_s = None if options.timeout_ms is None else options.timeout_ms / 1000
+    calls = RowProcesses(options.function, options.process_resource, timeout_s)
+    try:
+        yield calls
+    finally:
+        calls.close()
+
+
+@contextmanager
+def _stopped_in_time(engine: RowEngine, calls: RowProcesses | None, carry: TaskCarry | None) -> Iterator[None]:
+    """Stops the engine, and kills what runs in processes, at the deadline of the batch, if it has one."""
     left_s = None if carry is None else carry.time_left_s
     if left_s is None:
         yield
         return
-    timer = threading.Timer(left_s, engine.stop)
+
+    def stop() -> None:
+        engine.stop()
+        if calls is not None:
+            calls.kill()
+
+    timer = threading.Timer(left_s, stop)
     timer.daemon = True
     timer.start()
     try:
@@ -247,10 +296,16 @@ def _in_order(
         yield rows[start : start + _MANY]
 
 
-def _handler(options: MapOptions, writer: RowWriter, carry: TaskCarry | None, retries: Retries) -> Callable[..., Any]:
-    """The user's function as the engine's handler: its result, or its last failure, as an `Outcome`."""
-    function, takes = options.function, takes_context(options.function)
-    timeout_s = None if options.timeout_ms is None else options.timeout_ms / 1000
+def _handler(
+    function: Callable[..., Any],
+    timeout_ms: int | None,
+    writer: RowWriter,
+    carry: TaskCarry | None,
+    retries: Retries,
+) -> Callable[..., Any]:
+    """The function as the engine's handler: its result, or its last failure, as an `Outcome`."""
+    takes = takes_context(function)
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
 
     def ended(record: Record, attempt: int, began: float, returned: Any, error: Exception | None) -> Outcome:
         row: Any = record.value

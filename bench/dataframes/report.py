@@ -1,0 +1,61 @@
+"""The figures of `make bench-dataframes` as Markdown tables, for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lanes.report import table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A table for each part that has been measured."""
+    made = [
+        table(
+            "**A batch query over 1 M records of 200 bytes in 4 partitions, `local[2]`**",
+            ("source", "records a second", "load"),
+            [
+                (f"`{one['source']}`", f"{one['records_per_s']:,}", f"{one['load']:.1f}")
+                for one in found.get("rate", ())
+            ],
+        ),
+        table(
+            "**A micro-batch of 100 records into `noop`**",
+            ("source", "batches", "p50", "load"),
+            [
+                (f"`{one['source']}`", one["batches"], f"{one['p50_ms']:.0f} ms", f"{one['load']:.1f}")
+                for one in found.get("latency", ())
+            ],
+        ),
+        table(
+            "**10,000 calls of 50 ms, two tasks, 100 at once in each** (the UDF: one)",
+            ("way", "limit", "seconds", "seconds / limit", "load"),
+            [
+                (
+                    one["way"],
+                    f"{one['limit_s']:.1f} s",
+                    f"{one['seconds']:.2f} s",
+                    f"{one['over_limit']:.2f}",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("calls", ())
+            ],
+        ),
+        table(
+            "**A record whose service hangs for 10 s, and one that is refused for 10 s; 200 records a second**",
+            ("way", "records", "p50", "p99", "seconds in which nothing ended"),
+            [
+                (
+                    one["way"],
+                    f"{one['records']:,}",
+                    f"{one['p50_ms']:,.0f} ms",
+                    f"{one['p99_ms']:,.0f} ms",
+                    one["seconds_without_a_record"],
+                )
+                for one in found.get("slow", ())
+            ],
+        ),
+    ]
+    return "\n\n".join(one for one in made if one)

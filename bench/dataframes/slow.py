@@ -1,0 +1,159 @@
+"""A service that hangs for one record and refuses another, for 10 s each, in a stream of records of 5 ms.
+
+Both queries read the same stream and give each record to the sink when its batch ends; a record's age there counts.
+The connector's query does what its users write: a pool of threads in each partition, and a record that fails is tried
+again in its place, as an error would end the query. keylane's has `parallel_map` with a carry-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import keylane as kl
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from keylane.spark import CarryOver, acknowledged, parallel_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RATE = 200
+SECONDS = 30
+SLOW_AT_S, FAILING_AT_S, TROUBLE_S = 6, 18, 10
+USUAL_S = 0.005
+RETRY_S = 0.5
+CONCURRENCY = 16
+PARTITIONS = 4
+PORTIONS = 50
+"""A second."""
+
+Latencies = list[tuple[float, float]]
+"""Of each record: when the sink got it, after the stream's begin, and how long after it was made; in seconds."""
+
+
+def run(spark: SparkSession, servers: str, folder: Path, *, connector: bool) -> dict[str, Latencies]:
+    """Each way on a stream of its own, one after the other."""
+    ways = {"keylane, with carry-over": _ours}
+    if connector:
+        ways["Spark's connector, with threads"] = _connectors
+    found = {}
+    for number, (name, way) in enumerate(ways.items()):
+        topic = f"slow-{number}-{time.time_ns()}"
+        Admin({"bootstrap.servers": servers}).create_topics({topic: PARTITIONS})
+        found[name] = _stream(spark, servers, topic, folder / str(number), way)
+    return found
+
+
+def _stream(spark: SparkSession, servers: str, topic: str, folder: Path, way: Any) -> Latencies:
+    ended: Latencies = []
+
+    def sink(frame: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark's signature
+        rows = frame.collect()
+        now = time.time()
+        ended.extend((row.made, now) for row in rows)
+
+    query: StreamingQuery = way(spark, servers, topic, folder, sink)
+    try:
+        _produce(servers, topic, 1, at=0.0)  # so that the first batch, which starts workers, is none of the stream's
+        deadline = time.time() + 60
+        while not ended and time.time() < deadline and query.isActive:
+            time.sleep(0.1)
+        ended.clear()
+        begun = time.time()
+        _produce(servers, topic, SECONDS, at=begun)
+        while len(ended) < RATE * SECONDS and time.time() < deadline + SECONDS and query.isActive:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    return [(end - begun, end - made) for made, end in ended if made >= begun]
+
+
+def _produce(servers: str, topic: str, seconds: int, at: float) -> None:
+    """`RATE` records a second. A value: when it was made, until when its service is in trouble, and in which."""
+    portion, begun = RATE // PORTIONS, at or time.time()
+    with BulkProducer(servers, {"linger.ms": 0}) as producer:
+        for number in range(seconds * PORTIONS):
+            time.sleep(max(0.0, begun + number / PORTIONS - time.time()))
+            for one in range(portion):
+                trouble = "-"
+                if at and one == 0:
+                    places = {SLOW_AT_S * PORTIONS: "hangs", FAILING_AT_S * PORTIONS: "fails"}
+                    trouble = places.get(number, "-")
+                value = f"{time.time()} {time.time() + TROUBLE_S} {trouble}".encode()
+                place = (number * portion + one) % PARTITIONS
+                producer.produce(kl.Output(topic, key=b"k%d-%d" % (number % 97, one), value=value, partition=place))
+
+
+def _delay_s(value: bytes) -> float:
+    """How long the service takes. Raises `ConnectionError` when it refuses."""
+    _, until, trouble = bytes(value).split()
+    left = float(until) - time.time()
+    if trouble == b"fails" and left > 0:
+        raise ConnectionError("the service refuses this record")
+    return max(USUAL_S, left) if trouble == b"hangs" else USUAL_S
+
+
+def _ours(spark: SparkSession, servers: str, topic: str, folder: Path, sink: Any) -> Any:
+    carry = CarryOver(str(folder / "carried"), deadline_ms=2_000)
+
+    async def call(row: Any) -> tuple[float]:
+        await asyncio.sleep(_delay_s(row.value))
+        return (float(bytes(row.value).split()[0]),)
+
+    step = parallel_map(
+        call,
+        "made double",
+        ordering="key",
+        key="key",
+        max_concurrency=CONCURRENCY,
+        timeout_ms=500,
+        retries=kl.Retries(max_attempts=100, delay_ms=500, max_delay_ms=500),
+        carry_over=carry,
+    )
+    options = {"kafka.group.id": topic, "carryOver": carry.folder}
+    frame = _source(spark, "keylane", servers, topic, options).transform(step)
+    checkpoint = str(folder / "checkpoint")
+    return (
+        frame.writeStream.foreachBatch(acknowledged(sink, carry_over=carry))
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+
+
+def _connectors(spark: SparkSession, servers: str, topic: str, folder: Path, sink: Any) -> Any:
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        import pyarrow as pa
+
+        def call(value: bytes) -> float:
+            while True:
+                try:
+                    time.sleep(_delay_s(value))
+                    return float(value.split()[0])
+                except ConnectionError:
+                    time.sleep(RETRY_S)
+
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            for batch in batches:
+                made = list(pool.map(call, batch.column("value").to_pylist()))
+                yield pa.RecordBatch.from_arrays([pa.array(made, pa.float64())], ["made"])
+
+    from pyspark.sql.types import DoubleType, StructField, StructType
+
+    from keylane.spark.structured.arrow_map import map_in_arrow
+
+    frame = _source(spark, "kafka", servers, topic, {})
+    mapped = map_in_arrow(frame, work, StructType([StructField("made", DoubleType())]))
+    return mapped.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def _source(spark: SparkSession, name: str, servers: str, topic: str, options: dict[str, str]) -> DataFrame:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"} | options
+    return spark.readStream.format(name).options(**given).load()
