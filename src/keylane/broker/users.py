@@ -54,7 +54,7 @@ class UsersFile:
         found = self._users.get(user)
         if found is not None:
             return found[mechanism]
-        salt = hmac.digest(self._secret, user.encode(), "sha256")[:SALT_BYTES]
+        salt = hmac.digest(self._secret, f"{mechanism} {user}".encode(), "sha256")[:SALT_BYTES]
         nothing = secrets.token_bytes(64)
         return Credential(salt, nothing[: 32 if mechanism == "SCRAM-SHA-256" else 64], nothing, ITERATIONS)
 

@@ -36,6 +36,7 @@ def test_a_running_broker_sees_changes_at_once(tmp_path: Path) -> None:
     first = users.credential("SCRAM-SHA-512", "bob")
     assert not has_password("SCRAM-SHA-512", first, "builder")
     assert users.credential("SCRAM-SHA-512", "bob").salt == first.salt, "nobody learns that there is no bob"
+    assert users.credential("SCRAM-SHA-256", "bob").salt != first.salt, "as with who is there"
     add_user(path, "bob", "builder")
     assert users.names() == ["alice", "bob"]
     assert has_password("SCRAM-SHA-512", users.credential("SCRAM-SHA-512", "bob"), "builder")
