@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from keylane.testing.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
 
 MAX_UNAUTHENTICATED_BYTES = 2_000
 SASL_BYTES = b"\0alice\0wonderland"
@@ -226,3 +227,37 @@ def test_while_the_memory_of_requests_is_full_no_other_request_is_read(tmp_path:
         holder.send_bytes(bytes(1_490))
         assert holder.receive()[:4] == struct.pack(">i", 1)
         assert other.receive()[:4] == struct.pack(">i", answered)
+
+
+def test_a_client_that_asks_for_much_and_takes_nothing_costs_no_memory(tmp_path: Path) -> None:
+    """A thousand fetches of a megabyte each, pipelined, and none is read."""
+    from keylane.testing.entities import sample_request
+    from keylane.wire.batches import NewRecord, encode_batch
+
+    records = encode_batch([NewRecord(None, b"x" * 1_000_000)], timestamp_ms=1)
+    with BrokerProcess(tmp_path / "data") as broker, ProtocolClient(broker.bootstrap) as client:
+        metadata_of = sample_request("metadata", 4, name="large", allow_auto_topic_creation=True)
+        client.send("metadata", metadata_of)
+        client.receive()
+        client.send(
+            "produce", sample_request("produce", 9, name="large", transactional_id=None, acks=-1, records=records)
+        )
+        client.receive()
+        values = {"topic": "large", "fetch_offset": 0, "partition_max_bytes": 2_000_000, "max_bytes": 2_000_000}
+        values |= {"replica_id": -1, "session_epoch": -1, "current_leader_epoch": -1, "last_fetched_epoch": -1}
+        fetch = sample_request("fetch", 11, forgotten_topics_data=(), **values)
+        before = resident_mb(broker.pid)
+        with ProtocolClient(broker.bootstrap) as greedy:
+            last = [greedy.send("fetch", fetch) for _ in range(1_000)][-1]
+            greedy.receive()  # the broker is at it
+            for _ in range(20):  # and has looked at all that stood before these
+                assert client.ask("api_versions", 0).error_code == ErrorCode.none
+            assert resident_mb(broker.pid) - before < 100
+            for number in range(2, last + 1):
+                answer = greedy.receive()
+                assert (answer[:4], len(answer) > 1_000_000) == (struct.pack(">i", number), True)
+
+
+def resident_mb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) // 1_024 for line in status.splitlines() if line.startswith("VmRSS"))

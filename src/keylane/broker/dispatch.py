@@ -98,6 +98,9 @@ class Api(NamedTuple):
     remember: Remember | None
     schema: Callable[[int], RequestSchema]
     """How to read a request of a version."""
+    has_large_answers: bool
+    """Whether it is handled only when its answer could be written: when all before it on its connection are, and the
+    client has taken them."""
     may_poll: bool
     """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
 
@@ -119,9 +122,11 @@ def load_apis() -> dict[int, Api]:
             getattr(loaded, "recognise", None),
             getattr(loaded, "remember", None),
             getattr(loaded, "schema", functools.partial(request_schema, module.name)),
+            getattr(loaded, "HAS_LARGE_ANSWERS", False),
             getattr(loaded, "MAY_POLL", False),
         )
         assert api.min_version <= api.max_version, module.name
+        assert api.handle is not None or not api.has_large_answers, f"{module.name} waits, and needs `handle` for it"
         assert (api.handle is None) is not (api.begin is None), f"{module.name} has one of handle and begin"
         apis.append(api)
     return {api.key: api for api in sorted(apis, key=lambda api: api.key)}

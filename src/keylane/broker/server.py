@@ -48,12 +48,14 @@ READ_BYTES = 256 * 1024
 class _Answer:
     """The place of one answer in the order of its connection."""
 
-    __slots__ = ("is_ready", "parts", "size")
+    __slots__ = ("is_ready", "parts", "size", "turn")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.is_ready = False
         self.parts: list[bytes] | None = None
+        self.turn: asyncio.Future[None] | None = None
+        """What its request waits for before it is handled, if its answer may be large."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -94,6 +96,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
+        for place in self._answers:
+            if place.turn is not None:
+                place.turn.cancel()
         self._answers.clear()
         self._server.connections.discard(self)
         self._server.limits.leave(self._host)
@@ -121,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._may_write = True
+        self._next_turn()
         self.regulate()
 
     async def drain(self) -> None:
@@ -190,6 +196,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve(self, call: Call, place: _Answer) -> None:
         assert call.api.handle is not None
         try:
+            if call.api.has_large_answers and not self._is_next(place):
+                place.turn = self._server.loop.create_future()
+                await place.turn
             self._take(call, place, await call.api.handle(call.request, call.header, self._server.node))
         except Exception as error:
             self._failed(call, error)
@@ -197,6 +206,16 @@ class Connection(asyncio.BufferedProtocol):
             if not self._flush_is_due:
                 self._flush_is_due = True
                 self._server.loop.call_soon(self.flush)
+
+    def _is_next(self, place: _Answer) -> bool:
+        """Whether its answer could be written at once. Large answers are made only then: those of a client that asks
+        for many and takes none would all stand in memory."""
+        return self._transport is None or (self._may_write and self._answers[0] is place)
+
+    def _next_turn(self) -> None:
+        first = self._answers[0] if self._answers else None
+        if first is not None and first.turn is not None and self._may_write and not first.turn.done():
+            first.turn.set_result(None)
 
     def _failed(self, call: Call | None, error: Exception) -> None:
         if isinstance(error, CloseConnectionError):
@@ -218,6 +237,7 @@ class Connection(asyncio.BufferedProtocol):
                 parts += place.parts
         if parts and self._transport is not None:
             self._transport.write(b"".join(parts))
+        self._next_turn()
         if self._must_authenticate:
             self._follow_session()
         self.regulate()

@@ -4,5 +4,6 @@ Each has `API_KEY`, `MIN_VERSION`, `MAX_VERSION`, `LACKS` and `async def handle(
 `def begin(request, header, node)` (see `keylane.broker.dispatch`).
 
 A module in this folder is served; there is no other list. `LACKS` says in one line what the API does not do here, and
-goes into docs/supported-apis.md. `MAY_POLL = True` marks an API whose wait may be dropped when its client is gone.
+goes into docs/supported-apis.md. `HAS_LARGE_ANSWERS = True` marks an API of which no answer is made before its client
+has taken those before it, `MAY_POLL = True` one whose wait may be dropped when its client is gone.
 """

@@ -23,6 +23,7 @@ API_KEY = 32
 MIN_VERSION = 1
 MAX_VERSION = 4
 LACKS = "resources other than topics and brokers (INVALID_REQUEST); __consumer_offsets"
+HAS_LARGE_ANSWERS = True
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -21,6 +21,7 @@ API_KEY = 15
 MIN_VERSION = 0
 MAX_VERSION = 5
 LACKS = "authorized operations (there is no authorization)"
+HAS_LARGE_ANSWERS = True
 
 NOT_ASKED = -2_147_483_648
 """Authorized operations when the client did not ask for them, or they are not known."""

@@ -25,6 +25,7 @@ API_KEY = 1
 MIN_VERSION = 4
 MAX_VERSION = 12
 MAY_POLL = True
+HAS_LARGE_ANSWERS = True
 LACKS = (
     "fetch sessions (every fetch is a full one); rack awareness; isolation in __consumer_offsets (all of it is given)"
 )

@@ -20,6 +20,7 @@ API_KEY = 16
 MIN_VERSION = 0
 MAX_VERSION = 5
 LACKS = "nothing"
+HAS_LARGE_ANSWERS = True
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

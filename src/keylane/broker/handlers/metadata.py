@@ -30,6 +30,7 @@ API_KEY = 3
 MIN_VERSION = 0
 MAX_VERSION = 12
 LACKS = "authorized operations (there are no ACLs)"
+HAS_LARGE_ANSWERS = True
 
 NO_LEADER = -1
 FIRST_WITH_TOPIC_IDS = 12
