@@ -96,6 +96,10 @@ class HandOver:
             return self.at_once - self.withheld
         return self.capacity + self._ahead
 
+    def is_stocked(self, calls: int) -> bool:
+        """Whether so many calls keep the workers busy for a while: half of what may wait there does."""
+        return self._ahead > 0 and calls - self.at_once >= self._ahead / 2
+
     def longest_chain(self, calls: int) -> int:
         """Records that one of so many calls gets through in the time of a chain."""
         return max(1, int(self._records_per_s * self._chain_s) // max(1, min(calls, self.at_once)))

@@ -2,8 +2,8 @@
 
 The idea: a thread of its own runs the loop; what is handed over enters it with one `call_soon_threadsafe`. A task takes
 one record (chain of records, batch) after another, and keeps the first whose handler suspends; then the next task takes
-on. So each handler that waits for something is a task, and one that does not costs none. The engine may hand over more
-than runs at once: it waits here, without a turn of the engine's loop.
+on. So there are as many tasks as handlers that wait for something, and one that does not costs none. The engine may
+hand over more than runs at once: it waits here, without a turn of the engine's loop.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class AsyncioWorkers:
             self._taker = asyncio.get_running_loop().create_task(self._take())
 
     async def _take(self) -> None:
-        """Run what waits, one after another, up to a handler that suspends: then this task is that handler's alone."""
+        """Run what waits, one after another. While a handler suspends, this task is that handler's alone; afterwards it
+        takes on, if no other does."""
         for _ in range(TURN):
             if len(self._tasks) >= self.concurrency:
                 break
@@ -172,10 +173,12 @@ class AsyncioWorkers:
             else:
                 first = unit
                 await self._run(unit)
-            if first in self._tasks:
-                del self._tasks[first], self._begun[first]
-                self._begin()
-                return
+            if (task := self._tasks.pop(first, None)) is not None:
+                del self._begun[first]
+                if self._taking or task.cancelling():  # another one takes what waits, or is to
+                    self._begin()
+                    return
+                self._taking, self._taker = True, task
         self._at = None
         self._taking = False
         self._begin()

@@ -374,6 +374,11 @@ class Core:
         )
         return replace(made, concurrency=self._dispatcher.hand_over.at_once)
 
+    @property
+    def may_rest(self) -> bool:
+        """Whether nothing is lost when completions are looked at a little later: the workers have enough to do."""
+        return self._dispatcher.hand_over.is_stocked(self._dispatcher.calls)
+
     def _may_dispatch(self, now: float) -> bool:
         return (
             self._closing.may_start

@@ -40,13 +40,13 @@ Answers = list[Answer]
 class Inbox:
     """The one queue that the loop waits on. `put` is safe from any thread, and from a signal handler."""
 
-    __slots__ = ("_get", "_size", "put")
+    __slots__ = ("_get", "put", "size")
 
     def __init__(self) -> None:
         queue: SimpleQueue[Any] = SimpleQueue()
         self.put = queue.put
         self._get = queue.get
-        self._size = queue.qsize
+        self.size = queue.qsize
 
     def take(self, timeout_s: float | None) -> list[Any]:
         """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
@@ -57,7 +57,7 @@ class Inbox:
                 events.append(get(timeout=timeout_s))
             except Empty:
                 return events
-        events += [get() for _ in range(self._size())]  # nobody else takes, so none of them waits
+        events += [get() for _ in range(self.size())]  # nobody else takes, so none of them waits
         return events
 
 

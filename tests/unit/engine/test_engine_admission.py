@@ -144,6 +144,16 @@ def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> 
     assert window.size == 16
 
 
+def test_workers_are_stocked_with_half_of_what_may_wait() -> None:
+    window = HandOver(16, may_queue=True)
+    assert not window.is_stocked(16), "slow ones have nothing that waits"
+    window.completed(0, 0, 1.0)
+    window.completed(400, 400, 1.0 + OBSERVED_S)
+    half = int(400 / OBSERVED_S * AHEAD_S) // 2
+    assert window.is_stocked(16 + half)
+    assert not window.is_stocked(16 + half - 1)
+
+
 def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:
     window = HandOver(16, may_queue=True, chain_s=0.01)
     assert window.longest_chain(1) == 1, "nothing is known yet"

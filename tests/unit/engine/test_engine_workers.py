@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
@@ -296,6 +296,34 @@ def test_a_task_whose_result_nobody_wants_is_cancelled(has_begun: bool) -> None:
         report = pool.report()
         assert (report.offset, report.outcome) == (0, NOT_RUN)
         assert pool.nothing_is_reported()
+
+
+def test_a_task_takes_on_when_its_handler_has_ended() -> None:
+    tasks: set[asyncio.Task[Any] | None] = set()
+
+    async def handler(record: Record) -> None:
+        tasks.add(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    with Pool(handler, max_concurrency=2) as pool:
+        assert pool.run(*[pool.work(offset) for offset in range(50)]) == [None] * 50
+    assert len(tasks) < 10
+
+
+def test_a_task_that_was_cancelled_takes_nothing_more() -> None:
+    cancelling: list[int] = []
+
+    async def handler(record: Record) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling.append(task.cancelling())
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(1_000)
+
+    with Pool(handler, max_concurrency=1) as pool:
+        assert pool.run(*[pool.work(offset) for offset in range(5)]) == [None] * 5
+    assert cancelling == [0] * 5
 
 
 def test_close_cancels_tasks_and_leaves_the_resource_after_them() -> None:
