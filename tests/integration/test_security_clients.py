@@ -21,7 +21,11 @@ import keylane
 from keylane.broker.process import BrokerProcess
 from keylane.broker.users import add_user
 from keylane.cli.main import main
+from keylane.errors import BrokerUnavailableError
+from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.conditional import Change, ConditionalCommits
+from keylane.kafka.login import LoginError
 from keylane.records import Output
 
 if TYPE_CHECKING:
@@ -88,6 +92,26 @@ def test_confluent_kafka_produces_and_reads(broker: BrokerProcess, certificates:
         record.value for batch in read_to_end(broker.bootstrap, "confluent", settings=settings) for record in batch
     ]
     assert mechanism.encode() in found
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_conditional_commits(broker: BrokerProcess, certificates: Certificates, mechanism: str) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap} | librdkafka(certificates, mechanism)
+    Admin(settings).create_topics({"conditional": 1})
+    with ConditionalCommits(settings, mechanism) as commits:
+        for offset in range(3):
+            commits.commit({("conditional", 0): Change(offset - 1 if offset else None, offset)})
+    with (
+        ConditionalCommits(settings | {"sasl.password": "wrong"}, mechanism) as commits,
+        pytest.raises(LoginError, match="the broker refuses the login"),
+    ):
+        commits.commit({("conditional", 0): Change(2, 3)})
+    untrusted = {name: value for name, value in settings.items() if name != "ssl.ca.location"}
+    with (
+        ConditionalCommits(untrusted, mechanism, timeout_ms=300) as commits,
+        pytest.raises(BrokerUnavailableError, match="certificate verify failed"),
+    ):
+        commits.commit({("conditional", 0): Change(2, 3)})
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -4,19 +4,19 @@ The idea: an API of keylane's own, which only keylane's broker lists in ApiVersi
 first, so on Apache Kafka (or any other broker) the client refuses before anything is sent that could commit.
 
 An answer that does not come leaves the outcome open: it is told as `OutcomeUnknownError`, and never tried again by
-itself, because a second try would fail on the first one's success. Plain connections only (no TLS, no SASL).
+itself, because a second try would fail on the first one's success.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 import struct
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Self
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka.link import Link
+from keylane.kafka.login import login_of
 from keylane.wire.conditional_commit import (
     API_KEY,
     CONDITION_FAILED,
@@ -43,11 +43,9 @@ ASK_AGAIN_S = 0.1
 _API_VERSIONS, _FIND_COORDINATOR = 18, 10
 _NOT_NOW = {14: "COORDINATOR_LOAD_IN_PROGRESS", 15: "COORDINATOR_NOT_AVAILABLE", 16: "NOT_COORDINATOR"}
 """Nothing was committed, and the next moment may be better."""
-_HEADER = struct.Struct(">hhi")
 _OFFERED = struct.Struct(">hhh")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_CLIENT_ID = b"\0\7keylane"
 
 
 class ConditionalCommitUnsupportedError(PeerError):
@@ -93,7 +91,7 @@ class ConditionalCommits:
 
     def __init__(
         self,
-        servers: str,
+        kafka: Mapping[str, Any] | str,
         group: str,
         *,
         member_id: str = "",
@@ -101,12 +99,17 @@ class ConditionalCommits:
         instance_id: str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        """`servers` as in `bootstrap.servers`: `HOST:PORT`, or several with commas. Connects with the first commit."""
-        self._servers = [_address(one) for one in servers.split(",")]
+        """`kafka`: librdkafka's settings, of which addresses, TLS and SASL are used; or `bootstrap.servers` alone.
+
+        Connects with the first commit. Raises `UsageError`.
+        """
+        settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        self._servers = [_address(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
+        self._login = login_of(settings)
         self._group = group
         self._member = (generation, member_id, instance_id)
         self._timeout_s = timeout_ms / 1000
-        self._connection: _Connection | None = None
+        self._connection: Link | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +129,7 @@ class ConditionalCommits:
         """Commit all of `changes` durably, if the condition of each holds; else none of them.
 
         Raises `ConditionFailedError`, `ConditionalCommitUnsupportedError`, `CommitRefusedError`, `OutcomeUnknownError`,
-        and `BrokerUnavailableError` when nobody takes the commit within the timeout.
+        `LoginError`, and `BrokerUnavailableError` when nobody takes the commit within the timeout.
         """
         request = self._request(changes)
         give_up_at = time.monotonic() + self._timeout_s
@@ -174,18 +177,28 @@ class ConditionalCommits:
                 "commit may have been made, or not; read the offsets"
             ) from error
 
-    def _connect(self) -> _Connection | None:
+    def _connect(self) -> Link | None:
         """A connection to the group's coordinator; None while there is none. Raises `OSError`."""
         problem: OSError | None = None
         for address in self._servers:
             try:
-                with _Connection(address, self._timeout_s) as bootstrap:
-                    coordinator = bootstrap.coordinator_of(self._group)
-                return None if coordinator is None else _Connection(coordinator, self._timeout_s)
+                with closing(self._open(address)) as bootstrap:
+                    coordinator = _coordinator_of(bootstrap, self._group)
+                return None if coordinator is None else self._open(coordinator)
             except OSError as error:
                 problem = error
         assert problem is not None
         raise problem
+
+    def _open(self, address: tuple[str, int]) -> Link:
+        """To a broker that offers conditional commits. Raises `ConditionalCommitUnsupportedError`, and `OSError`."""
+        link = Link(address, self._login, self._timeout_s)
+        try:
+            _check_offered(link, address)
+        except BaseException:
+            link.close()
+            raise
+        return link
 
     def _refusal(self, response: Response, changes: Mapping[Partition, Change]) -> PeerError:
         rows = {(topic, row.partition): row for topic, found in response.topics for row in found}
@@ -207,78 +220,30 @@ class ConditionalCommits:
         return ConditionFailedError(text, current)
 
 
-class _Connection:
-    """One connection to a broker that offers conditional commits. Raises `ConditionalCommitUnsupportedError` when made
-    to another one, and `OSError` for whatever goes wrong on the way."""
+def _check_offered(link: Link, address: tuple[str, int]) -> None:
+    answer = link.ask(_API_VERSIONS, 0, b"")
+    rows = _OFFERED.iter_unpack(answer[_I16.size + _I32.size :])
+    if not any(key == API_KEY and first <= VERSION <= last for key, first, last in rows):
+        raise ConditionalCommitUnsupportedError(
+            f"the broker at {address[0]}:{address[1]} does not offer conditional commits (API key {API_KEY}): only "
+            "keylane's broker does; nothing was committed"
+        )
 
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
-        self._socket = socket.create_connection(address, timeout_s)
-        self._correlation_id = 0
-        try:
-            self._check_offered(address)
-        except BaseException:
-            self.close()
-            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._socket.close()
-
-    def is_closed_by_peer(self) -> bool:
-        """Whether there is something to read where no answer is due: the end of the stream."""
-        return bool(select.select([self._socket], [], [], 0)[0])
-
-    def ask(self, key: int, version: int, body: bytes) -> bytes:
-        """Send one request; the body of its answer."""
-        self._correlation_id += 1
-        message = _HEADER.pack(key, version, self._correlation_id) + _CLIENT_ID + body
-        self._socket.sendall(_I32.pack(len(message)) + message)
-        (size,) = _I32.unpack(self._read(_I32.size))
-        answer = self._read(size)
-        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._correlation_id):
-            raise ConnectionError("the broker answered something else")
-        return answer[_I32.size :]
-
-    def coordinator_of(self, group: str) -> tuple[str, int] | None:
-        """Host and port; None when there is none at the moment."""
-        name = group.encode()
-        answer = self.ask(_FIND_COORDINATOR, 0, _I16.pack(len(name)) + name)
-        error, size = _I16.unpack_from(answer)[0], _I16.unpack_from(answer, 6)[0]
-        if error != 0:
-            return None
-        return answer[8 : 8 + size].decode(), _I32.unpack_from(answer, 8 + size)[0]
-
-    def _check_offered(self, address: tuple[str, int]) -> None:
-        answer = self.ask(_API_VERSIONS, 0, b"")
-        rows = _OFFERED.iter_unpack(answer[_I16.size + _I32.size :])
-        if not any(key == API_KEY and first <= VERSION <= last for key, first, last in rows):
-            raise ConditionalCommitUnsupportedError(
-                f"the broker at {address[0]}:{address[1]} does not offer conditional commits (API key {API_KEY}): only "
-                "keylane's broker does; nothing was committed"
-            )
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            data += piece
-        return bytes(data)
+def _coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
+    """Host and port; None when there is none at the moment."""
+    name = group.encode()
+    answer = link.ask(_FIND_COORDINATOR, 0, _I16.pack(len(name)) + name)
+    error, size = _I16.unpack_from(answer)[0], _I16.unpack_from(answer, 6)[0]
+    if error != 0:
+        return None
+    return answer[8 : 8 + size].decode(), _I32.unpack_from(answer, 8 + size)[0]
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"servers {text!r}: give HOST:PORT, or several with commas")
+        raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
     return host.strip("[]"), int(port)
 
 

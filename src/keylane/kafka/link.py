@@ -1,0 +1,97 @@
+"""One connection to a broker for APIs that librdkafka does not have: a question, then its answer, in Kafka's frames."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from contextlib import suppress
+
+from keylane.kafka.login import Login, LoginError, exchange
+
+_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
+_HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 0
+_HEADER = struct.Struct(">hhi")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_CLIENT_ID = b"\0\7keylane"
+
+
+class Link:
+    """Connected and logged in when it is made. Raises `OSError` for whatever goes wrong on the way, and `LoginError`.
+
+    Thread safety: one thread at a time.
+    """
+
+    def __init__(self, address: tuple[str, int], login: Login, timeout_s: float) -> None:
+        self._correlation_id = 0
+        self._socket = socket.create_connection(address, timeout_s)
+        try:
+            if login.tls is not None:
+                self._socket = login.tls.wrap_socket(self._socket, server_hostname=address[0])
+            if login.mechanism is not None:
+                self._log_in(login)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.close()
+
+    def is_closed_by_peer(self) -> bool:
+        """Whether there is something to read where no answer is due: the end of the stream."""
+        timeout_s = self._socket.gettimeout()
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        else:
+            return True
+        finally:
+            self._socket.settimeout(timeout_s)
+
+    def ask(self, key: int, version: int, body: bytes) -> bytes:
+        """Send one request (with header version 1); the body of its answer. Raises `OSError`."""
+        self._correlation_id += 1
+        message = _HEADER.pack(key, version, self._correlation_id) + _CLIENT_ID + body
+        self._socket.sendall(_I32.pack(len(message)) + message)
+        (size,) = _I32.unpack(self._read(_I32.size))
+        answer = self._read(size)
+        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._correlation_id):
+            raise ConnectionError("the broker answered something else")
+        return answer[_I32.size :]
+
+    def _log_in(self, login: Login) -> None:
+        assert login.mechanism is not None
+        mechanism = login.mechanism.encode()
+        answer = self.ask(_SASL_HANDSHAKE, _HANDSHAKE_VERSION, _I16.pack(len(mechanism)) + mechanism)
+        if _I16.unpack_from(answer)[0] != 0:
+            raise LoginError(f"the broker does not take {login.mechanism}: set another one as sasl.mechanisms")
+        messages = exchange(login)
+        message = next(messages)
+        with suppress(StopIteration):
+            while True:
+                body = _I32.pack(len(message)) + message
+                message = messages.send(_authenticated(self.ask(_SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body)))
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionError("the broker closed the connection")
+            data += piece
+        return bytes(data)
+
+
+def _authenticated(answer: bytes) -> bytes:
+    """The broker's message. Raises `LoginError` with its words."""
+    error, size = _I16.unpack_from(answer)[0], _I16.unpack_from(answer, 2)[0]
+    at = 4 + max(size, 0)
+    if error != 0:
+        raise LoginError(f"the broker refuses the login: {answer[4:at].decode(errors='replace') or error}")
+    return answer[at + _I32.size : at + _I32.size + _I32.unpack_from(answer, at)[0]]

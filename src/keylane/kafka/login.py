@@ -1,0 +1,121 @@
+"""TLS and SASL for keylane's own connections, by librdkafka's settings: what confluent-kafka's clients are given serves
+here, too. PLAIN and SCRAM (RFC 5802, RFC 7677), as `keylane broker` and Apache Kafka have them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import ssl
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from keylane.errors import PeerError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""Mechanism to hashlib's name."""
+MECHANISMS = ("PLAIN", *HASHES)
+MAX_ITERATIONS = 10_000_000
+"""More would be a broker that wants processor time, some seconds of it."""
+PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password")
+_KNOWN = {
+    "enable.ssl.certificate.verification",
+    "ssl.endpoint.identification.algorithm",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    *_FILES,
+}
+
+
+class LoginError(PeerError):
+    """The broker does not let this user in."""
+
+
+class Login(NamedTuple):
+    """How connections begin."""
+
+    tls: ssl.SSLContext | None = None
+    mechanism: str | None = None
+    username: str = ""
+    password: str = ""
+
+
+def login_of(settings: Mapping[str, Any]) -> Login:
+    """By `security.protocol`, `ssl.*` and `sasl.*`; all other settings are left alone. Raises `UsageError`."""
+    protocol = str(settings.get("security.protocol", PROTOCOLS[0])).lower()
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"security.protocol={protocol}: give one of {', '.join(PROTOCOLS)}")
+    for name in settings:
+        if name.startswith(("ssl.", "sasl.")) and name not in _KNOWN:
+            raise UsageError(f"{name} is not known here: {', '.join(sorted(_KNOWN))} are")
+    tls = _tls(settings) if protocol.endswith("ssl") else None
+    if not protocol.startswith("sasl"):
+        return Login(tls)
+    mechanism = str(settings.get("sasl.mechanisms") or settings.get("sasl.mechanism") or "")
+    if mechanism not in MECHANISMS:
+        raise UsageError(f"sasl.mechanisms={mechanism}: give one of {', '.join(MECHANISMS)}")
+    username, password = (str(settings.get(name) or "") for name in ("sasl.username", "sasl.password"))
+    if not username or not password:
+        raise UsageError("sasl.username or sasl.password is missing")
+    return Login(tls, mechanism, username, password)
+
+
+def _tls(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    authority, certificate, key, password = (settings.get(name) for name in _FILES)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate, key, password=str(password or ""))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"ssl.ca.location={authority}, ssl.certificate.location={certificate}: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        context.check_hostname = False
+    if str(settings.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, None]:
+    """The client's messages of a SASL exchange; sent back is what the broker answers to each.
+
+    Raises `LoginError` for a broker that does not know the password itself, or answers something else.
+    """
+    assert login.mechanism is not None
+    if login.mechanism == "PLAIN":
+        yield f"\0{login.username}\0{login.password}".encode()
+        return
+    name = HASHES[login.mechanism]
+    user = login.username.replace("=", "=3D").replace(",", "=2C")
+    first = f"n={user},r={nonce or secrets.token_urlsafe(24)}"
+    answer = (yield f"n,,{first}".encode()).decode()
+    try:
+        whole_nonce, salt, iterations = (_fields(answer)[field] for field in "rsi")
+        if not whole_nonce.startswith(first.rpartition("r=")[2]) or not 0 < int(iterations) <= MAX_ITERATIONS:
+            raise ValueError(answer)
+        salted = hashlib.pbkdf2_hmac(name, login.password.encode(), base64.b64decode(salt), int(iterations))
+    except (KeyError, ValueError):
+        raise LoginError(f"the broker's {login.mechanism} answer is none: {answer[:80]!r}") from None
+    client_key = hmac.digest(salted, b"Client Key", name)
+    last = f"c=biws,r={whole_nonce}"
+    signed = f"{first},{answer},{last}".encode()
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    answer = (yield f"{last},p={base64.b64encode(proof).decode()}".encode()).decode()
+    server_key = hmac.digest(salted, b"Server Key", name)
+    expected = base64.b64encode(hmac.digest(server_key, signed, name)).decode()
+    if not hmac.compare_digest(_fields(answer).get("v", ""), expected):
+        raise LoginError("the broker does not know the user's password itself: it is not the one that it seems to be")
+
+
+def _fields(answer: str) -> dict[str, str]:
+    return {name: value for name, _, value in (field.partition("=") for field in answer.split(","))}
