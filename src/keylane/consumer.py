@@ -11,12 +11,14 @@ import asyncio
 import random
 import threading
 from collections.abc import Mapping
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from keylane.engine import events
 from keylane.engine.assembly import assemble
 from keylane.engine.closing import CloseMode
+from keylane.engine.lease import Liveness
 from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
@@ -26,6 +28,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer, check_producer
+from keylane.kafka.starts import Target
 from keylane.kafka.transactions import TransactionalProducer
 from keylane.options import Rates
 
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
     from keylane.engine.loop import Loop
     from keylane.options import Pipeline
 
-__all__ = ["OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+__all__ = ["Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+
+SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000, 300_000
+"""librdkafka's defaults."""
 
 RESOLVE_MS = 60_000
 """How long a broker may take to tell a topic's id, as it may for a start."""
@@ -84,6 +90,7 @@ class ParallelConsumer:
         self._finished = threading.Event()
         self._stream: ResultQueue | None = None
         self._once: ExactlyOnce | None = None
+        self._consumer: KafkaConsumer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +219,50 @@ class ParallelConsumer:
             raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
         self._tell(events.Adjust(max_concurrency, rates))
 
+    def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
+
+        Their records in handlers come to an end first (within `revoke_timeout_ms`), and are committed; the new offset
+        is committed before anything of it runs, and what was complete above it runs again. An offset outside of the log
+        is its nearer end. A `rebalance_listener` hears of it as of a partition that goes and comes. Safe from any
+        thread while the consumer runs. Under "exactly_once" an offset below what is purged ends the run.
+        """
+        for name, offset in offsets.items():
+            _named([name])
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise UsageError(f"seek: {name!r} to {offset!r}: give an offset of at least 0")
+        self._seek({name: Target(offset=offset) for name, offset in offsets.items()}, None)
+
+    def seek_to_time(self, time_ms: int, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """The same, to the first record with this timestamp (milliseconds since the epoch) or a later one; None seeks
+        in all partitions that this member has."""
+        if isinstance(time_ms, bool) or not isinstance(time_ms, int) or time_ms < 0:
+            raise UsageError(f"seek_to_time({time_ms!r}): give milliseconds since the epoch")
+        names, target = _named(partitions), Target(time_ms=time_ms)
+        self._seek({} if names is None else dict.fromkeys(names, target), target if names is None else None)
+
+    def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
+        if self._pipeline.delivery == "transactional":
+            raise UsageError(
+                "seek: under delivery='transactional' offsets move with transactions alone; stop, and reset"
+            )
+        if self._consumer is None:
+            raise UsageError("seek: the consumer does not run yet; what it starts with is the group's offset")
+        self._consumer.seek(targets, others)
+
+    def liveness(self) -> Liveness:
+        """How this member stays one, and how long it may start handlers; see `Liveness`."""
+        kafka = self._pipeline.kafka
+        until = inf if self._loop is None else self._loop.lease.until
+        left = None if until == inf else max(0, round((until - monotonic()) * 1000))
+        return Liveness(
+            session_timeout_ms=int(kafka.get("session.timeout.ms", SESSION_TIMEOUT_MS)),
+            heartbeat_interval_ms=int(kafka.get("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)),
+            max_poll_interval_ms=int(kafka.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)),
+            stall_timeout_ms=self._pipeline.stall_timeout_ms,
+            lease_left_ms=left,
+        )
+
     def close(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
         """`stop`, and wait until every thread that was started has ended. May be called again."""
         self.stop(mode, timeout_ms)
@@ -250,6 +301,7 @@ class ParallelConsumer:
             self._loop = loop
             for event in self._told:
                 loop.tell(event)
+        self._consumer = consumer
         loop.start()
         if self._stopped:  # before there was a loop to tell
             loop.stop()

@@ -6,6 +6,7 @@ is made.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from keylane.errors import UsageError
@@ -133,6 +134,48 @@ def _check_exactly_once(pipeline: Pipeline) -> None:
             "retries: under delivery='exactly_once' one record that fails rolls back its batch, and the others are "
             "tried again each alone: give max_attempts of at least 2, or batch_size=1"
         )
+
+
+def check_commits(pipeline: Pipeline) -> None:
+    """Raises `UsageError` for what `commits` cannot be together with."""
+    if pipeline.commit_metadata is not None:
+        raise UsageError(
+            f"commit_metadata={pipeline.commit_metadata!r}: the metadata of keylane's commits is the offset map, "
+            "without which finished records would run again: keep your own with your results, or in a topic"
+        )
+    if pipeline.commits == "group":
+        if pipeline.start_offsets is not None:
+            raise UsageError(
+                "start_offsets is for commits='external': a group starts from what it has committed; set that with "
+                "`keylane groups reset`, or ParallelConsumer.seek"
+            )
+        return
+    if not callable(pipeline.start_offsets):
+        raise UsageError(
+            f"start_offsets={pipeline.start_offsets!r}: commits='external' needs a function of a list of (topic, "
+            "partition) that returns their offsets"
+        )
+    if pipeline.delivery != "at_least_once":
+        raise UsageError(
+            f"delivery={pipeline.delivery!r} needs commits that keylane makes: leave it at 'at_least_once' with "
+            "commits='external', where what is repeated is up to the offsets that you keep"
+        )
+    if pipeline.on_committed is not None:
+        raise UsageError("on_committed: with commits='external' there are no commits: use on_commit")
+
+
+_DURATION = re.compile(
+    r"by_duration:P(?=.)(?:(?P<d>\d+)D)?(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+def duration_ms(offset_reset: str) -> int | None:
+    """The duration of "by_duration:PnDTnHnMnS" in milliseconds (KIP-1106); None for something else."""
+    found = _DURATION.fullmatch(offset_reset)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(found[name] or 0) for name in "dhms")
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def check_dataframe_delivery(delivery: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
-from keylane.guarantees import Delivery, check_delivery
+from keylane.guarantees import Delivery, check_commits, check_delivery, duration_ms
 
 if TYPE_CHECKING:
     from keylane.records import Produced, Record
@@ -24,6 +24,7 @@ Tracing = Literal["auto", "on", "off"]
 OffsetReset = Literal["earliest", "latest", "error"]
 OnForeignMetadata = Literal["ignore", "fail"]
 CommitMode = Literal["async", "sync"]
+CommitsTo = Literal["group", "external"]
 
 TRACKING_SETTINGS = {
     "enable.auto.commit": "keylane commits what is complete; use commit_interval_ms",
@@ -252,8 +253,17 @@ class Pipeline:
     commit_interval_ms: int | None = None
     """The time between two commits. None: 5,000; under "transactional" 100, because that is how long outputs wait until
     readers of committed records see them."""
-    offset_reset: OffsetReset = "latest"
-    """Where a partition without a committed offset starts; the choice is committed before the first record runs."""
+    commits: CommitsTo = "group"
+    """"external": keylane commits nothing to Kafka. Where partitions start is said by `start_offsets`, and `on_commit`
+    is told what a commit would say: the offset of each partition below which all is complete."""
+    start_offsets: Callable[[list[tuple[str, int]]], Mapping[tuple[str, int], Any]] | None = None
+    """Under `commits="external"`: called with (topic, partition) pairs that are assigned; returns the offset of each,
+    the next to run. None, or a pair that is left out: `offset_reset` decides. It runs on the group's thread."""
+    commit_metadata: None = None
+    """Refused: the metadata of a commit is the offset map's place (docs/adr/0072)."""
+    offset_reset: OffsetReset | str = "latest"
+    """Where a partition without a committed offset starts; the choice is committed before the first record runs.
+    "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""
     commit_mode: CommitMode = "async"
     """"async": records go on while a commit is on its way. "sync": nothing new starts until the broker has answered, so
     that a crash repeats at most what ran in one period."""
@@ -312,6 +322,7 @@ class Pipeline:
         self._check_batches()
         self._check_ends()
         check_delivery(self)
+        check_commits(self)
 
     def _check_numbers(self) -> None:
         if self.max_concurrency != "auto":
@@ -382,7 +393,9 @@ class Pipeline:
             )
 
     def _check_commits(self) -> None:
-        _one_of("offset_reset", self.offset_reset, get_args(OffsetReset))
+        if duration_ms(self.offset_reset) is None:
+            _one_of("offset_reset", self.offset_reset, (*get_args(OffsetReset), "by_duration:PT24H (a duration)"))
+        _one_of("commits", self.commits, get_args(CommitsTo))
         _one_of("beyond_log_end", self.beyond_log_end, get_args(OffsetReset))
         if not callable(self.on_foreign_metadata):
             _one_of("on_foreign_metadata", self.on_foreign_metadata, get_args(OnForeignMetadata))

@@ -6,7 +6,7 @@ import cloudpickle
 import pytest
 
 import keylane as kl
-from keylane.guarantees import check_dataframe_delivery
+from keylane.guarantees import check_dataframe_delivery, duration_ms
 from keylane.records import PlainMessage
 
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g"}
@@ -122,3 +122,45 @@ def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: str) -> No
     with pytest.raises(kl.UsageError, match=f"delivery='{delivery}' is for pipelines in one process and in lanes: "):
         check_dataframe_delivery(delivery)
     check_dataframe_delivery("at_least_once")
+
+
+@pytest.mark.parametrize(
+    ("text", "length_ms"),
+    [
+        ("by_duration:PT1H", 3_600_000),
+        ("by_duration:P1DT2H3M4.5S", 93_784_500),
+        ("by_duration:P7D", 7 * 86_400_000),
+        ("by_duration:", None),
+        ("by_duration:P", None),
+        ("by_duration:P1DT", None),
+        ("by_duration:-PT1H", None),
+        ("earliest", None),
+    ],
+)
+def test_durations_are_kafkas(text: str, length_ms: int | None) -> None:
+    assert duration_ms(text) == length_ms
+    if length_ms is None and text != "earliest":
+        with pytest.raises(kl.UsageError, match="offset_reset="):
+            pipeline(offset_reset=text)
+
+
+EXTERNAL: dict[str, Any] = {"commits": "external", "start_offsets": dict}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"commit_metadata": "mine"}, "the metadata of keylane's commits is the offset map"),
+        ({"start_offsets": dict}, "start_offsets is for commits='external'"),
+        ({"commits": "external"}, "commits='external' needs a function"),
+        ({"commits": "kafka"}, "commits='kafka': give one of 'group', 'external'"),
+        (
+            {"commits": "external", "start_offsets": dict, "delivery": "at_most_once"},
+            "needs commits that keylane makes",
+        ),
+        ({"commits": "external", "start_offsets": dict, "on_committed": print}, "there are no commits: use on_commit"),
+    ],
+)
+def test_what_offsets_kept_elsewhere_cannot_have(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(kl.UsageError, match=text):
+        pipeline(**changes)

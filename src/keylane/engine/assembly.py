@@ -72,6 +72,7 @@ def assemble(
         name=name,
         listener=pipeline.rebalance_listener,
         lease=lease,
+        commits_are_heard=pipeline.commits == "group",
         commits_promptly=pipeline.delivery in ("at_most_once", "almost_once"),
     )
 

@@ -76,6 +76,7 @@ class Intake:
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
         commits_promptly: bool = False,
+        commits_are_heard: bool = True,
     ) -> None:
         self._lease = lease or Lease()
         self._consumer = consumer
@@ -92,6 +93,8 @@ class Intake:
         self._sent_at = 0.0
         self._sending = threading.Lock()
         """Held from the look at what is still wanted until a commit of that is sent."""
+        self._commits_are_heard = commits_are_heard
+        """Whether it is the coordinator that answers commits."""
         self._prompt_commits: PromptCommits | None = None
         if commits_promptly:
             self._prompt_commits = PromptCommits(consumer, self._sending, report, self.on_heard, name)
@@ -258,7 +261,7 @@ class Intake:
         on_its_way, self._on_its_way = self._on_its_way, None
         if on_its_way is not None:
             entries, sent = on_its_way
-            if len(problems) < len(sent):
+            if self._commits_are_heard and len(problems) < len(sent):
                 self.on_heard(self._sent_at)
             self._report(CommitAnswered(entries, problems, sent))
 

@@ -9,12 +9,30 @@ again (docs/adr/0009).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from math import inf
 
 logger = logging.getLogger("keylane.engine")
 
 SHARE = 2 / 3
 """Of the session timeout. The rest is for what the answer took to arrive, and for clocks that do not tick alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What keeps a member in its group, all in milliseconds (`ParallelConsumer.liveness`)."""
+
+    session_timeout_ms: int
+    """The group gives the partitions to others when it has not heard of the member for so long."""
+    heartbeat_interval_ms: int
+    """How often it says that it is there; a thread of librdkafka's does, whatever handlers do."""
+    max_poll_interval_ms: int
+    """How long the member's client may go without a poll; keylane polls it all the time, however long handlers take."""
+    stall_timeout_ms: int
+    """When no handler ends for so long, the consumer leaves the group and fails; 0: never."""
+    lease_left_ms: int | None
+    """For how long handlers may start if the coordinator is not heard any more; None without a group, or before it
+    was heard."""
 
 
 class Lease:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keylane.engine.core import Core
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
+    from keylane.engine.lease import Lease
     from keylane.engine.plan import Plan
     from keylane.engine.ports import ProducerPort, ResultsPort, TransactionsPort, Workers
     from keylane.engine.timeouts import Watch
@@ -138,6 +139,11 @@ class Loop:
             except Empty:
                 continue
         return self._last_snapshot
+
+    @property
+    def lease(self) -> Lease:
+        """Until when handlers may start; for any thread."""
+        return self._workers.lease
 
     @property
     def failure(self) -> BaseException | None:

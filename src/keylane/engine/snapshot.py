@@ -46,6 +46,11 @@ class PartitionSnapshot:
     """The encoding of its offset map (docs/offset-map.md); None without one."""
 
     @property
+    def high_watermark(self) -> int | None:
+        """Kafka's name of `log_end_offset` as consumers see it: what lies beyond is not replicated yet."""
+        return self.log_end_offset
+
+    @property
     def lag(self) -> int | None:
         """Records between the committed offset and the log's end; None while either is unknown."""
         if self.log_end_offset is None or self.committed is None:

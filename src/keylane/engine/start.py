@@ -35,12 +35,16 @@ class Committed:
     metadata: str
     log_start: int
     log_end: int
+    offsets: OffsetMap | None = None
+    """The map, where it is known and not in metadata."""
+    reset_to: int | None = None
+    """Where `offset_reset="by_duration:…"` starts."""
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def at(self, where: OffsetReset) -> OffsetMap:
+    def at(self, where: str) -> OffsetMap:
         """A start at one of the log's ends."""
         return OffsetMap(self.log_start if where == "earliest" else self.log_end)
 
@@ -50,7 +54,7 @@ class StartRule:
     """The pipeline's options that decide where partitions start."""
 
     group: str
-    offset_reset: OffsetReset = "latest"
+    offset_reset: str = "latest"
     beyond_log_end: OffsetReset = "error"
     on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
 
@@ -70,7 +74,7 @@ class StartRule:
                     f"group {self.group!r} has no committed offset for {found.name}, and offset_reset='error': "
                     "commit one, or set offset_reset to 'earliest' or 'latest'"
                 )
-            return found.at(self.offset_reset), True
+            return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), True
         if found.offset > found.log_end:
             text = (
                 f"group {self.group!r} has committed {found.offset} for {found.name}, beyond the end of its log at "
@@ -80,6 +84,8 @@ class StartRule:
                 raise PeerError(f"{text} {WAY_OUT}, or set beyond_log_end to 'earliest' or 'latest'")
             logger.warning("%s: starting from the %s offset (beyond_log_end)", text, self.beyond_log_end)
             return found.at(self.beyond_log_end), True
+        if found.offsets is not None and found.offsets.highest_completed < found.log_end:
+            return found.offsets, False
         return self._decoded(found, found.offset), False
 
     def _decoded(self, found: Committed, base: int) -> OffsetMap:

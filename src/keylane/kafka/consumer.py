@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import ConsumerListener, Offset, Polled
     from keylane.kafka import exact_transactions
+    from keylane.kafka.starts import Target
     from keylane.options import Pipeline
 
 COMMIT_POLL_S = 0.005
@@ -57,6 +58,7 @@ class KafkaConsumer:
         self._logs = Logs(self._group, self._patience, self._faults)
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
         self._commits = exact.CommitQueue(self._group)
+        self._external = pipeline.commits == "external"
         self._commit_is_on_its_way = False
         self._listener: ConsumerListener | None = None
         self._membership = Membership(
@@ -153,6 +155,9 @@ class KafkaConsumer:
     # --- commits ---
 
     def commit(self, offsets: Sequence[Offset]) -> None:
+        if self._external:  # whoever keeps them is told by on_commit
+            self._answered({})
+            return
         try:
             self._commits.send(offsets)
             self._commit_is_on_its_way = True
@@ -162,7 +167,11 @@ class KafkaConsumer:
     def commit_now(
         self, offsets: Sequence[Offset], timeout_s: float | None = None
     ) -> dict[tuple[str, int], CommitProblem]:
-        return self._membership.commit_now(offsets, timeout_s)
+        return {} if self._external else self._membership.commit_now(offsets, timeout_s)
+
+    def seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
+        """Go on elsewhere with these partitions, and with all others that are assigned. Any thread."""
+        self._membership.seek(targets, others)
 
     def _heard(self, heard_at: float) -> None:
         if self._listener is not None:

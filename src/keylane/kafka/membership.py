@@ -11,30 +11,28 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack, contextmanager
-from queue import SimpleQueue
-from time import monotonic
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from keylane.engine.assignment import Start
-from keylane.engine.start import Committed, StartRule
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import commit_problem, error_of
-from keylane.kafka.logs import ANSWER_S
+from keylane.kafka.starts import Starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
+    from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.events import Revoking
     from keylane.engine.ports import ConsumerListener, Offset
     from keylane.kafka.faults import Faults
     from keylane.kafka.fetcher import Fetcher
     from keylane.kafka.logs import Logs, Patience
-    from keylane.offsets import OffsetMap
+    from keylane.kafka.starts import Target
     from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.kafka")
@@ -71,15 +69,17 @@ class Membership:
         self._client = client
         self._pipeline = pipeline
         self._fetcher = fetcher
-        self._logs = logs
-        self._patience = patience
         self._faults = faults
         self._cooperative = cooperative
         self._by_hand = bool(pipeline.assignment)
         self._listener: ConsumerListener | None = None
         self.check_starts: Callable[[Sequence[Start]], None] | None = None
         """Called with the starts of partitions before anything of them begins; what it raises ends the consumer."""
-        self._epoch = 0
+        self._starts = Starts(client, pipeline, logs, patience, self.commit_now)
+        self._seeks: SimpleQueue[tuple[Mapping[tuple[str, int], Target], Target | None]] = SimpleQueue()
+        """Where partitions are to go on; the second is for all that are not in the first."""
+        self._targets: dict[tuple[str, int], Target] | None = None
+        """Of the seek that waits for records in handlers."""
         self._ours: dict[tuple[str, int], int] = {}
         """What the group has given to this member, and the epoch of each assignment."""
         self._owning = threading.Lock()
@@ -96,7 +96,12 @@ class Membership:
 
     def start(self, listener: ConsumerListener) -> None:
         self._listener = listener
+        self._starts.heard = listener.on_heard
         self._thread.start()
+
+    def seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
+        """Go on elsewhere with these partitions, as far as they are assigned. Any thread."""
+        self._seeks.put((targets, others))
 
     def close(self) -> None:
         """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
@@ -148,6 +153,8 @@ class Membership:
         self._finish_revoke()
         while not self._reloads.empty():
             self._reload(self._reloads.get())
+        if self._revoking is None:
+            self._begin_seek()
 
     def _reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
         leaving = [] if self._revoking is None else self._revoking.names
@@ -164,11 +171,17 @@ class Membership:
         else:
             self._client.assign([])
 
-    def _take(self, partitions: list[TopicPartition], tell: Callable[[list[Start]], None]) -> None:
+    def _take(
+        self,
+        partitions: list[TopicPartition],
+        tell: Callable[[list[Start]], None],
+        targets: Mapping[tuple[str, int], Target] | None = None,
+    ) -> None:
         """Resolve where these start, and let them begin."""
         starts: list[Start] = []
         try:
-            starts = self._resolved(partitions)
+            names = [(one.topic, one.partition) for one in partitions]
+            starts = self._starts.resolved(names, targets) if names else []
             if starts and self.check_starts is not None:
                 self.check_starts(starts)
         except Exception as error:  # the callback cannot fail: the next poll raises it
@@ -195,13 +208,30 @@ class Membership:
         else:
             self._client.assign([])
 
+    def _begin_seek(self) -> None:
+        """Have the records of what is sought come to their end, as for a revoke that the group does not see."""
+        try:
+            targets, others = self._seeks.get_nowait()
+        except Empty:
+            return
+        chosen = {name: targets.get(name, others) for name in sorted(self._ours)}
+        self._targets = {name: target for name, target in chosen.items() if target is not None}
+        if self._targets:
+            self._revoking = self._listening.on_revoking(list(self._targets))
+
     def _finish_revoke(self, *, at_once: bool = False) -> None:
         """Commit and give back what is being revoked, once its records are through; `at_once`: wait for that here."""
         revoking = self._revoking
         if revoking is None or not (at_once or revoking.is_answered):
             return
         self._listening.on_revoked(revoking)
-        self._give_back(revoking.names)
+        targets = self._targets
+        if targets and not self._closing.is_set():
+            self._forget(revoking.names)
+            names = [TopicPartition(*name) for name in revoking.names]
+            self._take(names, self._listening.on_assigned, targets)
+        else:
+            self._give_back(revoking.names)
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._lose(self._known(partitions))
@@ -228,7 +258,7 @@ class Membership:
         with self._owning:
             for name in names:
                 self._ours.pop(name, None)
-        self._revoking = None
+        self._revoking = self._targets = None
 
     @property
     def _listening(self) -> ConsumerListener:
@@ -238,55 +268,6 @@ class Membership:
     def _known(self, partitions: list[TopicPartition]) -> list[tuple[str, int]]:
         """Those that were assigned: not the ones whose start could not be resolved."""
         return [name for one in partitions if (name := (one.topic, one.partition)) in self._ours]
-
-    # --- where partitions start ---
-
-    def _resolved(self, partitions: list[TopicPartition]) -> list[Start]:
-        """Where each partition starts. A start that was not committed is, before anything of it can run."""
-        if not partitions:
-            return []
-        give_up_at = self._patience.give_up_at()
-        rule = StartRule.of(self._pipeline)
-        starts, first = [], []
-        for found in self._committed(partitions, give_up_at):
-            offsets, commit_first = rule.resolve(found)
-            self._epoch += 1
-            starts.append(Start(found.topic, found.partition, self._epoch, offsets, found.log_start, found.log_end))
-            if commit_first:
-                first.append(_First(found.topic, found.partition, offsets))
-        while first:
-            problems = self.commit_now(first)
-            if not problems:
-                break
-            text = next(iter(problems.values())).text
-            self._patience.wait(give_up_at, f"the starts of {len(problems)} partitions cannot be committed: {text}")
-            first = [one for one in first if one.name in problems]
-        return starts
-
-    def _committed(self, partitions: list[TopicPartition], give_up_at: float) -> list[Committed]:
-        """What the group has committed for each, and what its log holds."""
-        while True:
-            asked_at = monotonic()
-            try:
-                found = exact.committed(self._client, [(one.topic, one.partition) for one in partitions], ANSWER_S)
-                failed = next((one.error for one in found if one.error is not None), None)
-            except KafkaException as raised:
-                failed = error_of(raised)
-            if failed is None:
-                self._listening.on_heard(asked_at)
-                break
-            what = f"the committed offsets of group {self._pipeline.group_id!r}"
-            self._patience.ask_again(failed, give_up_at, what)
-        return [
-            Committed(
-                one.topic,
-                one.partition,
-                one.offset if one.offset >= 0 else None,
-                one.metadata,
-                *self._logs.bounds(one.topic, one.partition),
-            )
-            for one in found
-        ]
 
     # --- transactions ---
 
@@ -316,17 +297,6 @@ class Membership:
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
         return problems_of(None, answered)
-
-
-class _First:
-    """The commit of a resolved start: an `Offset` of the port."""
-
-    __slots__ = ("metadata", "name", "offset")
-
-    def __init__(self, topic: str, partition: int, offsets: OffsetMap) -> None:
-        self.name = (topic, partition)
-        self.offset = offsets.base
-        self.metadata = ""
 
 
 def problems_of(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.engine.loop import Loop
     from keylane.engine.ports import ConsumerListener, Offset
     from keylane.engine.results import ResultQueue
-    from keylane.options import OffsetReset, Pipeline
+    from keylane.options import Pipeline
     from keylane.records import Output
 
 TopicPartition = tuple[str, int]
@@ -68,7 +68,7 @@ class FakeBroker:
 class FakeConsumer:
     """The group's only member, behind `keylane.engine.ports.ConsumerPort`."""
 
-    def __init__(self, broker: FakeBroker, *, offset_reset: OffsetReset = "earliest", group: str = "fake") -> None:
+    def __init__(self, broker: FakeBroker, *, offset_reset: str = "earliest", group: str = "fake") -> None:
         self._broker = broker
         self._offset_reset = offset_reset
         self._group = group

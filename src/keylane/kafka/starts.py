@@ -1,0 +1,181 @@
+"""`Starts`: where partitions start, asked of the group, of the log and of the user, and committed before anything runs.
+
+The idea: `keylane.engine.start` decides; here is who is asked for what it needs. With `commits="external"` the user's
+function takes the group's place, and nothing is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from keylane.engine.assignment import Start
+from keylane.engine.start import Committed, StartRule
+from keylane.errors import HandlerError
+from keylane.guarantees import duration_ms
+from keylane.kafka import exact
+from keylane.kafka.faults import error_of
+from keylane.kafka.logs import ANSWER_S
+from keylane.offsets import OffsetMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from confluent_kafka import Consumer
+
+    from keylane.engine.commits import CommitProblem
+    from keylane.engine.ports import Offset
+    from keylane.kafka.logs import Logs, Patience
+    from keylane.options import Pipeline
+
+Names = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to seek: an offset, or the first record of a time on."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+class Starts:
+    """Resolves starts. Thread safety: the group's thread."""
+
+    def __init__(
+        self,
+        client: Consumer,
+        pipeline: Pipeline,
+        logs: Logs,
+        patience: Patience,
+        commit_now: Callable[[Sequence[Offset]], dict[tuple[str, int], CommitProblem]],
+    ) -> None:
+        self._client = client
+        self._pipeline = pipeline
+        self._rule = StartRule.of(pipeline)
+        self._logs = logs
+        self._patience = patience
+        self._commit_now = commit_now
+        self._epoch = 0
+        self._external = pipeline.commits == "external"
+        self.heard: Callable[[float], None] = lambda _: None
+        """Told when the coordinator has answered."""
+
+    def resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None = None) -> list[Start]:
+        """Where each partition starts: at its target, if it has one. A start that was not committed is, before anything
+        of it can run."""
+        give_up_at = self._patience.give_up_at()
+        starts, first = [], []
+        for found in self._found(names, targets or {}, give_up_at):
+            offsets, commit_first = self._rule.resolve(found)
+            self._epoch += 1
+            starts.append(Start(found.topic, found.partition, self._epoch, offsets, found.log_start, found.log_end))
+            if not self._external and (commit_first or (targets and (found.topic, found.partition) in targets)):
+                first.append(_First(found.topic, found.partition, offsets))
+        while first:
+            problems = self._commit_now(first)
+            if not problems:
+                break
+            text = next(iter(problems.values())).text
+            self._patience.wait(give_up_at, f"the starts of {len(problems)} partitions cannot be committed: {text}")
+            first = [one for one in first if one.name in problems]
+        return starts
+
+    def _found(self, names: Names, targets: Mapping[tuple[str, int], Target], give_up_at: float) -> list[Committed]:
+        sought = [name for name in names if name in targets]
+        asked = [name for name in names if name not in targets]
+        found = [self._at(name, targets[name]) for name in sought]
+        if asked:
+            found += self._from_user(asked) if self._external else self._from_group(asked, give_up_at)
+        return [self._by_duration(one) for one in found]
+
+    def _at(self, name: tuple[str, int], target: Target) -> Committed:
+        low, high = self._logs.bounds(*name)
+        if target.offset is not None:
+            return Committed(*name, min(max(target.offset, low), high), "", low, high)
+        assert target.time_ms is not None
+        return Committed(*name, self._offset_at(name, target.time_ms, high), "", low, high)
+
+    def _by_duration(self, found: Committed) -> Committed:
+        """The start of a partition without a committed offset, when that goes by time."""
+        length_ms = duration_ms(self._pipeline.offset_reset)
+        if found.offset is not None or length_ms is None:
+            return found
+        since_ms = time.time_ns() // 1_000_000 - length_ms
+        name = (found.topic, found.partition)
+        return replace(found, reset_to=self._offset_at(name, since_ms, found.log_end))
+
+    def _offset_at(self, name: tuple[str, int], time_ms: int, log_end: int) -> int:
+        """The first record of this time on; the log's end where there is none."""
+        give_up_at = self._patience.give_up_at()
+        while True:
+            try:
+                (found,) = self._client.offsets_for_times([TopicPartition(*name, time_ms)], timeout=ANSWER_S)
+            except KafkaException as raised:
+                self._patience.ask_again(error_of(raised), give_up_at, f"the offset of {name[0]}-{name[1]} by time")
+                continue
+            if found.error is not None:
+                self._patience.ask_again(found.error, give_up_at, f"the offset of {name[0]}-{name[1]} by time")
+                continue
+            return found.offset if found.offset >= 0 else log_end
+
+    def _from_user(self, names: Names) -> list[Committed]:
+        """What `start_offsets` says: an offset, an `OffsetMap`, or None where it knows nothing."""
+        function = self._pipeline.start_offsets
+        assert function is not None
+        try:
+            given = function(list(names))
+        except Exception as error:
+            raise HandlerError(f"start_offsets({names}) raised {type(error).__name__}: {error}") from error
+        return [self._given(name, given) for name in names]
+
+    def _given(self, name: tuple[str, int], given: Any) -> Committed:
+        offset = given.get(name) if hasattr(given, "get") else given
+        offsets = offset if isinstance(offset, OffsetMap) else None
+        base = offset if offsets is None else offsets.base
+        if base is not None and (isinstance(base, bool) or not isinstance(base, int) or base < 0):
+            raise HandlerError(
+                f"start_offsets returned {offset!r} for {name[0]}-{name[1]}: return a dict of (topic, partition) to an "
+                "offset, a keylane.offsets.OffsetMap, or None"
+            )
+        return Committed(*name, base, "", *self._logs.bounds(*name), offsets=offsets)
+
+    def _from_group(self, names: Names, give_up_at: float) -> list[Committed]:
+        """What the group has committed for each, and what its log holds."""
+        while True:
+            asked_at = monotonic()
+            try:
+                found = exact.committed(self._client, names, ANSWER_S)
+                failed = next((one.error for one in found if one.error is not None), None)
+            except KafkaException as raised:
+                failed = error_of(raised)
+            if failed is None:
+                self.heard(asked_at)
+                break
+            what = f"the committed offsets of group {self._pipeline.group_id!r}"
+            self._patience.ask_again(failed, give_up_at, what)
+        return [
+            Committed(
+                one.topic,
+                one.partition,
+                one.offset if one.offset >= 0 else None,
+                one.metadata,
+                *self._logs.bounds(one.topic, one.partition),
+            )
+            for one in found
+        ]
+
+
+class _First:
+    """The commit of a resolved start: an `Offset` of the port."""
+
+    __slots__ = ("metadata", "name", "offset")
+
+    def __init__(self, topic: str, partition: int, offsets: OffsetMap) -> None:
+        self.name = (topic, partition)
+        self.offset = offsets.base
+        self.metadata = ""
