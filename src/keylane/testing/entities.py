@@ -106,14 +106,15 @@ def _empty(field: Field) -> Any:
 
 
 def sample_request(api: str, version: int, **values: Any) -> Any:
-    """A request with one of everything: `values` by the names of fields, wherever they stand, else "sample" and 0."""
+    """A request with one of everything: `values` by the names of fields, wherever they stand (None only where it
+    may be), else "sample" and 0."""
     return _sample(request_type(api, version), values)
 
 
 def _sample(entity_type: Any, values: dict[str, Any]) -> Any:
     made = {}
     for field in fields_of(entity_type):
-        if field.name in values:
+        if field.name in values and (field.is_nullable or values[field.name] is not None):
             value = values[field.name]
         elif field.entity is not None:
             value = _sample(field.entity, values)

@@ -45,10 +45,37 @@ PAUSE_S = 0.02
 """Of the other client, between its requests."""
 OPEN_CONNECTIONS = 16
 ANSWER_TIMEOUT_S = 30.0
-SETTINGS = {"socket.request.max.bytes": str(MAX_FRAME_BYTES), "auto.create.topics.enable": "false"}
-"""Topics that are made by chance are no growth that anyone wants to measure."""
+SETTINGS = {
+    "socket.request.max.bytes": str(MAX_FRAME_BYTES),
+    "auto.create.topics.enable": "false",  # topics that are made by chance are no growth that anyone wants to measure
+    "log.cleanup.policy": "compact",  # so that the records in batches are read
+}
 
-_TOPIC = "others"
+TOPIC = "sample"
+BATCH = encode_batch([NewRecord(b"key", b"value" * 5), NewRecord(b"other", None)], timestamp_ms=1)
+_EVERYTHING: dict[str, Any] = {
+    "records": BATCH,
+    "num_partitions": 1,
+    "replication_factor": 1,
+    "count": 2,
+    "validate_only": True,
+}
+_ORDINARY: dict[str, Any] = {
+    "acks": -1,
+    "transactional_id": None,
+    "replica_id": -1,
+    "current_leader_epoch": -1,
+    "last_fetched_epoch": -1,
+    "session_epoch": -1,
+    "partition_max_bytes": 1_000,
+    "max_bytes": 10_000,
+    "member_id": "",
+    "group_instance_id": None,
+    "generation_id": -1,
+    "generation_id_or_member_epoch": -1,
+    "timestamp": 1,
+}
+_OTHER_TOPIC = "others"
 _NEW_TOPIC: dict[str, Any] = {
     "num_partitions": 1,
     "replication_factor": 1,
@@ -67,26 +94,24 @@ _EXTREMES = [
 
 
 def originals() -> list[bytes]:
-    """A request of every API and version, without its size. Nothing that lasts is made by them as they are."""
+    """Requests of every API and version, without their sizes: one that names everything, and one of an ordinary client.
+
+    The topic is there. Nothing is made or deleted by them as they are but records, groups and offsets.
+    """
     found = []
     for api in load_apis().values():
         for version in range(api.min_version, api.max_version + 1):
             if api.key == conditional_commit.API_KEY:
                 condition = conditional_commit.Condition(0, -1, 5, -1, "sample")
                 body = conditional_commit.encode_request(
-                    conditional_commit.Request("sample", -1, "", None, [("sample", [condition])])
+                    conditional_commit.Request("sample", -1, "", None, [(TOPIC, [condition])])
                 )
                 found.append(struct.pack(">hhihs", api.key, version, 1, 1, b"k") + body)
                 continue
-            records = encode_batch([NewRecord(b"key", b"value" * 5), NewRecord(None, b"other")], timestamp_ms=1)
-            values = {
-                "records": records,
-                "num_partitions": 1,
-                "replication_factor": 1,
-                "count": 2,
-                "validate_only": True,
-            }
-            found.append(encode_request(api.name, sample_request(api.name, version, **values), 1)[SIZE_BYTES:])
+            deletes = {"name": "absent", "topic_names": ("absent",)} if api.name == "delete_topics" else {}
+            for values in (_EVERYTHING, _EVERYTHING | _ORDINARY):
+                request = sample_request(api.name, version, **values | deletes)
+                found.append(encode_request(api.name, request, 1)[SIZE_BYTES:])
     return found
 
 
@@ -96,7 +121,7 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._originals = originals()
-        self._produces = [one for one in self._originals if one[:2] == b"\0\0"]
+        self._produces = [one for one in self._originals if BATCH in one]
         self._apis = load_apis()
         self._ways: list[Callable[[bytes], bytes]] = [
             lambda frame: frame,
@@ -175,12 +200,11 @@ class Fuzz:
 
     def _batch(self, _: bytes) -> bytes:
         """A damaged record batch whose checksum holds, in a Produce request."""
-        batch = encode_batch([NewRecord(b"key", b"value" * 5), NewRecord(None, b"other")], timestamp_ms=1)
-        request = self._random.choice([one for one in self._produces if batch in one])
-        damaged = bytearray(self._extreme(self._flip(batch))[: len(batch)])
+        request = self._random.choice(self._produces)
+        damaged = bytearray(self._extreme(self._flip(BATCH))[: len(BATCH)])
         damaged[16] = 2
         damaged[_CRC_AT:_CRC_FROM] = crc32c.crc32c(bytes(damaged[_CRC_FROM:])).to_bytes(4, "big")
-        return request.replace(batch, bytes(damaged))
+        return request.replace(BATCH, bytes(damaged))
 
 
 class Result(NamedTuple):
@@ -199,6 +223,7 @@ class Result(NamedTuple):
 def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambda _: None) -> Result:
     """Start a broker in `folder` and send it so many frames. Raises `PeerError` that names the seed and the place."""
     with BrokerProcess(folder / "data", settings=SETTINGS) as broker:
+        _make_topics(broker)
         clients, other = _Connections(broker), _OtherClient(broker)
         other.start()
         started = time.monotonic()
@@ -225,6 +250,12 @@ def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambd
         if defects:
             raise PeerError(f"seed {seed}: handlers failed: {defects.most_common(3)}")
     return Result(sent, connections, seconds, tuple(memory), other.served, other.slowest_ms)
+
+
+def _make_topics(broker: BrokerProcess) -> None:
+    with ProtocolClient(broker.bootstrap) as client:
+        for name in (TOPIC, _OTHER_TOPIC):
+            client.ask("create_topics", 4, **_values(sample_request("create_topics", 4, name=name, **_NEW_TOPIC)))
 
 
 def _defects(log: str) -> Counter[str]:
@@ -294,7 +325,6 @@ class _OtherClient(threading.Thread):
     def _serve(self) -> None:
         """Produces to a topic of its own, and reads what it has produced."""
         with ProtocolClient(self._broker.bootstrap) as client:
-            client.ask("create_topics", 4, **_values(sample_request("create_topics", 4, name=_TOPIC, **_NEW_TOPIC)))
             while not self._is_over.wait(PAUSE_S):
                 started = time.monotonic()
                 self._append_and_read(client, b"%d" % self.served)
@@ -302,11 +332,11 @@ class _OtherClient(threading.Thread):
                 self.served += 1
 
     def _append_and_read(self, client: ProtocolClient, value: bytes) -> None:
-        records = encode_batch([NewRecord(None, value)], timestamp_ms=1)
+        records = encode_batch([NewRecord(value, value)], timestamp_ms=1)
         produced = client.ask(
             "produce",
             9,
-            **_values(sample_request("produce", 9, name=_TOPIC, transactional_id=None, acks=-1, records=records)),
+            **_values(sample_request("produce", 9, name=_OTHER_TOPIC, transactional_id=None, acks=-1, records=records)),
         )
         partition = produced.responses[0].partition_responses[0]
         assert (partition.error_code, partition.base_offset) == (ErrorCode.none, self.served), partition
@@ -317,7 +347,9 @@ class _OtherClient(threading.Thread):
             "session_epoch": -1,
         }
         asked |= {"current_leader_epoch": -1, "forgotten_topics_data": (), "last_fetched_epoch": -1}
-        fetched = client.ask("fetch", 12, **_values(sample_request("fetch", 12, topic=_TOPIC, replica_id=-1, **asked)))
+        fetched = client.ask(
+            "fetch", 12, **_values(sample_request("fetch", 12, topic=_OTHER_TOPIC, replica_id=-1, **asked))
+        )
         partition = fetched.responses[0].partitions[0]
         assert (partition.error_code, partition.high_watermark) == (ErrorCode.none, self.served + 1), partition
         (record,) = decode_records(partition.records)
