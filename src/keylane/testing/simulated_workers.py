@@ -172,6 +172,8 @@ class SimulatedWorkers:
         world.check(work.assignment.wanted and work.assignment.epoch == log.epoch, f"{name}: of an old assignment")
         world.check(work.offset not in log.running, f"{name}: dispatched twice at once")
         world.check(not work.assignment.on_hold, f"{name}: dispatched although its partition is paused")
+        too_fast = world.rates.starts(work, world.now)
+        world.check(too_fast is None, str(too_fast))
         span = world.settings.max_uncommitted
         lowest = min(log.todo, default=work.offset)
         world.check(span is None or work.offset < lowest + span, f"{name}: dispatched {work.offset - lowest} ahead")

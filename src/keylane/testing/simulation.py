@@ -8,12 +8,13 @@ one:
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
 takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
-of a partition that the user has paused, nor beyond `max_uncommitted`. Under `delivery="at_most_once"`, instead of 1
-and 3: a record begins once, in whatever process, and is committed by then. Under "almost_once" a crash would repeat at
-most as many records as may be in flight.
+of a partition that the user has paused, nor beyond `max_uncommitted`, nor faster than `rates` allow.
+
+Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by then.
+Under "almost_once" a crash would repeat at most as many records as may be in flight.
 
 After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
-seed: the same seed is the same run.
+seed and how to run it again (`keylane.testing.replay`): the same seed is the same run.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from keylane.offsets import decode
 from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
 from keylane.testing.simulated_log import Log
+from keylane.testing.simulated_rates import RateOracle
 from keylane.testing.simulated_transactions import SimulatedTransactions
 from keylane.testing.simulated_workers import SimulatedWorkers
 
@@ -103,7 +105,7 @@ class Simulation:
         self.settings = settings or Settings()
         self.random = random.Random(seed)
         self.now = 1_000.0
-        self.steps = 0
+        self.steps = self._asked = 0
         self.seen: Counter[str] = Counter()
         """What happened how often: a test checks that the schedule had teeth."""
         self.logs = [Log(partition) for partition in range(self.settings.partitions)]
@@ -141,6 +143,7 @@ class Simulation:
         if self.transactions is not None:
             self.transactions.crash()
         self.transactions = SimulatedTransactions(self) if settings.delivery == "transactional" else None
+        self.rates = RateOracle(settings.rates)
         self.lease = Lease(3.0)
         self.core = Core(
             self.pipeline,
@@ -164,6 +167,7 @@ class Simulation:
     # --- steps ---
 
     def run(self, steps: int) -> None:
+        self._asked = steps
         actions: list[tuple[Callable[[], None], int]] = [
             (self._poll, 30),
             (lambda: self.workers.complete(), 60),
@@ -352,6 +356,8 @@ class Simulation:
         else:
             most = self.random.randint(1, 2 * self.settings.concurrency)
             self.core.adjust(most if choice == 3 else None, None if choice == 3 else self.settings.rates)
+            if choice != 3:
+                self.rates = RateOracle(self.settings.rates)
 
     def _crash(self) -> None:
         """The process dies: what is not committed is forgotten."""
@@ -447,7 +453,13 @@ class Simulation:
             self._violated(text)
 
     def _violated(self, text: str) -> None:
-        raise Violation(f"{text} (seed {self.seed}, step {self.steps}, {self.settings})")
+        again = (
+            f"{self.seed} {VARIETY.index(self.settings)} {self._asked}" if self.settings in VARIETY else "(no variety)"
+        )
+        raise Violation(
+            f"{text} (seed {self.seed}, step {self.steps}, {self.settings}); "
+            f"again: python -m keylane.testing.replay {again}"
+        )
 
 
 def _never_called(_: object) -> None:

@@ -13,8 +13,11 @@ from keylane.engine.acknowledgements import Acknowledgements
 from keylane.engine.assignment import Assignment
 from keylane.engine.commit_first import CommitFirst
 from keylane.engine.ordering import ByKey
+from keylane.engine.rates import Bucket, Buckets
 from keylane.engine.retries import Waiting
 from keylane.offsets import OffsetMap, PartitionTracker
+from keylane.options import Rates
+from keylane.testing import replay
 from keylane.testing.simulation import VARIETY, Settings, Simulation, Violation
 
 if TYPE_CHECKING:
@@ -71,6 +74,18 @@ def test_a_seed_is_a_schedule() -> None:
 
 
 # --- each guarantee, broken on purpose ---
+
+
+WITH_RATES = [one for one in VARIETY if one.rates != Rates()]
+
+
+def a_rate_counts_half(patch: pytest.MonkeyPatch) -> None:
+    true = Bucket.take
+    patch.setattr(Bucket, "take", lambda self, count, now: true(self, count / 2, now))
+
+
+def a_rate_of_a_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buckets, "take_key", lambda *_: None)
 
 
 def stale_completions_count(patch: pytest.MonkeyPatch) -> None:
@@ -206,6 +221,8 @@ def nothing(*_: Any) -> None:
         records_start_before_their_commit,
         a_failed_commit_counts,
         places_are_free_before_the_commit,
+        a_rate_counts_half,
+        a_rate_of_a_key_is_forgotten,
     ],
 )
 def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,10 +230,26 @@ def test_the_oracle_notices(break_it: Callable[[pytest.MonkeyPatch], None], monk
 
     def broken() -> None:
         for seed in range(24):
-            for settings in (Settings(), Settings(rebalances=5), VARIETY[5], *VARIETY[-3:]):
+            for settings in (Settings(), Settings(rebalances=5), VARIETY[5], *VARIETY[-3:], *WITH_RATES):
                 simulation = Simulation(seed, settings)
                 simulation.run(1_000)
                 simulation.finish(limit=500)
 
     with pytest.raises(Violation, match=r"\(seed \d+, step \d+, Settings"):
         broken()
+
+
+def test_a_failing_seed_is_printed_and_runs_again_by_the_command_that_is_printed_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        commits_one_too_far(patch)
+        simulation = Simulation(7, VARIETY[1])
+        with pytest.raises(Violation) as caught:
+            simulation.run(800)
+        _, _, command = str(caught.value).partition("again: python -m keylane.testing.replay ")
+        assert command == "7 1 800"
+        assert replay.main(command.split()) == 1
+        assert capsys.readouterr().out == f"{caught.value}\n"
+    assert replay.main(command.split()) == 0
+    assert "every guarantee held" in capsys.readouterr().out

@@ -1,0 +1,43 @@
+"""What `keylane.Rates` promise, checked on its own terms: levels that fill with time and lose one for every start.
+
+The engine keeps times, not levels (`keylane.engine.rates`), so the two have no arithmetic in common.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from keylane.engine.work import Work
+    from keylane.options import Rates
+
+_ROUNDING = 1e-6
+
+
+class RateOracle:
+    """Sees every start. Times are seconds."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._levels: dict[Hashable, tuple[float, float]] = {}
+        """By what is limited: what was left at its last start, and when that was."""
+
+    def starts(self, work: Work, now: float) -> str | None:
+        """A record's handler may begin now; which rate that breaks, if one."""
+        rates, key = self._rates, work.message.key()
+        limits: list[tuple[Hashable, float | None]] = [
+            ("all", rates.records_per_s),
+            (("partition", work.assignment), rates.per_partition),
+            (("key", work.assignment, key), None if key is None else rates.per_key),
+        ]
+        broken = [name for name, per_s in limits if per_s is not None and self._take(name, per_s, now) < -_ROUNDING]
+        return f"{work.name} started beyond the rates of {broken}" if broken else None
+
+    def _take(self, name: Hashable, per_s: float, now: float) -> float:
+        most = max(1.0, per_s * self._rates.burst_ms / 1000)
+        left, since = self._levels.get(name, (most, now))
+        left = min(most, left + (now - since) * per_s) - 1
+        self._levels[name] = (left, now)
+        return left
