@@ -10,8 +10,8 @@ overlap, and start in offset order; 5. metadata never exceeds the cap, and a map
 takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
 of a partition that the user has paused, nor beyond `max_uncommitted`, nor faster than `rates` allow.
 
-Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by then.
-Under "almost_once" a crash would repeat at most as many records as may be in flight.
+Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by
+then. Under "almost_once" a crash would repeat at most as many records as may be in flight.
 
 After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
 seed and how to run it again (`keylane.testing.replay`): the same seed is the same run.
