@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiokafka
+import peers
 import pytest
 
 from keylane.broker.process import BrokerProcess
@@ -46,10 +47,16 @@ PLACES = (
 )
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
-        yield process
+@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "keylane":
+        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
+            yield process.bootstrap
+        return
+    if what := peers.missing():
+        pytest.skip(f"Apache Kafka cannot run here: {what}")
+    with peers.ApacheKafka(SETTINGS | {"group.initial.rebalance.delay.ms": "0"}) as kafka:
+        yield kafka.bootstrap
 
 
 class Copy:
@@ -144,9 +151,9 @@ def _source(record: Any) -> tuple[str, bytes | None]:
     return record.value.decode(), record.key
 
 
-def test_kills_at_every_place(broker: BrokerProcess) -> None:
+def test_kills_at_every_place(servers: str) -> None:
     """A static member: its successor has the same transactional.id, and ends what it left open."""
-    copy = Copy(broker.bootstrap, "places", 700)
+    copy = Copy(servers, "places", 700)
     static = {"kafka": {"group.instance.id": "one"}}
     for number, place in enumerate(PLACES):
         copy.die(place, 20 if "handler" in place else 2, **static)
@@ -170,11 +177,11 @@ def test_the_broker_is_killed_in_the_middle_of_a_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["before offsets", "after offsets"])
-def test_a_zombie_is_fenced(broker: BrokerProcess, place: str) -> None:
+def test_a_zombie_is_fenced(servers: str, place: str) -> None:
     """It is frozen in its commit until its session is over and another one has done the work: before its offsets are
     sent, the group's generation fences it; after that, the end of its transaction by its timeout, for which the other
     one waits."""
-    copy = Copy(broker.bootstrap, f"zombie-{place.split()[0]}", 300)
+    copy = Copy(servers, f"zombie-{place.split()[0]}", 300)
     timeout_ms = 30_000 if place == "before offsets" else 3_000
     with copy.member(place, 2, signal="SIGSTOP", kafka={"transaction.timeout.ms": timeout_ms}) as zombie:
         with _frozen(zombie):
@@ -186,14 +193,26 @@ def test_a_zombie_is_fenced(broker: BrokerProcess, place: str) -> None:
     copy.check_end()
 
 
-def test_a_rebalance_in_the_middle(broker: BrokerProcess) -> None:
-    copy = Copy(broker.bootstrap, "rebalance", 900)
+def test_a_rebalance_in_the_middle(servers: str) -> None:
+    copy = Copy(servers, "rebalance", 900)
     with copy.member(work_s=0.02) as first:
         until(lambda: bool(copy.stage.committed()), "the first one has begun")
         with copy.member(work_s=0.02) as second:
             for process in (first, second):
                 process.communicate(timeout=WAIT_S)
                 assert process.returncode == 0
+    copy.check_end()
+
+
+@pytest.mark.soak
+def test_thirty_kills(servers: str) -> None:
+    """On Apache Kafka, too."""
+    copy = Copy(servers, "thirty", 4_000)
+    static = {"kafka": {"group.instance.id": "one"}}
+    for number in range(30):
+        copy.die(PLACES[number % len(PLACES)], 1 + number % 3, **static)
+        copy.check_agreement()
+    copy.finish(**static)
     copy.check_end()
 
 
