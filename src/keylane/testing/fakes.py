@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
-from keylane.engine.events import Answer
+from keylane.engine.events import Answer, TransactionAnswered
 from keylane.engine.ports import Polled
 from keylane.engine.start import Committed, StartRule
 from keylane.records import PlainMessage
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from keylane.engine.commits import CommitProblem
+    from keylane.engine.commits import CommitEntry, CommitProblem
     from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Answers
     from keylane.engine.loop import Loop
@@ -89,7 +89,7 @@ class FakeConsumer:
 
     def assign(self, names: Iterable[TopicPartition]) -> None:
         chosen = list(names)
-        self._rebalances.append(lambda: self._assign(chosen))
+        self._rebalances.append(lambda: self._assign(chosen, self._told.on_assigned))
 
     def revoke(self, names: Iterable[TopicPartition]) -> None:
         chosen = list(names)
@@ -167,6 +167,10 @@ class FakeConsumer:
         self._revoke(list(self.positions))
         self.closed = True
 
+    def reload(self, partitions: Sequence[tuple[TopicPartition, int]]) -> None:
+        """Begin anew with these, if they are still in this epoch."""
+        self._rebalances.append(lambda: self._reload(partitions))
+
     # --- rebalances ---
 
     @property
@@ -174,7 +178,7 @@ class FakeConsumer:
         assert self._listener is not None, "not subscribed"
         return self._listener
 
-    def _assign(self, names: list[TopicPartition]) -> None:
+    def _assign(self, names: list[TopicPartition], tell: Callable[[list[Start]], None]) -> None:
         starts = []
         for name in names:
             offset, metadata = self._broker.committed.get(name, (None, ""))
@@ -186,7 +190,12 @@ class FakeConsumer:
             self.epochs[name] = self._epoch
             self.positions[name] = offsets.base
             starts.append(Start(*name, self._epoch, offsets, 0, found.log_end))
-        self._told.on_assigned(starts)
+        tell(starts)
+
+    def _reload(self, partitions: Sequence[tuple[TopicPartition, int]]) -> None:
+        names = [name for name, epoch in partitions if self.epochs.get(name) == epoch]
+        self._let_go(names)
+        self._assign(names, self._told.on_reloaded)
 
     def _revoke(self, names: list[TopicPartition]) -> None:
         ours = [name for name in names if name in self.positions]
@@ -243,6 +252,44 @@ class FakeProducer:
         self.closed = True
 
 
+class FakeTransactions(FakeProducer):
+    """The same with transactions, behind `keylane.engine.ports.TransactionsPort`; `sent` has the outputs of those that
+    were committed."""
+
+    def __init__(
+        self,
+        report: Callable[[Answers], None],
+        tell: Callable[[object], None],
+        broker: FakeBroker,
+        consumer: FakeConsumer,
+    ) -> None:
+        super().__init__(report)
+        self._tell = tell
+        self._broker = broker
+        self._consumer = consumer
+        self._committed: list[Output] = []
+
+    def start(self) -> None:
+        self._tell(TransactionAnswered("start"))
+
+    def commit(self, entries: Sequence[CommitEntry]) -> None:
+        problems = self._broker.apply(entries)
+        if not problems:
+            self._committed = list(self.sent)
+        self._tell(TransactionAnswered("commit", next(iter(problems.values()), None)))
+
+    def abort(self, *, renew: bool) -> None:  # noqa: ARG002 - a new one would be no other
+        self.sent[:] = self._committed
+        self._tell(TransactionAnswered("abort"))
+
+    def reload(self, partitions: Sequence[tuple[TopicPartition, int]]) -> None:
+        self._consumer.reload(partitions)
+
+    def close(self, timeout_s: float) -> None:
+        super().close(timeout_s)
+        self.sent[:] = self._committed
+
+
 class FakeEngine:
     """A whole engine on fakes: real core, loop, intake thread and workers. Use it in a `with` block.
 
@@ -258,8 +305,11 @@ class FakeEngine:
         stream: ResultQueue | None = None,
     ) -> None:
         self.consumer = FakeConsumer(broker, offset_reset=pipeline.offset_reset, group=pipeline.group_id)
-        self.producer = FakeProducer(self._report)
+        self._transactional = FakeTransactions(self._report, self._tell, broker, self.consumer)
+        is_transactional = pipeline.delivery == "transactional"
+        self.producer = self._transactional if is_transactional else FakeProducer(self._report)
         self._to_loop: Callable[[Answers], None] | None = None
+        self._tell_loop: Callable[[object], None] | None = None
         self.loop: Loop = assemble(
             pipeline,
             self.consumer,
@@ -268,7 +318,17 @@ class FakeEngine:
             name="fake",
             ending_offsets=ending_offsets,
             stream=stream,
+            make_transactions=self._transactions,
         )
+
+    def _transactions(self, report: Callable[[Answers], None], tell: Callable[[object], None]) -> FakeTransactions:
+        self._to_loop, self._tell_loop = report, tell
+        self._transactional.start()
+        return self._transactional
+
+    def _tell(self, event: object) -> None:
+        assert self._tell_loop is not None
+        self._tell_loop(event)
 
     def _producer(self, report: Callable[[Answers], None]) -> FakeProducer:
         self._to_loop = report
