@@ -48,6 +48,17 @@ def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, or
     assert query.exception() is None
 
 
+def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work: Any) -> None:
+    work.fill(600)
+    pipeline = work.pipeline(delivery="transactional", commit_interval_ms=50)
+    query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
+    assert work.lag() == 0
+    assert query.snapshot().transactions_aborted == 0
+
+
 def test_available_now_leaves_what_came_later(spark: SparkSession, work: Any) -> None:
     work.fill(200)
     query = kl.spark.start(work.pipeline(), spark, lanes=1, trigger=AVAILABLE_NOW)

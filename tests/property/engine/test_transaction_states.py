@@ -13,18 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from keylane.engine.transactions import FIRST_WAIT_S, MOST_WAIT_S, State, Transaction
 
 
-def delivery(owner: int) -> Any:
-    class Made(SimpleNamespace):
-        __hash__ = object.__hash__
-        __eq__ = object.__eq__
+class Delivered:
+    """As much of a delivery as a transaction looks at."""
 
-    return Made(work=SimpleNamespace(assignment=owner), entered=False)
+    def __init__(self, owner: int) -> None:
+        self.work = SimpleNamespace(assignment=owner)
+        self.entered = False
 
 
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.made = Transaction()
+        self.made: Any = Transaction()
         self.waiting: list[Any] = []
         self.late: list[Any] = []
         self.entered: set[int] = set()
@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.made.state is State.OPEN)
     @rule(owners=st.lists(st.integers(0, 3), max_size=4))
     def put(self, owners: list[int]) -> None:
-        new = [delivery(owner) for owner in owners]
+        new = [Delivered(owner) for owner in owners]
         self.made.put(new)
         self.waiting += new
 
@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
 
     def _no_results_are_taken(self) -> None:
         with pytest.raises(AssertionError):
-            self.made.put([delivery(0)])
+            self.made.put([Delivered(0)])
 
     @invariant()
     def what_is_in_it_is_known(self) -> None:
