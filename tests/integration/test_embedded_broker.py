@@ -253,20 +253,21 @@ def test_without_a_mark(kafka_broker):
 """
 
 
-def pytest_in(folder: Path, content: str) -> str:
-    """pytest in a project of somebody else's."""
-    (folder / "test_theirs.py").write_text(content)
-    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", "test_theirs.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_the_plugin_in_a_project_of_somebody_elses(tmp_path: Path) -> None:
-    assert "3 passed" in pytest_in(tmp_path, PLUGIN_TEST)
-
-
-def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
-    assert "5 passed" in pytest_in(tmp_path, "\n\n".join(blocks))
+    (tmp_path / "test_a_plugin.py").write_text(PLUGIN_TEST)
+    (tmp_path / "test_examples.py").write_text("\n\n".join(blocks))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--strict-markers",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 passed" in done.stdout
