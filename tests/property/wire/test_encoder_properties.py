@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given
@@ -14,6 +15,7 @@ from keylane.wire import encoders
 from keylane.wire.encoders import FetchedPartition, ProducedPartition, encode_fetch, encode_produce
 from keylane.wire.versions import encode_response
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.text(max_size=30).filter(lambda text: len(text.encode()) < 100)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -29,7 +31,8 @@ def response(api: str, version: int, parts: list[bytes]) -> Any:
     return entity, body
 
 
-produced = st.builds(ProducedPartition, int32s, error_codes, int64s, int64s, st.none() | st.text(max_size=50))
+times_ms = st.just(-1) | st.integers(0, 2**41)
+produced = st.builds(ProducedPartition, int32s, error_codes, int64s, int64s, st.none() | st.text(max_size=50), times_ms)
 produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=4)
 
 
@@ -43,7 +46,8 @@ def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]
             assert answer.index == partition.partition
             assert answer.error_code == partition.error_code
             assert answer.base_offset == partition.base_offset
-            assert getattr(answer, "log_append_time", None) is None
+            time = None if partition.append_time_ms == -1 else EPOCH + timedelta(milliseconds=partition.append_time_ms)
+            assert answer.log_append_time == time
             if version >= 5:
                 assert answer.log_start_offset == partition.log_start_offset
             if version >= 8:
