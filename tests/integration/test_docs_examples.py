@@ -109,6 +109,21 @@ def test_the_transactional_example_runs_and_is_on_the_page(copies: tuple[Path, s
     assert run(folder, "examples/transactional.py") == "0 prices, 0 transactions aborted\n"
 
 
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ("at_most_once", f"{RECORDS} notices, 0 given up"),
+        ("at_least_once", f"{RECORDS} orders, True"),
+        ("almost_once", f"{RECORDS} labels, none twice: True"),
+        ("exactly_once", f"{RECORDS} bookings"),
+    ],
+)
+def test_each_guarantee_has_a_program_that_runs(copies: tuple[Path, str], example: str, says: str) -> None:
+    folder, _ = copies
+    assert (EXAMPLES / f"{example}.py").read_text() in blocks(ROOT / "docs" / "delivery.md", "python")
+    assert run(folder, f"examples/{example}.py") == f"{says}\n"
+
+
 class Weather(BaseHTTPRequestHandler):
     """The service of the example: answers with the hour that it was asked for."""
 
