@@ -8,7 +8,7 @@ ARGS ?=
 # Most tests wait for brokers, clients and Spark: four workers keep two cores busy. A file stays with one worker.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
 	@echo "make bench-dataframes  DataFrames beside Spark's own Kafka connector  (ARGS=\"--parts rate latency\")"
 	@echo "make bench-offsets  the offset store beside Apache Kafka  (ARGS=\"--quick --rows 'commit*' --sizes\")"
+	@echo "make compat  outside clients, tools and test suites on the broker (ARGS=\"--suites 'kafka-python'\")"
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-delivery  records/s under each guarantee  (ARGS=\"--quick --rows 'exactly*'\")"
@@ -59,6 +60,9 @@ bench-dataframes: setup
 
 bench-offsets: setup
 	@PYTHONPATH=bench $(BIN)/python -m offsets $(ARGS)
+
+compat: setup
+	@PYTHONPATH=bench $(BIN)/python -m compat $(ARGS)
 
 bench-broker: setup
 	@PYTHONPATH=bench $(BIN)/python -m broker $(ARGS)

@@ -1,0 +1,1 @@
+"""Outside clients, tools and test suites on the embedded broker: `make compat`."""

@@ -1,0 +1,90 @@
+"""`make compat`: run the suites, each on a broker of its own, and merge what they found into a JSON file and the page.
+
+The exit code is 1 when a suite passes less than 95 % of what applies to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import peers
+from peers import jvm
+
+from compat import clients, java, outside, report
+from compat.results import Suite, nothing_missing
+from keylane.broker.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from compat.results import Outcome
+
+LEAST_SHARE = 0.95
+
+SUITES = (
+    Suite("confluent-kafka", nothing_missing, clients.suite_of(clients.Confluent)),
+    Suite("kafka-python", nothing_missing, clients.suite_of(clients.KafkaPython)),
+    Suite("aiokafka", nothing_missing, clients.suite_of(clients.Aiokafka)),
+    Suite(
+        f"integration tests of {outside.KAFKA_PYTHON}",
+        nothing_missing,
+        outside.kafka_python_tests,
+        outside.KAFKA_PYTHON_SETTINGS,
+    ),
+    Suite("Apache Kafka 4.3.1's tools", peers.missing, java.tools),
+    Suite("JVM Parallel Consumer", jvm.missing, java.parallel_consumer),
+    Suite("Spark's Kafka connector", peers.missing, java.spark),
+    Suite("kcat", outside.kcat_missing, outside.kcat),
+    Suite("librdkafka's test-runner", outside.librdkafka_missing, outside.librdkafka_tests, {"num.partitions": "4"}),
+)
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers end with us
+    options = arguments()
+    found = report.read(options.json)
+    is_good = True
+    for suite in SUITES:
+        if not any(fnmatch.fnmatch(suite.name, pattern) for pattern in options.suites):
+            continue
+        lacking = suite.missing()
+        if lacking:
+            found[suite.name] = {"skipped": lacking}
+            print(f"{suite.name}: not run: {lacking}", flush=True)
+            continue
+        outcomes = run(suite)
+        report.add(found, suite.name, outcomes)
+        report.write(options.json, found)
+        count = report.counts(outcomes)
+        print(f"{suite.name}: {dict(count)}", flush=True)
+        is_good = is_good and count["failed"] <= (1 - LEAST_SHARE) * (count["passed"] + count["failed"])
+    text = report.markdown(found)
+    print(text)
+    if options.page:
+        report.put_into_page(options.page, text)
+    return 0 if is_good else 1
+
+
+def run(suite: Suite) -> list[Outcome]:
+    with (
+        tempfile.TemporaryDirectory(prefix="keylane-compat-", ignore_cleanup_errors=True) as folder,
+        BrokerProcess(Path(folder, "data"), settings=suite.settings) as broker,
+    ):
+        return suite.run(broker.bootstrap, folder)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
+    add = parser.add_argument
+    add("--suites", nargs="*", default=["*"], metavar="NAME", help="suites by name or pattern: 'kafka-python' (all)")
+    add("--json", type=Path, default=Path("artifacts/compat.json"), help="where results are merged into")
+    add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/compatibility.md)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

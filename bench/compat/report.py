@@ -1,0 +1,73 @@
+"""What `make compat` found: JSON, and the tables of docs/compatibility.md, which are put between their marks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from compat.results import Outcome
+
+Found = dict[str, Any]
+"""By suite: `skipped` (what the machine lacks), or `outcomes` as lists."""
+BEGIN, END = "<!-- compat: written by the harness -->", "<!-- end of compat -->"
+
+
+def read(path: Path) -> Found:
+    """What earlier runs left; suites that are run again take the place of the old ones."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write(path: Path, found: Found) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def add(found: Found, suite: str, outcomes: Sequence[Outcome]) -> None:
+    found[suite] = {"outcomes": [list(outcome) for outcome in outcomes]}
+
+
+def counts(outcomes: Sequence[Sequence[str]]) -> Counter[str]:
+    return Counter(outcome[1] for outcome in outcomes)
+
+
+def markdown(found: Found) -> str:
+    lines = ["| suite | passed | failed | excluded | of what applies |", "|---|---:|---:|---:|---:|"]
+    details = []
+    for suite, one in found.items():
+        if "skipped" in one:
+            lines.append(f"| {suite} | | | | not run: {one['skipped']} |")
+            continue
+        count = counts(one["outcomes"])
+        applies = count["passed"] + count["failed"]
+        share = f"{count['passed'] / applies:.0%}" if applies else ""
+        lines.append(f"| {suite} | {count['passed']} | {count['failed']} | {count['excluded']} | {share} |")
+        details += _details(suite, one["outcomes"])
+    return "\n".join([*lines, *details]) + "\n"
+
+
+def _details(suite: str, outcomes: Sequence[Sequence[str]]) -> list[str]:
+    """Every failure, and what is excluded by reason."""
+    failed = [f"- **failed** `{name}`: {note}" for name, verdict, note in outcomes if verdict == "failed"]
+    reasons: dict[str, list[str]] = {}
+    for name, verdict, note in outcomes:
+        if verdict == "excluded":
+            reasons.setdefault(note, []).append(f"`{name}`")
+    excluded = [f"- {why}: {', '.join(names)}" for why, names in reasons.items()]
+    return ["", f"**{suite}**", "", *failed, *excluded] if failed or excluded else []
+
+
+def put_into_page(path: Path, text: str) -> None:
+    """Between the marks of the page. Raises `ValueError` when it has none."""
+    page = path.read_text()
+    made, count = re.subn(
+        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n\n{text}\n{END}", page, flags=re.DOTALL
+    )
+    if count != 1:
+        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
+    path.write_text(made)
