@@ -62,6 +62,7 @@ def main() -> int:
         count = report.counts(outcomes)
         print(f"{suite.name}: {dict(count)}", flush=True)
         is_good = is_good and count["failed"] <= (1 - LEAST_SHARE) * (count["passed"] + count["failed"])
+    report.write(options.json, found)
     text = report.markdown(found)
     print(text)
     if options.page:

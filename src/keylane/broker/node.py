@@ -135,10 +135,24 @@ class Node:
         snapshots = self._take_snapshots()
         self.topics.load(snapshots, is_new=self._folder.is_new)
         self.producer_ids.load()
+        self._check_open_transactions()
         await self.coordinator.start()
         await self.topics.finish_interrupted(self.coordinator.delete_topic_offsets)
         self._keep_house()
         self._cleaning.start()
+
+    def _check_open_transactions(self) -> None:
+        """Raise `DataFolderError` when the coordinator's files are gone, and with them whom open transactions belong
+        to: nobody could end them, and readers of committed records would wait for ever."""
+        coordinator = f"{self._folder.path}/{data_folder.COORDINATOR}"
+        if self._filesystem.exists(coordinator) and self._filesystem.listdir(coordinator):
+            return
+        for log in self.topics.logs():
+            if log.stable_offset < log.high_watermark:
+                raise DataFolderError(
+                    f"{coordinator} is empty or missing, and {log.folder} has an open transaction from offset "
+                    f"{log.stable_offset} on, which nobody else can end: restore the coordinator's folder from a copy"
+                )
 
     def _keep_house(self) -> None:
         oldest = self.clock() - self.config.producer_id_expiration_ms

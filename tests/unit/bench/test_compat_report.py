@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from compat import outside, report
+from compat.results import Outcome, check, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_page_has_every_failure_and_the_reasons_of_what_is_excluded(tmp_path: Path) -> None:
+    found = report.read(tmp_path / "none.json")
+    report.add(
+        found, "suite", [Outcome("a", "passed"), Outcome("b", "failed", "why"), Outcome("c", "excluded", "ACLs")]
+    )
+    found["other"] = {"skipped": "no tool"}
+    path = tmp_path / "out" / "compat.json"
+    report.write(path, found)
+    text = report.markdown(report.read(path))
+    assert "| suite | 1 | 1 | 1 | 50% |" in text
+    assert "- **failed** `b`: why" in text
+    assert "- ACLs: `c`" in text
+    assert "not run: no tool" in text
+    page = tmp_path / "page.md"
+    page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.put_into_page(page, text)
+    assert text in page.read_text()
+
+
+def test_what_a_test_raises_is_its_failure() -> None:
+    assert check("fine", lambda: None) == Outcome("fine", "passed")
+    assert check("bad", lambda: until(lambda: False, "it", 0)) == Outcome(
+        "bad", "failed", "TimeoutError: it: not within 0 s"
+    )
+
+
+@pytest.mark.parametrize("name", ["test_create_describe_delete_acls", "test_elect_leaders"])
+def test_exclusions_go_by_a_piece_of_the_name(name: str) -> None:
+    assert outside.excluded(name, outside.KAFKA_PYTHON_EXCLUDED)
+    assert outside.excluded("test_consumer", outside.KAFKA_PYTHON_EXCLUDED) is None
