@@ -7,6 +7,7 @@ and nothing that is open.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The log ends as last seen, for `reportLatestOffset`."""
         self._fixed_ends: dict[TopicPartition, int] | None = None
         """Of trigger availableNow."""
-        self._planned_at = time.monotonic()
+        self._planned_at = -math.inf  # so that the first batch does not wait, as in Spark's own source
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
