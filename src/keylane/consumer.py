@@ -22,7 +22,7 @@ from keylane.engine.lease import Liveness
 from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.engine.streams import Stream
-from keylane.errors import InternalError, KeylaneError, UsageError
+from keylane.errors import UsageError
 from keylane.guarantees import check_no_stream
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
@@ -120,7 +120,7 @@ class ParallelConsumer:
                 loop.join()
                 if self._once is not None:
                     self._once.close()
-            _raise(loop.failure)
+            loop.raise_failure()
             self._report_progress()
         finally:
             self._finished.set()
@@ -367,15 +367,6 @@ def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
                 raise UsageError(f"ending_offsets[{(topic, partition)!r}]={offset!r}: give an offset of at least 0")
     except (AttributeError, TypeError, ValueError):
         raise UsageError(f"ending_offsets={ending!r}: give {{(topic, partition): offset}}, 'latest' or None") from None
-
-
-def _raise(failure: BaseException | None) -> None:
-    """What ended the run, if anything did; what is not an error of ours is told as a defect."""
-    if failure is None:
-        return
-    if isinstance(failure, KeylaneError) or not isinstance(failure, Exception):
-        raise failure
-    raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
 
 
 def _settle(ended: asyncio.Future[None], error: BaseException | None) -> None:

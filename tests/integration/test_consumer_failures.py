@@ -183,7 +183,7 @@ def test_a_topic_that_does_not_exist_is_named(stage: Stage) -> None:
 
 
 def test_settings_that_librdkafka_refuses_are_told(stage: Stage) -> None:
-    with pytest.raises(kl.UsageError, match=r"librdkafka refuses these settings.*no\.such\.setting"):
+    with pytest.raises(kl.UsageError, match=r"librdkafka refuses these consumer settings.*no\.such\.setting"):
         stage.run(Runs(), kafka=stage.kafka | {"no.such.setting": 1})
 
 

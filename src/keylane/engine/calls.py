@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 import math
 import time
+from contextlib import suppress
+from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from keylane.records import DecodedRecord, Output, Record, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from queue import SimpleQueue
 
     from keylane.engine.lease import Lease
     from keylane.engine.work import Outcome, Unit, Work
@@ -79,6 +82,18 @@ def may_start(unit: Unit) -> bool:
     if isinstance(unit, list):
         return all(work.assignment.may_start for work in unit)
     return unit.assignment.may_start
+
+
+def take_back(queue: SimpleQueue[Unit | None]) -> list[Unit]:
+    """What nobody has begun and whose assignment may start nothing any more; the rest stays in the queue."""
+    kept_ones: list[Unit] = []
+    withdrawn: list[Unit] = []
+    with suppress(Empty):
+        while (unit := queue.get_nowait()) is not None:
+            (kept_ones if may_start(unit) else withdrawn).append(unit)
+    for unit in kept_ones:
+        queue.put(unit)
+    return withdrawn
 
 
 def startable(batch: Sequence[Work], lease: Lease, not_before: NotBefore | None) -> list[Work]:

@@ -150,6 +150,15 @@ class Loop:
         """Why it ended, when it was not asked to."""
         return self._core.failure
 
+    def raise_failure(self) -> None:
+        """Raise what ended it, if anything did; what is not an error of ours is told as a defect."""
+        failure = self.failure
+        if failure is None:
+            return
+        if isinstance(failure, KeylaneError) or not isinstance(failure, Exception):
+            raise failure
+        raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
+
     # --- the loop's thread ---
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import give_outcomes, kept, may_start, startable
+from keylane.engine.calls import give_outcomes, kept, startable, take_back
 from keylane.engine.cargo import pack
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
@@ -93,13 +93,7 @@ class ProcessWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what no process has, and whose assignment may start nothing any more."""
-        kept_ones: list[Unit] = []
-        withdrawn: list[Unit] = []
-        with suppress(Empty):
-            while (unit := self._queue.get_nowait()) is not None:
-                (kept_ones if may_start(unit) else withdrawn).append(unit)
-        self.submit(kept_ones)
-        return withdrawn
+        return take_back(self._queue)
 
     def cancel(self) -> None:
         """End the processes whose result nobody wants; they are replaced."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, startable, take_back
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
@@ -76,15 +76,7 @@ class ThreadWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what no thread has begun and whose assignment may start nothing any more."""
-        kept: list[Unit] = []
-        withdrawn: list[Unit] = []
-        try:
-            while (unit := self._queue.get_nowait()) is not None:
-                (kept if may_start(unit) else withdrawn).append(unit)
-        except Empty:
-            pass
-        self.submit(kept)
-        return withdrawn
+        return take_back(self._queue)
 
     def cancel(self) -> None:
         """Tell handlers whose result can no longer count."""

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from keylane.errors import UsageError
 from keylane.kafka import exact
-from keylane.kafka.faults import describe, error_of
+from keylane.kafka.faults import client_of, error_of
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
@@ -100,11 +100,7 @@ class Admin:
         self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
         self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
         self._settings |= {"error_cb": self._questions.remember}
-        try:
-            self._client = AdminClient(self._settings)
-        except (KafkaException, TypeError, ValueError) as error:
-            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-            raise UsageError(f"librdkafka refuses these client settings: {text}") from None
+        self._client = client_of(AdminClient, self._settings)
         self._questions.serve = partial(self._client.poll, 0)
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()

@@ -6,13 +6,12 @@ wait; the other one reads (`Fetcher`), on the intake thread, and never waits for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
 
-from keylane.errors import UsageError
 from keylane.kafka import exact
-from keylane.kafka.faults import Faults, commit_problem, describe, error_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
@@ -49,12 +48,10 @@ class KafkaConsumer:
         self._patience = Patience(servers)
         settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
         self._heartbeats = Heartbeats(pipeline.kafka, self._heard, self._faults.fail)
-        self._group = self._client(
-            member_settings(settings)
-            | {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
-        )
+        statistics = {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
+        self._group = client_of(Consumer, member_settings(settings) | statistics, "consumer")
         exact.check(self._group, str(settings["client.id"]))
-        reader = self._client(fetcher_settings(settings))
+        reader = client_of(Consumer, fetcher_settings(settings), "consumer")
         self._logs = Logs(self._group, self._patience, self._faults)
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
         self._commits = exact.CommitQueue(self._group)
@@ -71,15 +68,6 @@ class KafkaConsumer:
             cooperative=is_cooperative(pipeline.kafka),
             name=client_id or "keylane",
         )
-
-    def _client(self, settings: Mapping[str, Any]) -> Consumer:
-        try:
-            return Consumer(dict(settings))
-        except (KafkaException, TypeError, ValueError) as error:
-            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-            raise UsageError(
-                f"kafka={dict(self._pipeline.kafka)!r}: librdkafka refuses these settings: {text}"
-            ) from None
 
     @property
     def session_s(self) -> float | None:

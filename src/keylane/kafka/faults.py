@@ -11,17 +11,19 @@ from __future__ import annotations
 import logging
 import re
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.engine.commits import CommitProblem
-from keylane.errors import PeerError
+from keylane.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger("keylane.kafka")
+
+Client = TypeVar("Client")
 
 REPEAT_AFTER_S = 30.0
 """An error that goes on is logged again after this long."""
@@ -98,6 +100,16 @@ PASSING = frozenset(
     }
 )
 """A question to the broker that failed like this is worth asking again: it restarts, or elects a leader."""
+
+
+def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any], kind: str = "client") -> Client:
+    """A client with these settings. Raises `UsageError` when librdkafka refuses them, in its words: they name the
+    setting, and the values of the others (passwords among them) are nobody's business."""
+    try:
+        return make(dict(settings))
+    except (KafkaException, TypeError, ValueError) as error:
+        text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
+        raise UsageError(f"librdkafka refuses these {kind} settings: {text}") from None
 
 
 def error_of(raised: KafkaException) -> KafkaError:

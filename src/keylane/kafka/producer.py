@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 
 from keylane.engine.events import Answer
-from keylane.errors import PeerError, UsageError
-from keylane.kafka.faults import ABORTED, Faults, describe, error_of
+from keylane.errors import PeerError
+from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.settings import producer_settings, transactional_settings
 
 if TYPE_CHECKING:
@@ -180,8 +180,4 @@ def _client(kafka: Mapping[str, Any], client_id: str | None, faults: Faults, tra
     settings = producer_settings(kafka, client_id)
     if transactional_id is not None:
         settings = transactional_settings(kafka, client_id) | {"transactional.id": transactional_id}
-    try:
-        return Producer(settings | {"error_cb": faults.report})
-    except (KafkaException, TypeError, ValueError) as error:
-        text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-        raise UsageError(f"kafka={dict(kafka)!r}: librdkafka refuses these producer settings: {text}") from None
+    return client_of(Producer, settings | {"error_cb": faults.report}, "producer")

@@ -13,10 +13,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
-from keylane.errors import BrokerUnavailableError, PeerError, UsageError
-from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, describe, error_of
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
+from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,17 +39,9 @@ END_GRACE_S = 5.0
 SEEK_GAP = 2_000
 """Offsets between two ranges that are read and dropped; over a larger gap the reader goes straight to the next one."""
 
-READER_SETTINGS: dict[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-}
-
 READER_DEFAULTS: dict[str, Any] = {
-    "client.id": "keylane",
-    # librdkafka waits this long before it fetches again once its queue was full: its 1,000 ms halve a reader's rate.
-    "fetch.queue.backoff.ms": 20,
+    "client.id": CONSUMER_DEFAULTS["client.id"],
+    "fetch.queue.backoff.ms": CONSUMER_DEFAULTS["fetch.queue.backoff.ms"],
     "check.crcs": "true",  # as Java's consumer
     "isolation.level": "read_uncommitted",  # as Java's consumer, and Spark's source
 }
@@ -76,12 +69,8 @@ class RangeReader:
         self._faults = Faults()
         self.failed = False
         """Set when reading ended with an error: its connections are not used again."""
-        made = READER_DEFAULTS | dict(settings) | READER_SETTINGS | {"group.id": group_id}
-        try:
-            self._consumer = Consumer(made | {"error_cb": self._faults.report, "logger": ClientLog()})
-        except (KafkaException, TypeError, ValueError) as error:
-            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-            raise UsageError(f"librdkafka refuses these client settings: {text}") from None
+        made = READER_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
+        self._consumer = client_of(Consumer, made | {"error_cb": self._faults.report, "logger": ClientLog()})
 
     def read(
         self,

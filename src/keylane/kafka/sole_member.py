@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
-from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
-from keylane.kafka.faults import Faults, commit_problem, describe, error_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.settings import consumer_settings
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ class SoleMember:
         self._faults = Faults()
         settings = consumer_settings(DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}, None)
         settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
-        try:
-            self._consumer = Consumer(settings)
-        except (KafkaException, TypeError, ValueError) as error:
-            text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-            raise UsageError(f"librdkafka refuses these client settings: {text}") from None
+        self._consumer = client_of(Consumer, settings)
         exact.check(self._consumer, str(settings["client.id"]))
         self._topics = frozenset(topics)
         """Replaced by the caller's thread; the thread that polls subscribes to them (another one would hang)."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from keylane.errors import PeerError
-from keylane.kafka.faults import REPEAT_AFTER_S, ClientLog, Faults, commit_problem, error_of
+from keylane.errors import PeerError, UsageError
+from keylane.kafka.faults import REPEAT_AFTER_S, ClientLog, Faults, client_of, commit_problem, error_of
 from keylane.kafka.settings import consumer_settings, is_cooperative, producer_settings
 
 
@@ -126,3 +127,11 @@ def test_the_client_id_of_the_consumer_wins() -> None:
 )
 def test_which_rebalances_are_incremental(settings: dict[str, str], cooperative: bool) -> None:
     assert is_cooperative(settings) is cooperative
+
+
+@pytest.mark.parametrize("wrong", [{"no.such.setting": "1"}, {"fetch.min.bytes": "many"}])
+def test_settings_that_librdkafka_refuses_are_named_and_no_password_is(wrong: dict[str, Any]) -> None:
+    settings = {"group.id": "g", "sasl.password": "very secret", **wrong}
+    with pytest.raises(UsageError, match=r"^librdkafka refuses these client settings: ") as caught:
+        client_of(Consumer, settings)
+    assert "very secret" not in str(caught.value)

@@ -17,7 +17,7 @@ from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
 from keylane.engine.ports import Polled
 from keylane.engine.results import ResultQueue
-from keylane.errors import InternalError, KeylaneError
+from keylane.errors import InternalError
 from keylane.offsets import OffsetMap
 from keylane.options import Pipeline
 
@@ -171,15 +171,8 @@ class RowEngine:
         except Empty:
             return found
         if not found:
-            self._raise_failure()
+            self._loop.raise_failure()
         return found or None
-
-    def _raise_failure(self) -> None:
-        failure = self._loop.failure
-        if isinstance(failure, KeylaneError):
-            raise failure
-        if failure is not None:
-            raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
 
 
 class _Feed:
