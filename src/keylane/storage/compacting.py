@@ -12,8 +12,8 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
+from keylane.errors import PeerError
 from keylane.storage.compaction import CLEANED_SUFFIX, Cleaner, CompactionStoppedError, last_offsets
-from keylane.storage.filesystem import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Compactor:
                 await self._compact(log, segments, dirty, now_ms, delete_retention_ms)
             except CompactionStoppedError:
                 pass
-            except (OSError, StorageError) as error:
+            except (OSError, PeerError) as error:
                 logger.error("%s: not compacted: %s", log.folder, error)  # noqa: TRY400 - one line says it all
             return True
 

@@ -24,11 +24,13 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.storage.filesystem import StorageError
 from keylane.storage.segment import Segment, headers
 from keylane.wire.batches import (
     MAX_FILLER_SPAN,
     BatchError,
     BatchHeader,
+    check_crc,
     decode_records,
     filler,
     read_header,
@@ -126,7 +128,7 @@ class Cleaner:
     def write(self, segments: Sequence[Segment], next_offset: int) -> Written | None:
         """Write segments that follow one another, up to `next_offset`, as one; it is durable under its interim name.
 
-        None when there is nothing to gain. Raises `OSError`, `StorageError` and `CompactionStoppedError`.
+        None when there is nothing to gain. Raises `OSError`, `StorageError`, `BatchError` and `CompactionStoppedError`.
         """
         self._removed_markers = set()
         first = segments[0]
@@ -217,12 +219,18 @@ class Cleaner:
 
 
 def _batches(file: AppendFile, size: int, plan: Plan) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches of a whole segment, with pauses."""
+    """The batches of a whole segment, checked, with pauses: what is damaged is not written anew as if it were sound.
+
+    Raises `StorageError` and `BatchError` for damage.
+    """
     paused_at = 0
     for position, header in headers(file, 0, size):
         if plan.must_stop():
             raise CompactionStoppedError
-        yield header, file.read(position, header.length)
+        batch = file.read(position, header.length)
+        if len(batch) < header.length or not check_crc(batch, 0, header):
+            raise StorageError(f"{file.path} at byte {position}: a batch whose checksum does not hold")
+        yield header, batch
         if position - paused_at >= _SLICE_BYTES:
             paused_at = position
             time.sleep(_PAUSE_S)

@@ -230,6 +230,26 @@ def test_a_leftover_of_a_compaction_is_told_from_damage(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("at", [20, 80])
+def test_damage_is_not_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int) -> None:
+    async def scenario() -> None:
+        log, compactor = open_new(tmp_path)
+        for number in range(12):
+            await put(log, b"k", b"%d" % number)
+        await roll(log)
+        files = sorted((tmp_path / "log").iterdir())
+        damaged = bytearray(files[1].read_bytes())
+        damaged[at] ^= 0xFF
+        files[1].write_bytes(damaged)
+        before = [file.read_bytes() for file in files]
+        assert await compactor.compact(log, 0, 0.0, DAY_MS)
+        assert "not compacted" in caplog.text
+        assert [file.read_bytes() for file in files] == before
+        await log.close()
+
+    asyncio.run(scenario())
+
+
 def test_segments_are_put_together_up_to_the_size_of_one() -> None:
     segments = []
     for number, size in enumerate((10, 20, 30, 100, 5, 5)):

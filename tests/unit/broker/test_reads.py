@@ -1,0 +1,67 @@
+"""A fetch's read of a log whose segments change between its look-up and its read."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from keylane.broker import codes
+from keylane.broker.reads import LogRead
+from keylane.storage.compacting import Compactor
+from keylane.storage.filesystem import OsFileSystem
+from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.open_log import create_log
+from keylane.testing.executor import InlineExecutor
+from keylane.wire.batches import NewRecord, encode_batch, read_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 30
+
+
+async def filled(tmp_path: Path) -> PartitionLog:
+    options = LogOptions(segment_bytes=400, index_interval_bytes=128)
+    log = create_log(OsFileSystem(), str(tmp_path / "log"), options, InlineExecutor())
+    for number in range(COUNT):
+        data = encode_batch([NewRecord(b"key-%d" % (number % 2), b"x" * 40)], timestamp_ms=1_000 + number)
+        appended = log.append(data, read_header(data), 0)
+        assert appended.durable is not None
+        await appended.durable
+    return log
+
+
+async def located(log: PartitionLog, offset: int) -> LogRead:
+    wanted = SimpleNamespace(partition=0, fetch_offset=offset, partition_max_bytes=1_000)
+    read = LogRead(log, wanted, committed_only=False)
+    await read.locate(-1)
+    assert read.code == codes.NONE
+    return read
+
+
+def test_what_retention_took_meanwhile_is_out_of_range(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = await filled(tmp_path)
+        gone, there = await located(log, 2), await located(log, COUNT - 1)
+        await log.delete_before(COUNT - 1)
+        assert (await gone.read(1_000, at_least_one=True)).error_code == codes.OFFSET_OUT_OF_RANGE
+        found = await there.read(1_000, at_least_one=True)
+        assert (found.error_code, found.log_start_offset) == (codes.NONE, COUNT - 1)
+        assert read_header(found.records).base_offset == COUNT - 1
+        await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_compaction_wrote_anew_is_found_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = await filled(tmp_path)
+        reads = [await located(log, offset) for offset in range(COUNT)]
+        assert await Compactor(OsFileSystem(), InlineExecutor()).compact(log, 0, 0.0, 1_000)
+        for offset, read in enumerate(reads):
+            header = read_header((await read.read(1_000, at_least_one=True)).records)
+            assert header.base_offset <= offset < header.next_offset
+        await log.close()
+
+    asyncio.run(scenario())
