@@ -18,6 +18,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import peers
 import pytest
 
 from keylane import Retries
@@ -191,10 +192,17 @@ def fork_server() -> Iterator[None]:
         server._stop()  # type: ignore[union-attr] # what CPython's own tests use
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("matrix") / "data") as broker:
-        yield broker
+@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Our broker, and Apache Kafka."""
+    if request.param == "keylane":
+        with BrokerProcess(tmp_path_factory.mktemp("matrix") / "data") as broker:
+            yield broker.bootstrap
+    elif missing := peers.missing():
+        pytest.skip(missing)
+    else:
+        with peers.ApacheKafka() as kafka:
+            yield kafka.bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -235,12 +243,12 @@ def test_the_page_shows_what_is_expected() -> None:
     assert list(POINTS) == list(get_args(Point))
 
 
-def test_a_kill_at_each_point(broker: BrokerProcess, tmp_path: Path, server: PostgresServer | None) -> None:
+def test_a_kill_at_each_point(servers: str, tmp_path: Path, server: PostgresServer | None) -> None:
     cells = {}
     jobs: list[Callable[[], None]] = []
     for row in rows(server):
         for point, name in POINTS.items():
-            cell = cell_of(row, name, broker.bootstrap, tmp_path, server)
+            cell = cell_of(row, name, servers, tmp_path, server)
             cells[cell.stage.topic, name] = cell
             after = 2 if point in ("requested", "acknowledged") else RECORDS // 3
             jobs.append(partial(cell.crash, point, after))
@@ -267,10 +275,10 @@ def test_the_broker_is_killed_and_restarted(tmp_path: Path, server: PostgresServ
         check(cells)
 
 
-def test_a_rebalance_in_the_middle(broker: BrokerProcess, tmp_path: Path, server: PostgresServer | None) -> None:
+def test_a_rebalance_in_the_middle(servers: str, tmp_path: Path, server: PostgresServer | None) -> None:
     cells = {}
     for row in rows(server):
-        cells[row[0] + str(row[1]), TROUBLES[1]] = cell_of(row, "rebalance", broker.bootstrap, tmp_path, server)
+        cells[row[0] + str(row[1]), TROUBLES[1]] = cell_of(row, "rebalance", servers, tmp_path, server)
 
     def members(cell: Cell) -> None:
         cell.fill()
@@ -291,10 +299,10 @@ def test_a_rebalance_in_the_middle(broker: BrokerProcess, tmp_path: Path, server
 
 
 @pytest.mark.skipif(find_postgres() is None, reason="PostgreSQL is not installed (/usr/lib/postgresql)")
-def test_a_database_that_refuses_or_is_slow(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_database_that_refuses_or_is_slow(servers: str, tmp_path: Path) -> None:
     with PostgresServer() as own:
         row = ("exactly_once", "postgres")
-        refused, slow = (cell_of(row, name, broker.bootstrap, tmp_path, own) for name in ("refused", "slow"))
+        refused, slow = (cell_of(row, name, servers, tmp_path, own) for name in ("refused", "slow"))
         at_once([refused.fill, slow.fill])
         workers = [Worker(cell.plan(work_ms=20)) for cell in (refused, slow)]
         try:
@@ -317,7 +325,7 @@ def test_a_database_that_refuses_or_is_slow(broker: BrokerProcess, tmp_path: Pat
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(5))
 def test_a_hundred_kills(
-    broker: BrokerProcess,
+    servers: str,
     tmp_path: Path,
     server: PostgresServer | None,
     number: int,
@@ -327,7 +335,7 @@ def test_a_hundred_kills(
     if number >= len(chosen):
         pytest.skip("PostgreSQL is not installed (/usr/lib/postgresql)")
     row = chosen[number]
-    cell = cell_of(row, "soak", broker.bootstrap, tmp_path, server)
+    cell = cell_of(row, "soak", servers, tmp_path, server)
     cell.records = 9_000
     cell.fill()
     drawn = random.Random(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 import urllib.request
@@ -57,6 +58,20 @@ def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work:
     assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
     assert work.lag() == 0
     assert query.snapshot().transactions_aborted == 0
+
+
+@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "exactly_once"])
+def test_guarantees_on_lanes(spark: SparkSession, work: Any, delivery: str, tmp_path: Path) -> None:
+    work.fill(200)
+    more = {"store": str(tmp_path / "effects.db")} if delivery == "exactly_once" else {}
+    query = kl.spark.start(work.pipeline(delivery=delivery, **more), spark, lanes=2, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
+    assert (work.lag(), query.snapshot().processed) == (0, 200)
+    if more:
+        with sqlite3.connect(more["store"]) as effects:
+            assert effects.execute("SELECT sum(below) FROM keylane_purged").fetchone() == (200,)
 
 
 def test_available_now_leaves_what_came_later(spark: SparkSession, work: Any) -> None:
