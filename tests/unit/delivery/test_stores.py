@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +16,8 @@ from keylane.testing.stores import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
 
 
 class TestSqlite(StoreContract):
@@ -34,6 +37,28 @@ class TestPostgres(StoreContract):
     @pytest.fixture
     def store(self, server: PostgresServer) -> PostgresStore:
         return PostgresStore(server.conninfo)
+
+
+class TestTheStoreOfTheExample(StoreContract):
+    """The one that docs/delivery.md shows."""
+
+    test_it_can_be_pickled = test_keys_are_purged_by_their_age = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def store(self) -> Any:
+        return runpy.run_path(str(ROOT / "examples" / "own_store.py"))["MemoryStore"]()
+
+    def prepare(self, connection: Any) -> None:
+        """There is no table."""
+
+    def execute(self, connection: Any, scope: str, number: int) -> None:
+        connection.append((scope, number))
+
+    def noted(self, store: Any, scope: str) -> list[int]:
+        return [number for of, number in store.rows if of == scope]
+
+    def test_it_is_on_the_page(self) -> None:
+        assert (ROOT / "examples" / "own_store.py").read_text() in (ROOT / "docs" / "delivery.md").read_text()
 
 
 def test_a_store_by_its_address(tmp_path: Path) -> None:
