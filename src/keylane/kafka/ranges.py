@@ -42,6 +42,9 @@ SEEK_GAP = 2_000
 READER_DEFAULTS: dict[str, Any] = {
     "client.id": CONSUMER_DEFAULTS["client.id"],
     "fetch.queue.backoff.ms": CONSUMER_DEFAULTS["fetch.queue.backoff.ms"],
+    # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next
+    # range's for this long: 500 ms by default, in each task of a small batch.
+    "fetch.wait.max.ms": 10,
     "check.crcs": "true",  # as Java's consumer
     "isolation.level": "read_uncommitted",  # as Java's consumer, and Spark's source
 }
