@@ -144,17 +144,26 @@ class OffsetColumns:
             wanted = as_array("i", partitions)
             first = self._block(wanted)
             if first >= 0:
-                end = first + count
-                self.partitions[first:end] = wanted
-                self.offsets[first:end] = as_array("q", commit.offsets)
-                self.timestamps[first:end] = array("q", (timestamp_ms,)) * count
-                self.leader_epochs[first:end] = as_array("i", commit.leader_epochs)
-                self.log_offsets[first:end] = array("q", range(log_offset, log_offset + count))
+                offsets, epochs = as_array("q", commit.offsets), as_array("i", commit.leader_epochs)
+                timestamps = array("q", (timestamp_ms,)) * count
+                log_offsets = array("q", range(log_offset, log_offset + count))
+                self._set_block(first, wanted, offsets, timestamps, epochs, log_offsets)
                 return
         metadata = commit.metadata or ("",) * count
         each = zip(partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
         for at, (partition, offset, epoch, text) in enumerate(each, log_offset):
             self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms), at)
+
+    def _set_block(self, first: int, *columns: array[int]) -> None:
+        """New values from this row on, of every column in the order of `all`."""
+        end = first + len(columns[0])
+        if first == 0 and end > len(self.partitions):  # copies have the size that they need, and no room to grow
+            self.partitions, self.offsets, self.timestamps, self.leader_epochs, self.log_offsets = (
+                column[:] for column in columns
+            )
+            return
+        for own, column in zip(self.all(), columns, strict=True):
+            own[first:end] = column
 
     def _block(self, wanted: array[int]) -> int:
         """The row from which on these partitions can be copied over as a block, or -1: all that are there, or a run
