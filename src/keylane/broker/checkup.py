@@ -21,6 +21,7 @@ from keylane.coordinator.check import check_journal, salvage_snapshot
 from keylane.coordinator.segments import SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, UsageError
 from keylane.storage.findings import Finding
+from keylane.storage.log import START_FILE
 from keylane.storage.open_log import check_log
 from keylane.storage.sealed import read_sealed
 
@@ -111,7 +112,7 @@ def _repair(filesystem: FileSystem, finding: Finding) -> str:
         number = int(name.removesuffix(SNAPSHOT_SUFFIX))
         lost = salvage_snapshot(filesystem, folder, number)
         return f"kept all parts but {lost} that do not hold, of up to 256 KiB of committed offsets each"
-    if finding.state == "behind" or name == data_folder.CLEAN_SHUTDOWN:
+    if finding.state == "behind" or name in (data_folder.CLEAN_SHUTDOWN, START_FILE):
         filesystem.remove(finding.path)
         filesystem.sync_dir(folder)
         return f"removed, {finding.size} bytes: {finding.reason}"

@@ -169,7 +169,24 @@ def check_log(filesystem: FileSystem, folder: str) -> list[Finding]:
         names = _segment_names(filesystem, folder)
     except DataFolderError as error:
         return [Finding(folder, "missing", reason=str(error))]
-    return check_segments(filesystem, [(f"{folder}/{name}", int(name.removesuffix(SUFFIX))) for name in names])
+    paths = [(f"{folder}/{name}", int(name.removesuffix(SUFFIX))) for name in names]
+    found, end = check_segments(filesystem, paths)
+    return [*found, *_check_start(filesystem, f"{folder}/{START_FILE}", end)]
+
+
+def _check_start(filesystem: FileSystem, path: str, end: int) -> list[Finding]:
+    """Whether records were deleted up to an offset that the sound part of the log has."""
+    if not filesystem.exists(path):
+        return []
+    size = len(filesystem.read(path))
+    try:
+        start_offset = read_sealed(filesystem, path, START_KIND)
+    except DataFolderError as error:
+        return [Finding(path, "damaged", size, 0, str(error))]
+    if start_offset > end:
+        reason = f"records were deleted up to offset {start_offset}, and what is sound of the log ends at {end}"
+        return [Finding(path, "behind", size, 0, reason)]
+    return [Finding(path, "sound", size, size)]
 
 
 def _segment_names(filesystem: FileSystem, folder: str) -> list[str]:

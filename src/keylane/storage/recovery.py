@@ -64,8 +64,9 @@ def scan_batches(file: AppendFile, base_offset: int, on_batch: Callable[[BatchHe
     return Scanned(position, expected, None)
 
 
-def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> list[Finding]:
-    """What the segments of a partition hold, by path and base offset, in order; changes nothing."""
+def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> tuple[list[Finding], int]:
+    """What the segments of a partition hold, by path and base offset, in order, and the offset behind what is sound;
+    changes nothing."""
     found: list[Finding] = []
     expected = paths[0][1] if paths else 0
     is_broken = False
@@ -82,15 +83,16 @@ def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> 
                 found.append(Finding(path, "behind", size, 0, f"it starts at offset {base_offset}, {expected} is due"))
             elif problem is None:
                 found.append(Finding(path, "sound", size, position))
+                expected = scanned.next_offset
             else:
                 is_last = number == len(paths) - 1
                 is_torn = is_last and find_sound_batch(file, position + 1, scanned.next_offset) is None
                 found.append(Finding(path, "torn" if is_torn else "damaged", size, position, problem))
                 is_broken = True
-            expected = scanned.next_offset if not is_broken else expected
+                expected = scanned.next_offset
         finally:
             file.close()
-    return found
+    return found, expected
 
 
 class _Window:

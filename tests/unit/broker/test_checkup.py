@@ -205,3 +205,38 @@ def test_other_folders_and_folders_in_use(folder: Path, tmp_path: Path, capsys: 
 def test_a_broker_without_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker"]) == 2
     assert "--data-dir is missing" in capsys.readouterr().err
+
+
+def test_a_log_that_is_cut_below_its_start_starts_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Records were deleted up to an offset in the last segment, and then an earlier one is damaged."""
+    path = tmp_path / "data"
+    asyncio.run(fill(path))
+
+    async def delete_records() -> None:
+        node = await open_node(path)
+        log = node.topics.log("flights", 0)
+        assert log is not None
+        await log.delete_before(3)
+        assert log.log_start_offset == 3
+        await node.close()
+
+    asyncio.run(delete_records())
+    folder = path / "topics" / "flights-0"
+    assert main(["broker", "check", str(path)]) == 0
+    segment = min(folder.glob("*.log"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[70] ^= 0xFF
+    segment.write_bytes(damaged)
+    assert main(["broker", "check", str(path)]) == 1
+    assert "log-start.json: behind" in capsys.readouterr().out
+    assert main(["broker", "repair", str(path)]) == 0
+    assert not (folder / "log-start.json").exists()
+
+    async def look() -> None:
+        node = await open_node(path)
+        log = node.topics.log("flights", 0)
+        assert log is not None
+        assert (log.log_start_offset, log.high_watermark) == (0, 0)
+        await node.close()
+
+    asyncio.run(look())
