@@ -163,7 +163,9 @@ class Membership:
         self._take([TopicPartition(*name) for name in names], self._listening.on_reloaded)
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        if self._revoking is not None:  # the session timed out meanwhile, and the group went on
+        if self._targets:  # a cooperative group gives more of them while some are sought in: those stay
+            self._finish_revoke(at_once=True)
+        elif self._revoking is not None:  # the session timed out meanwhile, and the group went on
             self._lose(self._revoking.names)
         self._take(partitions, self._listening.on_assigned)
         if self._cooperative:
