@@ -47,6 +47,7 @@ class Cleaning:
     async def stop(self) -> None:
         """Return when no partition is being worked on."""
         self._is_stopping.set()
+        self._compactor.stop()
         await asyncio.gather(*self._tasks)
 
     async def _repeat(self, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:

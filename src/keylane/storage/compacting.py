@@ -32,11 +32,16 @@ class Compactor:
     def __init__(self, filesystem: FileSystem, executor: Executor) -> None:
         self._filesystem = filesystem
         self._executor = executor
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Give up what is under way, at its next batch, and begin nothing more: the logs stay as they are."""
+        self._is_stopping = True
 
     async def compact(self, log: PartitionLog, now_ms: int, min_dirty_ratio: float, delete_retention_ms: int) -> bool:
         """Compact a log, if enough of it never was; whether it was tried. What fails is logged, and tried again."""
         async with log.trimming():
-            if log.is_closed or log.failure is not None:
+            if self._is_stopping or log.is_closed or log.failure is not None:
                 return False
             segments = log.decided_segments()
             dirty = [segment for segment in segments if segment.base_offset >= log.clean_offset]
@@ -60,7 +65,7 @@ class Compactor:
         delete_retention_ms: int,
     ) -> None:
         loop = asyncio.get_running_loop()
-        plan = log.compaction_plan(now_ms, delete_retention_ms)
+        plan = log.compaction_plan(now_ms, delete_retention_ms, lambda: self._is_stopping or log.is_closed)
         work = functools.partial(last_offsets, self._filesystem, dirty, plan)
         last, count = await loop.run_in_executor(self._executor, work)
         until = log.end_of(dirty[count - 1])

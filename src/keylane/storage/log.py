@@ -392,10 +392,10 @@ class PartitionLog:
         """The offset behind a segment that is not the active one."""
         return self._segments[self._segments.index(segment) + 1].base_offset
 
-    def compaction_plan(self, now_ms: int, delete_retention_ms: int) -> Plan:
+    def compaction_plan(self, now_ms: int, delete_retention_ms: int, must_stop: Callable[[], bool]) -> Plan:
         """What a compaction that begins now has to know."""
         decided = Decided(self._transactions.every_aborted())
-        return Plan(now_ms, delete_retention_ms, decided, self._producers.last_batches(), lambda: self.is_closed)
+        return Plan(now_ms, delete_retention_ms, decided, self._producers.last_batches(), must_stop)
 
     def replace(self, old: list[Segment], written: Written) -> None:
         """Segments that follow one another are one now, whose file has the first one's name already. `trimming` is

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,8 @@ from keylane.wire.batches import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=128)
@@ -245,6 +247,28 @@ def test_damage_is_not_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert await compactor.compact(log, 0, 0.0, DAY_MS)
         assert "not compacted" in caplog.text
         assert [file.read_bytes() for file in files] == before
+        await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_that_is_stopped_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    class StopsAtTheFirstStep(InlineExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            compactor.stop()
+            return super().submit(fn, *args, **kwargs)
+
+    compactor = Compactor(OsFileSystem(), StopsAtTheFirstStep())
+
+    async def scenario() -> None:
+        log, _ = open_new(tmp_path)
+        for number in range(12):
+            await put(log, b"k", b"%d" % number)
+        await roll(log)
+        before = rows(log)
+        assert await compactor.compact(log, 0, 0.0, DAY_MS)
+        assert not await compactor.compact(log, 0, 0.0, DAY_MS), "nothing is begun any more"
+        assert rows(log) == before
         await log.close()
 
     asyncio.run(scenario())
