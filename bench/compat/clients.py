@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import kafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin import NewTopic as AioTopic
+from aiokafka.admin.config_resource import ConfigResource as AioResource
+from aiokafka.admin.config_resource import ConfigResourceType as AioResourceType
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
     AdminClient,
@@ -260,7 +262,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """aiokafka. (It has no DeleteRecords in this version's tests, and needs further libraries for most codecs.)"""
+    """aiokafka."""
 
     def __init__(self, bootstrap: str) -> None:
         self._servers = bootstrap
@@ -365,6 +367,43 @@ class Aiokafka:
             found = await consumer.offsets_for_times({partition: 1_000_004})
             await consumer.stop()
             assert found[partition].offset == 4
+
+        self._run(work())
+
+    def configs(self) -> None:
+        async def work() -> None:
+            topic = await self._create()
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
+            await admin.start()
+            change = AioResource(AioResourceType.TOPIC, topic, configs={"retention.ms": "12345"})
+            await admin.alter_configs([change])
+            found = str(await admin.describe_configs([AioResource(AioResourceType.TOPIC, topic)]))
+            await admin.close()
+            assert "12345" in found, found[:200]
+
+        self._run(work())
+
+    def records_are_deleted(self) -> None:
+        async def work() -> None:
+            topic = await self._create()
+            await self._produce(topic)
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
+            await admin.start()
+            await admin.delete_records({AioPartition(topic, 0): RecordsToDelete(before_offset=40)})
+            await admin.close()
+            assert len(await self._read(topic)) == COUNT - 40
+
+        self._run(work())
+
+    def topics_are_deleted(self) -> None:
+        async def work() -> None:
+            topic = await self._create()
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
+            await admin.start()
+            await admin.delete_topics([topic])
+            left = await admin.list_topics()
+            await admin.close()
+            assert topic not in left
 
         self._run(work())
 
