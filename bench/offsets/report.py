@@ -75,11 +75,12 @@ def _collapse(rows: Mapping[str, Any]) -> list[str]:
     if (MANY, 1) not in rates:
         return []
     found = rates[MANY, 1]
-    waiting = max(rate for (_, in_flight), rate in rates.items() if in_flight == 1)
     shares = (
-        f"{found / waiting:.0%} of the best rate of any number of them (asked: 80 %), {found / max(rates.values()):.0%}"
+        f"{found / max(rate for (_, depth), rate in rates.items() if depth == 1):.0%} of the best rate of any number"
     )
-    return ["", f"{MANY:,} clients that wait for each answer: {shares} of the best rate of clients with 100 in flight."]
+    pipelined = [rate for (_, depth), rate in rates.items() if depth > 1]
+    deep = f", {found / max(pipelined):.0%} of the best rate of clients with 100 in flight" if pipelined else ""
+    return ["", f"{MANY:,} clients that wait for each answer: {shares} of such clients (asked: 80 %){deep}."]
 
 
 def _shape(name: str, one: Mapping[str, float]) -> str:
