@@ -6,8 +6,9 @@ import asyncio
 import heapq
 import random
 import statistics
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,8 +23,6 @@ from keylane.testing.fakes import FakeBroker, FakeEngine
 from keylane.testing.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from keylane.engine.work import Outcome, Work
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
@@ -159,33 +158,45 @@ def test_what_was_not_run_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [False, True]
 
 
-@pytest.mark.soak  # it needs a machine that is not busy with something else
-def test_a_real_service_that_takes_so_many_at_once() -> None:
-    """A semaphore of 20 slots: beyond them, requests queue, and latency grows."""
-    most = 20
+@pytest.mark.soak
+def test_a_real_service_that_takes_so_many_at_once_and_then_more() -> None:
+    """Slots for 20 requests, then for 40: beyond them requests queue, and latency grows. A request takes long enough
+    for a busy machine to add little to it."""
+    slots: list[asyncio.Semaphore] = []
+    loops: list[asyncio.AbstractEventLoop] = []
 
-    def handler_of(slots: list[asyncio.Semaphore]) -> Callable[..., Any]:
-        async def handler(record: Any) -> None:
-            if not slots:
-                slots.append(asyncio.Semaphore(most))
-            async with slots[0]:
-                await asyncio.sleep(0.01)
+    async def handler(record: Any) -> None:
+        if not slots:
+            slots.append(asyncio.Semaphore(20))
+            loops.append(asyncio.get_running_loop())
+        async with slots[0]:
+            await asyncio.sleep(0.05)
 
-        return handler
+    def more_slots() -> None:
+        for _ in range(20):
+            slots[0].release()
 
-    count = 20_000
     log = FakeBroker([("t", 0)])
-    log.append(("t", 0), [(b"%d" % number, b"v") for number in range(count)])
-    pipeline = Pipeline(
-        kafka=KAFKA, topics=["t"], handler=handler_of([]), offset_reset="earliest", max_concurrency="auto"
-    )
-    limits: list[int] = []
+    log.append(("t", 0), [(b"%d" % number, b"v") for number in range(60_000)])
+    pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, offset_reset="earliest", max_concurrency="auto")
 
-    def settled() -> bool:
-        limits.append(engine.loop.snapshot().concurrency)
-        return engine.loop.snapshot().processed > 8_000
+    def mean_limit(engine: FakeEngine, records: int) -> float:
+        """Over the last third of so many records."""
+        limits: list[tuple[int, int]] = []
+        begun = engine.loop.snapshot().processed
+
+        def through() -> bool:
+            snapshot = engine.loop.snapshot()
+            limits.append((snapshot.processed - begun, snapshot.concurrency))
+            return snapshot.processed - begun > records
+
+        until(through, "the limit has had time", 120)
+        return statistics.mean(limit for processed, limit in limits if processed > records * 2 / 3)
 
     with FakeEngine(pipeline, log) as engine:
-        until(settled, "the limit has found its place")
-    later = limits[len(limits) // 2 :]
-    assert most * 0.7 <= statistics.mean(later) <= most * 1.5, "a busy machine adds latency of its own"
+        first = mean_limit(engine, 9_000)
+        loops[0].call_soon_threadsafe(more_slots)
+        second = mean_limit(engine, 24_000)
+    sys.stdout.write(f"a service of 20: {first:.1f} at once; of 40 then: {second:.1f}\n")
+    assert first == pytest.approx(20, rel=0.2)
+    assert second == pytest.approx(40, rel=0.2)

@@ -182,6 +182,20 @@ def test_one_stuck_record_never_stops_its_partition() -> None:
     assert world.counters("processed") == [4_999]
 
 
+def test_what_the_dispatch_bound_held_back_starts_with_the_completion_that_makes_room() -> None:
+    """Every other record is stuck, until no more may start; their release takes no time at all to be seen."""
+    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)
+    world.assign(0)
+    world.poll(*(message(i) for i in range(1_000)))
+    while odd := [offset for offset in world.running if offset % 2]:
+        world.finish(*odd)
+    highest, released_at = max(world.running), world.now
+    assert 10 < highest < 500, "the bound holds the others back"
+    world.finish(*world.running)
+    assert max(world.running) > highest
+    assert world.now == released_at, "in the same turn"
+
+
 # --- retries ---
 
 
