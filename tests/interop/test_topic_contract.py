@@ -343,6 +343,11 @@ def test_compaction_keeps_the_last_record_of_every_key(client: ProtocolClient) -
     assert send(client, topic, batch((b"k", b"v"), (b"", b"v"))).error_code == ErrorCode.none
     without_key = encode_batch([NewRecord(None, b"v")], timestamp_ms=now_ms())
     assert send(client, topic, without_key).error_code == ErrorCode.invalid_record
+    some = encode_batch([NewRecord(b"k", b"v"), NewRecord(None, b"v"), NewRecord(b"k", b"v")], timestamp_ms=now_ms())
+    refused = send(client, topic, some)
+    assert refused.error_code == ErrorCode.invalid_record
+    assert [error.batch_index for error in refused.record_errors] == [1]
+    assert refused.record_errors[0].batch_index_error_message
     sent = now_ms()
     rows = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", b"1"), (b"a", b"3"), (b"k", b"w")]
     for number, row in enumerate(rows):

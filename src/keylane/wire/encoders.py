@@ -64,6 +64,8 @@ class ProducedPartition(NamedTuple):
     error_message: str | None = None
     append_time_ms: int = -1
     """The timestamp that the broker gave the records; -1 where topics keep the producer's (CreateTime)."""
+    record_errors: Sequence[tuple[int, str]] = ()
+    """Index in the batch, and what is wrong with that record (KIP-467)."""
 
 
 _PRODUCED = struct.Struct(">ihqq")
@@ -80,13 +82,16 @@ def encode_produce(version: int, topics: Sequence[tuple[str, Sequence[ProducedPa
     parts = [write_length(len(topics))]
     for name, partitions in topics:
         parts += (write_string(name), write_length(len(partitions)))
-        for index, error_code, base_offset, log_start_offset, error_message, append_time_ms in partitions:
+        for index, error_code, base_offset, log_start_offset, error_message, append_time_ms, errors in partitions:
             if version >= 5:
                 parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, append_time_ms, log_start_offset))
             else:
                 parts.append(_PRODUCED.pack(index, error_code, base_offset, append_time_ms))
             if version >= 8:
-                parts += (no_record_errors, write_string(error_message), tags)
+                parts.append(write_length(len(errors)) if errors else no_record_errors)
+                for record, message in errors:
+                    parts += (int32(record), write_string(message), tags)
+                parts += (write_string(error_message), tags)
         parts.append(tags)
     parts.append(_NOT_THROTTLED + tags)
     return parts

@@ -35,6 +35,8 @@ from keylane.wire.batches import (
 from keylane.wire.encoders import ProducedPartition, encode_produce
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.topic_settings import TopicValues
@@ -53,9 +55,10 @@ _ACKS = (-1, 0, 1)
 class RefusedError(Exception):
     """A batch is not taken: error code and sentence."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, record_errors: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.record_errors = record_errors
 
 
 Outcome = Appended | RefusedError
@@ -181,13 +184,12 @@ def _check_content(header: BatchHeader) -> None:
 def _check_keys(records: bytes, topic: str, partition: int) -> None:
     """Raise `RefusedError` for a record without a key, which compaction could not tell from others."""
     try:
-        if any(record.key is None for record in decode_records(records)):
-            raise RefusedError(
-                codes.INVALID_RECORD,
-                f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}.",
-            )
+        without = [number for number, record in enumerate(decode_records(records)) if record.key is None]
     except BatchError as error:
         raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
+    if without:
+        message = f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}."
+        raise RefusedError(codes.INVALID_RECORD, message, [(number, message) for number in without])
 
 
 _NOT_NOW = {
@@ -228,7 +230,7 @@ def _refuse_attributes(header: BatchHeader) -> None:
 
 def _answer(index: int, outcome: Outcome, log: PartitionLog | None) -> ProducedPartition:
     if isinstance(outcome, RefusedError):
-        return ProducedPartition(index, outcome.code, error_message=str(outcome))
+        return ProducedPartition(index, outcome.code, error_message=str(outcome), record_errors=outcome.record_errors)
     failure = None if outcome.durable is None else outcome.durable.exception()
     if failure is not None:
         return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(failure))
