@@ -120,8 +120,8 @@ class ExactlyOnce:
     def check(self, starts: Sequence[Start]) -> None:
         """Partitions were assigned, and nothing of them has begun. Raises `PeerError` for a start below what is purged:
         records that are long processed would be skipped unseen."""
-        for start in starts:
-            self.identities.know(start.topic, self._topic_id(start.topic))
+        for topic in {start.topic for start in starts}:
+            self.identities.know(topic, self._topic_id(topic))
         if not self.identities.by_key:
             self._house.check(starts)
 
