@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FOLDER = "/log"
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=128)
 STATES: list[tuple[Names, Content]] = list(product(("lost", "kept"), ("lost", "kept", "torn")))
+FIRST = (STATES[0], STATES[-1])
+"""The others are tried in the soak."""
 RETENTION_MS = 100
 
 
@@ -80,7 +82,9 @@ def operations() -> list[int]:
     return [operation for compaction in history.compactions for operation in compaction]
 
 
-@pytest.mark.parametrize(("names", "content"), STATES)
+@pytest.mark.parametrize(
+    ("names", "content"), [*FIRST, *(pytest.param(*state, marks=pytest.mark.soak) for state in STATES[1:-1])]
+)
 def test_a_crash_at_any_operation_loses_and_brings_back_nothing(names: Names, content: Content) -> None:
     for operation in operations():
         history = History(SimulatedFileSystem())
@@ -94,5 +98,5 @@ def test_an_error_at_any_operation_loses_and_brings_back_nothing() -> None:
         history = History(SimulatedFileSystem())
         history.filesystem.fail_at(operation)
         history.attempt()
-        for names, content in (STATES[0], STATES[-1]):
+        for names, content in FIRST[1:]:
             asyncio.run(check(history.filesystem.after_crash(names=names, content=content), history.model))
