@@ -3,7 +3,7 @@
 `append` queues bytes and returns at once with a future. A round takes all that is queued, writes it and syncs it in the
 executor, and then resolves that one future; what is appended meanwhile goes into the next round. So a thousand waiting
 commits cost one sync, and the event loop does not wait for the disk. The one exception, by request: while syncs are
-short, one that a single append waits for is done on the loop, since handing it to a thread and back takes as long.
+short, one that few appends wait for is done on the loop, since handing it to a thread and back takes as long.
 
 After a failed write or sync the file's content is unknown, so it is failed for good: every waiter and every later
 append gets the same `StorageError`. Nothing is tried again (a second fdatasync may report success for lost pages).
@@ -29,6 +29,10 @@ Step = Callable[[], None]
 
 INLINE_LIMIT_S = 0.002
 """A sync on the loop that takes longer than this is the last there, until one in the executor was shorter."""
+SHARED_INLINE_LIMIT_S = 0.0004
+"""The same for a sync that several appends wait for: what else comes meanwhile would have been worth more."""
+INLINE_APPENDS = 32
+"""More appends than this always go to the executor: their number makes up for the way there."""
 JOIN_LIMIT_BYTES = 256 * 1024
 """Pieces are joined into writes of up to this size; a larger piece is written as it is, without a copy."""
 
@@ -143,11 +147,17 @@ class GroupSync:
         self._current, self._next = self._next, None
         queue, self._queue = self._queue, []
         mark = self._mark
-        if self._may_sync_inline and len(queue) == 1 and self._last_s < INLINE_LIMIT_S and not callable(queue[0]):
+        if self._is_for_the_loop(queue):
             self._finish(mark, self._write_timed(queue))
             return
         # Not run_in_executor: its two chained futures cost more than the rest of a small round.
         self._executor.submit(self._work, self._current.get_loop(), queue, mark)
+
+    def _is_for_the_loop(self, queue: list[Data | Step]) -> bool:
+        if not self._may_sync_inline or len(queue) > INLINE_APPENDS:
+            return False
+        limit_s = INLINE_LIMIT_S if len(queue) == 1 else SHARED_INLINE_LIMIT_S
+        return self._last_s < limit_s and not any(map(callable, queue))
 
     def _work(self, loop: asyncio.AbstractEventLoop, queue: list[Data | Step], mark: Any) -> None:
         loop.call_soon_threadsafe(self._finish, mark, self._write_timed(queue))

@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import INLINE_LIMIT_S, JOIN_LIMIT_BYTES, GroupSync
+from keylane.storage.group_sync import (
+    INLINE_APPENDS,
+    INLINE_LIMIT_S,
+    JOIN_LIMIT_BYTES,
+    SHARED_INLINE_LIMIT_S,
+    GroupSync,
+)
 from keylane.testing.executor import InlineExecutor
 
 
@@ -157,8 +163,9 @@ def test_flush_and_close_wait_for_what_was_appended() -> None:
     asyncio.run(scenario())
 
 
-def test_a_single_append_is_synced_on_the_loop_while_syncs_are_short() -> None:
-    """Two that wait go to the executor; so does one after a sync that was long, until one was short again."""
+def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
+    """After a sync that was long they go to the executor, several sooner than one, until one was short again; many
+    always do."""
     threads: list[str] = []
 
     class Disk:
@@ -176,12 +183,17 @@ def test_a_single_append_is_synced_on_the_loop_while_syncs_are_short() -> None:
             first, second = group.append(b"a"), group.append(b"b")
             assert first is second
             await first
+            group._last_s = SHARED_INLINE_LIMIT_S
+            group.append(b"a")
+            await group.append(b"b")
+            group._last_s = SHARED_INLINE_LIMIT_S
             await group.append(b"c")
             group._last_s = INLINE_LIMIT_S
             await group.append(b"d")
             group._last_s = 0
             await group.append(b"e")
+            await group.append_all([b"f"] * (INLINE_APPENDS + 1))
 
     asyncio.run(scenario())
     here = threading.current_thread().name
-    assert [name == here for name in threads] == [False, True, False, True]
+    assert [name == here for name in threads] == [True, False, True, False, True, False]
