@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -291,3 +292,121 @@ def _finish(job: Job, carry: CarryOver, write: Any) -> None:
         due = {name: {one: (n, 0) for one, (n, _) in some.items()} for name, some in newest.carried.items()}
         lists.write_once(type(newest)(newest.batch, newest.id, newest.seq, due, newest.dead))
         job.run(job.carries(broken(), carry, retries=LATER), acknowledged(write, carry_over=carry))
+
+
+@pytest.mark.soak
+def test_a_second_driver_fences_the_first(job: Job, until: Callable[..., None]) -> None:
+    """Two queries of one group: the first one fails before its next write, the second one goes on."""
+    again = Job.__new__(Job)
+    again.__dict__.update(job.__dict__)
+    again.folder, again.written = job.folder / "again", []
+
+    def start(one: Job) -> Any:
+        writer = one.source().writeStream.foreachBatch(acknowledged(one.sink))
+        return writer.option("checkpointLocation", str(one.folder / "checkpoint")).start()
+
+    first = start(job)
+    try:
+        first.processAllAvailable()
+        second = start(again)
+        try:
+            job.fill(20, 24)
+            until(lambda: again.written, lambda: second.exception())
+            job.fill(24, 28)
+            until(lambda: not first.isActive)
+            assert "no longer its member" in str(first.exception())
+            assert {number for _, some in job.written for number in some} <= set(range(24))
+            second.processAllAvailable()
+            assert job.standing() == OffsetMap(28)
+        finally:
+            second.stop()
+    finally:
+        first.stop()
+
+
+@pytest.mark.soak
+def test_state_after_parallel_map_is_right_after_replays(job: Job) -> None:
+    """Counts by key, while records are carried and the driver dies after the sink and before it."""
+    counts: dict[bytes, int] = {}
+    crashes = [1, 2]
+
+    def write(frame: DataFrame, batch: int) -> None:
+        crash = crashes.pop(0) if crashes and crashes[0] == batch + 1 else None
+        if crash == 2:
+            raise CrashError("before the sink")
+        counts.update({bytes(row.key): row["count"] for row in frame.collect()})
+        if crash == 1:
+            raise CrashError("after the sink")
+
+    def query(carry: CarryOver, *refused: int) -> None:
+        step = parallel_map(
+            broken(*refused), "value binary, offset bigint", ordering="key", key="key", carry_over=carry, retries=LATER
+        )
+        keyed = job.source(carryOver=carry.folder, maxOffsetsPerTrigger="10").transform(step)
+        counted = keyed.selectExpr("cast(cast(value AS string) AS int) % 4 AS k").groupBy("k").count()
+        frame = counted.selectExpr("cast(cast(k AS string) AS binary) AS key", "count")
+        writer = frame.writeStream.outputMode("update").foreachBatch(acknowledged(write, carry_over=carry))
+        run = writer.option("checkpointLocation", str(job.folder / "checkpoint")).trigger(availableNow=True).start()
+        run.awaitTermination(120)
+        if error := run.exception():
+            raise error
+
+    job.spark.conf.set("spark.sql.shuffle.partitions", "2")
+    carry = job.carry_over()
+    for where in ("after the sink", "before the sink"):
+        with pytest.raises(Exception, match=where):
+            query(carry, 5)
+    while sum(counts.values()) < 20:
+        query(carry)
+    job.fill(20, 28)
+    while sum(counts.values()) < 28:
+        query(carry)
+    assert counts == {b"%d" % key: 7 for key in range(4)}
+    assert job.standing() == OffsetMap(28)
+
+
+@pytest.mark.parametrize("outage_s", [0, pytest.param(150, marks=pytest.mark.soak)])
+def test_an_outage_of_the_service_stops_the_reading_and_not_the_query(
+    job: Job, outage_s: int, until: Callable[..., None]
+) -> None:
+    """While the service refuses everything, no more is read than the group's map can hold; then all is through."""
+    mended = job.folder / "mended"
+
+    async def function(row: Any) -> Any:
+        if not mended.exists():
+            raise ConnectionError("the service is down")
+        return (row.value, row.offset)
+
+    carry = job.carry_over()
+    job.fill(20, 1_000)
+    tries = kl.Retries(max_attempts=100_000, delay_ms=200, max_delay_ms=1_000)
+    step = parallel_map(
+        function, "value binary, offset bigint", ordering="key", key="key", carry_over=carry, retries=tries
+    )
+    frame = job.source(carryOver=carry.folder, maxOffsetsPerTrigger="400").transform(step)
+    lists = Lists(carry.folder)
+
+    def carried() -> int:
+        found = lists.newest()
+        return 0 if found is None else len(found.records())
+
+    writer = frame.writeStream.foreachBatch(acknowledged(job.sink, carry_over=carry))
+    query = writer.option("checkpointLocation", str(job.folder / "checkpoint")).start()
+    try:
+        until(lambda: carried() >= 400, query.exception)
+        began = time.monotonic()
+        newest = lists.newest()
+        assert newest is not None
+        until(lambda: (lists.newest() or newest).batch >= newest.batch + 2, query.exception)
+        while time.monotonic() - began < outage_s:
+            assert query.isActive, query.exception()
+            time.sleep(1)
+        assert carried() == 400, "no more is read"
+        assert not any(numbers for _, numbers in job.written)
+        mended.touch()
+        until(lambda: sum(len(numbers) for _, numbers in job.written) >= 1_000, query.exception)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(n for _, numbers in job.written for n in numbers) == list(range(1_000))
+    assert job.standing() == OffsetMap(1_000)

@@ -1,0 +1,66 @@
+"""A streaming query with a shuffle, `parallel_map` and carry-over, into files by batch. A test starts it to kill it.
+
+Arguments: MASTER SERVERS TOPIC FOLDER. It runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keylane as kl
+from keylane.spark import CarryOver, acknowledged, parallel_map
+from keylane.testing.cluster import LIGHT_JVM
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH = 100
+
+
+async def work(row: Any) -> tuple[int, int]:
+    """The service refuses one record in 50, now and then."""
+    await asyncio.sleep(0.005)
+    if row.offset % 50 == 7 and os.urandom(1)[0] < 128:
+        raise ConnectionError("busy")
+    return (int(bytes(row.value)), os.getpid())
+
+
+def main() -> None:
+    master, servers, topic, place = sys.argv[1:]
+    folder = Path(place)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        rows = frame.collect()
+        file = folder / "out" / f"{batch}.json"
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"numbers": [row.number for row in rows], "workers": [row.pid for row in rows]}))
+        part.rename(file)
+
+    (folder / "out").mkdir(exist_ok=True)
+    settings = {f"spark.{jvm}.extraJavaOptions": LIGHT_JVM for jvm in ("driver", "executor")}
+    settings |= {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+    spark = kl.spark.session(master, "keylane stream program", **{"spark.ui.enabled": "false", **settings})
+    carry = CarryOver(str(folder / "lists"), deadline_ms=20_000)
+    step = parallel_map(
+        work,
+        "number int, pid int",
+        ordering="key",
+        key="key",
+        order_by=("partition", "offset"),
+        retries=kl.Retries(max_attempts=1_000, delay_ms=100, max_delay_ms=100),
+        carry_over=carry,
+    )
+    options = {"kafka.bootstrap.servers": servers, "kafka.group.id": topic, "subscribe": topic}
+    options |= {"startingOffsets": "committed", "maxOffsetsPerTrigger": str(BATCH), "carryOver": carry.folder}
+    frame = spark.readStream.format("keylane").options(**options).load().transform(step)
+    writer = frame.writeStream.foreachBatch(acknowledged(write, carry_over=carry))
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

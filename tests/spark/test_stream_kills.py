@@ -1,0 +1,146 @@
+"""Kills under a streaming query with carry-over: the driver, an executor in whatever it does, and the broker.
+
+The sink is idempotent by batch, so a row that is lost, wrong or there twice shows in its files. KEYLANE_STREAM_KILLS
+says how many kills (51).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from keylane.testing.processes import is_alive, parent, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROGRAM = Path(__file__).with_name("stream_program.py")
+KILLS = int(os.environ.get("KEYLANE_STREAM_KILLS", "51"))
+RECORDS_A_KILL = 200
+PATIENCE_S = 240.0
+"""For a driver and its executors to come back on a busy machine."""
+
+
+class Query:
+    """The program, restarted when it is gone, and what its sink has."""
+
+    def __init__(self, servers: str, topic: str, folder: Path) -> None:
+        self._command = [sys.executable, str(PROGRAM), "local-cluster[2,1,1024]", servers, topic, str(folder)]
+        self._folder = folder
+        self._log = (folder / "driver.log").open("ab")
+        self._environment = os.environ | {"SPARK_HOME": str(_home(folder))}
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def go_on(self) -> None:
+        """Start it, unless it runs: a query may end by itself when its broker or an executor goes."""
+        if self._process is None or self._process.poll() is not None:
+            self.kill()
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=self._log, stderr=self._log, start_new_session=True
+            )
+            self.starts += 1
+
+    def kill(self) -> None:
+        """SIGKILL to the driver's process; its JVM and executors end by themselves."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self._log.close()
+
+    def batches(self) -> dict[int, dict[str, list[int]]]:
+        return {int(file.stem): json.loads(file.read_text()) for file in (self._folder / "out").glob("*.json")}
+
+    def kill_an_executor(self) -> bool:
+        """One whose worker made rows of the last batches; False when none of them lives any more."""
+        workers = [pid for _, one in sorted(self.batches().items())[-3:] for pid in one["workers"]]
+        for worker in reversed(workers):
+            if not is_alive(worker):
+                continue
+            executor = parent(parent(worker))  # of the worker's daemon
+            if any(b"CoarseGrainedExecutorBackend" in word for word in words(executor)):
+                os.kill(executor, signal.SIGKILL)
+                return True
+        return False
+
+
+def _home(folder: Path) -> Path:
+    """Executors work below it, and not in the installed package."""
+    import pyspark
+
+    home = folder / "spark-home"
+    home.mkdir()
+    for one in Path(pyspark.__file__).parent.iterdir():
+        (home / one.name).symlink_to(one)
+    return home
+
+
+def fill(servers: str, topic: str, numbers: range) -> None:
+    with BulkProducer(servers) as producer:
+        for number in numbers:
+            producer.produce(kl.Output(topic, b"key-%d" % (number % 23), b"%d" % number))
+
+
+def until(condition: Callable[[], object], query: Query) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        query.go_on()
+        assert time.monotonic() < deadline, query.batches().keys()
+        time.sleep(0.1)
+
+
+def numbers(query: Query) -> Iterator[int]:
+    for one in query.batches().values():
+        yield from one["numbers"]
+
+
+@pytest.mark.soak
+def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> None:
+    chance = random.Random(20261121)
+    kinds = list(islice(cycle(("executor", "driver", "executor", "broker")), KILLS))
+    chance.shuffle(kinds)
+    done: dict[str, int] = {}
+    filled = 0
+    with BrokerProcess(tmp_path / "data") as broker:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"rows": 3})
+        query = Query(broker.bootstrap, "rows", tmp_path)
+        try:
+            for kind in kinds:
+                seen = len(query.batches())
+                fill(broker.bootstrap, "rows", range(filled, filled + RECORDS_A_KILL))
+                filled += RECORDS_A_KILL
+                until(lambda: len(query.batches()) > seen, query)  # noqa: B023 - called here
+                time.sleep(chance.random() * 2)  # so that the kill falls anywhere in a batch
+                if kind == "driver" or (kind == "executor" and not query.kill_an_executor()):
+                    kind = "driver"
+                    query.kill()
+                elif kind == "broker":
+                    broker.kill()
+                    broker.start()
+                done[kind] = done.get(kind, 0) + 1
+            until(lambda: len(set(numbers(query))) >= filled, query)
+        finally:
+            query.close()
+    found = sorted(numbers(query))
+    print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows of {filled}")  # noqa: T201
+    assert found == list(range(filled))
+    assert sum(done.values()) == KILLS
+    shutil.rmtree(tmp_path / "spark-home")
