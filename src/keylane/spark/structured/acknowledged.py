@@ -54,7 +54,8 @@ def acknowledged(
     """For `foreachBatch`: `write(frame, batch_id)`, then the group's offsets are committed.
 
     The group is the source's option `kafka.group.id`; this driver is its one member. A second driver of the same group
-    takes it over, and the first one's query fails before its next write. A broker that cannot be reached delays
+    takes it over, and the first one's query fails as soon as a heartbeat or a commit tells it: until then, for a
+    heartbeat's 3 s, it may write one batch more, which it cannot commit. A broker that cannot be reached delays
     commits and fails nothing: the next batch commits for both.
 
     Raises `UsageError` in the query when it has no source `keylane`, or that has no group.
