@@ -22,6 +22,7 @@ import aiokafka
 import peers
 import pytest
 
+import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.testing.stage import WAIT_S, Stage, until
 
@@ -202,6 +203,29 @@ def test_a_rebalance_in_the_middle(servers: str) -> None:
                 process.communicate(timeout=WAIT_S)
                 assert process.returncode == 0
     copy.check_end()
+
+
+def test_an_output_that_the_broker_refuses_ends_in_the_dead_letters_and_nothing_is_seen_twice(tmp_path: Path) -> None:
+    """It aborts its transaction at each attempt. (One batch with it may hold others: then they are refused as well.)"""
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS | {"message.max.bytes": "2000"}) as own:
+        copy = Copy(own.bootstrap, "refused", 200)
+
+        def handler(record: kl.Record) -> kl.Output:
+            value = f"{record.partition}@{record.offset}".encode()
+            return kl.Output(copy.out, key=record.key, value=b"x" * 5_000 if record.offset == 13 else value)
+
+        snapshot = copy.stage.run(
+            handler,
+            delivery="transactional",
+            retries=kl.Retries(max_attempts=2, delay_ms=50, jitter=1),
+            on_exhausted=kl.DeadLetter(copy.dead),
+        )
+        seen = Counter(source for source, _ in copy.seen())
+        dead = {_source(one)[0] for one in copy.stage.read(copy.dead)}
+    assert seen == Counter(copy.expected)
+    assert {"0@13", "1@13"} <= dead
+    assert snapshot.transactions_aborted >= 2
+    assert snapshot.dead_lettered >= len(dead), "some may have been undone"
 
 
 @pytest.mark.soak

@@ -124,6 +124,7 @@ class Core:
             assignment = self.partitions.add(start, self.commits.bound, may_take=self._closing.may_start)
             if self._transacting is not None:
                 self._transacting.begin(assignment)
+                self._next.resume = (*self._next.resume, assignment)  # a pause of its epoch before may come late
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """Records of one partition, in offset order. Those of an earlier epoch are dropped."""
@@ -318,7 +319,8 @@ class Core:
         if self.phase is Phase.RUNNING:
             plan.ask_committed = self.partitions.ask_committed(now)
             polling = self.partitions.poll_plan(now)
-            plan.credit, plan.pause, plan.resume = polling.credit, polling.pause, polling.resume
+            plan.credit, plan.pause = polling.credit, polling.pause
+            plan.resume = (*(one for one in plan.resume if not one.paused), *polling.resume)
         if self._transacting is None:
             self._answer_revokes(plan, now)
         else:

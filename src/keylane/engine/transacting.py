@@ -111,6 +111,7 @@ class Transacting:
             return None  # nothing of it is in the transaction
         if not delivery.blameless:
             self._remember(delivery)
+            self.transaction.forgive()
         return f"{work.name}: {delivery.error}"
 
     def _remember(self, delivery: Delivery) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S = 0.1
 MOST_WAIT_S = 10.0
-"""The wait from one abort to the new epoch: doubled by each further one without a commit in between."""
+"""The wait from a second abort to the new epoch: doubled by each further one without a commit in between."""
 
 MOST_ABORTS_FENCED = 5
 """Producers that are fenced one after the other, without a commit in between: something else is wrong."""
@@ -62,7 +62,7 @@ class Transaction:
         self.touched: set[Assignment] = set()
         """Whose outputs are in it, as far as is known by their answers."""
         self._aborts = 0
-        """Since the last commit."""
+        """Since the last commit, or the last one that was a record's fault."""
         self._fences = 0
 
     @property
@@ -125,6 +125,10 @@ class Transaction:
         self._to(State.FENCED if fenced else State.ABORTING)
         self._unanswered.clear()
         self.touched.clear()
+
+    def forgive(self) -> None:
+        """The next abort is a record's fault, which has its own wait (`retries`)."""
+        self._aborts = 0
 
     def opened(self) -> bool:
         """It has ended as it should, and the next one is open; returns whether it was undone."""

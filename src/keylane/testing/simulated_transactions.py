@@ -86,7 +86,6 @@ class SimulatedTransactions:
             elif not self.holds(log):
                 self._reloads.remove((name, epoch))
                 log.running.clear()
-                log.paused = False  # a new assignment has no pause
                 self._world.core.assigned([self._world.assigned(log)], self._world.now)
                 self._world.seen["began anew"] += 1
 
