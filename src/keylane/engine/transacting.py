@@ -61,6 +61,7 @@ class Transacting:
         self._begin_at: float | None = None
         """When to ask for their committed maps; None while the abort is not through."""
         self._failures: dict[TopicPartition, dict[int, UndoneFailure]] = {}
+        """What is to be judged in a new epoch, until something of it is committed."""
         self._running: set[Work] = set()
         """With the workers, of whatever epoch."""
         self._tokens: dict[Work, Work] = {}
@@ -106,6 +107,7 @@ class Transacting:
         if not assignment.wanted:
             if not delivery.blameless and self._epochs.get(assignment.name) == assignment.epoch:
                 self._remember(delivery)
+                self.transaction.forgive()
             return None
         if not delivery.entered and (work.chain is None or len(work.chain.deliveries) <= 1):
             return None  # nothing of it is in the transaction
@@ -168,7 +170,10 @@ class Transacting:
         """A newly opened assignment: what failed before is judged in it, and what still runs is waited for."""
         name = assignment.name
         self._epochs.pop(name, None)
-        assignment.failures = self._failures.setdefault(name, {})
+        is_complete = assignment.tracker.is_complete
+        kept = {offset: one for offset, one in self._failures.get(name, {}).items() if not is_complete(offset)}
+        self._failures[name] = kept  # until it is committed what followed: that may be undone as well
+        assignment.failures = dict(kept)
         if self._ordering == "unordered":
             return
         tokens: dict[bytes | None, Work] = {}

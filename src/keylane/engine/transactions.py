@@ -127,7 +127,7 @@ class Transaction:
         self.touched.clear()
 
     def forgive(self) -> None:
-        """The next abort is a record's fault, which has its own wait (`retries`)."""
+        """The abort that follows, or is under way, is a record's fault, which has its own wait (`retries`)."""
         self._aborts = 0
 
     def opened(self) -> bool:

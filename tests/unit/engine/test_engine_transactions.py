@@ -188,3 +188,17 @@ def test_a_producer_that_is_refused_for_good_ends_the_consumer() -> None:
     assert isinstance(engine.loop.failure, PeerError)
     assert "not authorized" in str(engine.loop.failure)
     assert seen(engine) == []
+
+
+def test_what_follows_a_failed_attempt_is_not_forgotten_when_it_is_undone_by_another_record() -> None:
+    """Else records like these could keep one another from ever being through."""
+    log = broker(100)
+
+    def handler(record: Record) -> list[Output]:
+        return [copied(record), *([Output("bad")] if record.offset % 10 == 3 else [])]
+
+    engine = run(handler, log, failing="bad", on_exhausted=DeadLetter("dead"))
+    assert engine.loop.failure is None
+    assert sorted(seen(engine, "dead")) == list(range(3, 100, 10))
+    assert sorted(seen(engine)) == [number for number in range(100) if number % 10 != 3]
+    assert engine.loop.snapshot().transactions_aborted <= 2 * 10, "each aborts one with each attempt, at most"
