@@ -177,7 +177,7 @@ def test_the_broker_is_killed_in_the_middle_of_a_commit(tmp_path: Path) -> None:
         copy.check_end()
 
 
-@pytest.mark.parametrize("place", ["before offsets", "after offsets"])
+@pytest.mark.parametrize("place", ["before offsets", pytest.param("after offsets", marks=pytest.mark.soak)])
 def test_a_zombie_is_fenced(servers: str, place: str) -> None:
     """It is frozen in its commit until its session is over and another one has done the work: before its offsets are
     sent, the group's generation fences it; after that, the end of its transaction by its timeout, for which the other
@@ -205,6 +205,7 @@ def test_a_rebalance_in_the_middle(servers: str) -> None:
     copy.check_end()
 
 
+@pytest.mark.soak
 def test_an_output_that_the_broker_refuses_ends_in_the_dead_letters_and_nothing_is_seen_twice(tmp_path: Path) -> None:
     """It aborts its transaction at each attempt. (One batch with it may hold others: then they are refused as well.)"""
     with BrokerProcess(tmp_path / "data", settings=SETTINGS | {"message.max.bytes": "2000"}) as own:

@@ -113,6 +113,11 @@ class Commits:
         self._sent_at = now
         return entries
 
+    def wait_for(self, assignments: Iterable[Assignment]) -> bool:
+        """Whether something of these is complete, and in no commit that was answered."""
+        on_its_way = {entry.assignment for entry in self.on_its_way or ()}
+        return any(one in on_its_way or (one.wanted and one.uncommitted) for one in assignments)
+
     def entries(self, assignments: Iterable[Assignment]) -> list[CommitEntry]:
         """What a commit of this moment says of each partition that changed since its last acknowledged commit."""
         entries = (self._entry(one) for one in assignments if one.uncommitted)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
     from keylane.engine.ports import TopicPartition
     from keylane.engine.results import ResultsRule
-    from keylane.engine.revokes import Revoke
     from keylane.engine.work import Unit, Work
     from keylane.options import Pipeline, Rates
     from keylane.records import Message
@@ -414,7 +413,7 @@ class Core:
         for revoke in self._revokes.ready(now, at_once=self._closing.last_commit_deadline is not None):
             late = now >= revoke.deadline + REVOKE_COMMIT_S or self.phase is Phase.FINISHED
             has_results = self._transacting.has_results_of(revoke.assignments)
-            if not late and (has_results or self._has_uncommitted(revoke.assignments)):
+            if not late and (has_results or self.commits.wait_for(revoke.assignments)):
                 continue
             if has_results:
                 self._undo(f"partitions in it are revoked, and it was not committed in {REVOKE_COMMIT_S:g} s")
@@ -424,11 +423,6 @@ class Core:
             left = [one for one in revoke.assignments if one.wanted]
             self._forget(left)
             self._acknowledgements.forget(left)
-
-    def _has_uncommitted(self, assignments: Iterable[Assignment]) -> bool:
-        """Whether results of these are in no transaction that has ended."""
-        on_its_way = {entry.assignment for entry in self.commits.on_its_way or ()}
-        return any(one in on_its_way or (one.wanted and one.uncommitted) for one in assignments)
 
     def _end_transaction(self, transacting: Transacting, plan: Plan, now: float) -> None:
         """Close the transaction when it is time; take its snapshot once all that is in it is acknowledged."""
@@ -442,14 +436,10 @@ class Core:
             transacting.commit(entries)
             if entries is not None:
                 plan.commit = entries
-                self._give_up(leaving)
+                for revoke in leaving:  # what is in handlers of these no longer counts
+                    revoke.warn()
+                    self._forget(revoke.busy)
         transacting.plan(plan, now, may_begin=self.phase is Phase.RUNNING)
-
-    def _give_up(self, leaving: Iterable[Revoke]) -> None:
-        """What is in handlers of these no longer counts: their last snapshot is taken."""
-        for revoke in leaving:
-            revoke.warn()
-            self._forget(revoke.busy)
 
     def _forget(self, assignments: Iterable[Assignment]) -> None:
         self.partitions.close(assignments)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.engine import core
+from keylane.engine.commits import Commits
 from keylane.engine.outcomes import Outcomes
 from keylane.engine.transacting import Transacting
 from keylane.engine.transactions import State, Transaction
@@ -112,7 +113,7 @@ def undone_partitions_do_not_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def revoked_partitions_do_not_wait_for_their_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core.Core, "_has_uncommitted", lambda *_: False)
+    patch.setattr(Commits, "wait_for", lambda *_: False)
     results_of_lost_partitions_stay_in_it(patch)
 
 
