@@ -51,7 +51,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
 
 @pytest.mark.soak
 def test_the_guarantees_hold_on_many_schedules() -> None:
-    assert simulate(range(1_000, 1_080), 1_500, SETTINGS)["aborted"] > 10_000
+    assert simulate(range(1_000, 1_080), 1_500, SETTINGS)["aborted"] > 5_000
 
 
 # --- each part of it, broken on purpose ---
