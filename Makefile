@@ -23,7 +23,7 @@ help:
 	@echo "make compat  outside clients, tools and test suites on the broker (ARGS=\"--suites 'kafka-python'\")"
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
-	@echo "make bench-delivery  records/s under each guarantee  (ARGS=\"--quick --rows 'exactly*'\")"
+	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make soak   the long forms of the crash tests"
 

@@ -1,9 +1,10 @@
 """`make bench-delivery`: records a second under each guarantee, beside a plain confluent-kafka loop at least once.
 
-Every row reads the same topic (4 partitions, 1,000 keys, 100 bytes) on the embedded broker, with a handler that does
+Every row reads the same topic (4 partitions, 1,000 keys, 100 bytes) on the same broker, with a handler that does
 nothing: so what is measured is the guarantee's own cost. Under "exactly_once" it inserts one row, under "transactional"
 it returns one output. The figure is taken from the first call of the handler to the last; a row reads as many records
-as it takes some seconds for, and runs `--repeat` times. `python -m delivery.transactional` has the JVM's transactions.
+as it takes some seconds for, and runs `--repeat` times. The rows `transactions/…` are beside the JVM Parallel
+Consumer's transactions (`delivery.transactional`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import peers
 from confluent_kafka import Consumer
 from engine.report import write_page
 
 import keylane as kl
+from delivery import transactional
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
@@ -178,36 +181,56 @@ def markdown(found: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measure(servers: str, chosen: list[Row], options: argparse.Namespace) -> None:
+    """Run each row, a tenth of it when it is to be quick."""
+    share, repeat = (10, 1) if options.quick else (1, options.repeat)
+    if chosen:
+        fill(servers, max(row.records for row in chosen) // share)
+    for row in chosen:
+        records = row.records // share
+        for _ in range(repeat):
+            row.loads.append(os.getloadavg()[0])
+            with ExitStack() as stack:
+                plain = row.name.startswith("plain")
+                run = plain_rate(row, servers, records) if plain else None
+                row.rates.append(run or keylane_rate(row, servers, stack, records))
+        print(f"{row.name}: {statistics.median(row.rates):,.0f} records/s", flush=True)
+
+
 def main() -> int:
     options = arguments()
     chosen = [row for row in rows() if fnmatch(row.name, options.rows)]
     if find_postgres() is None:
         chosen = [row for row in chosen if "postgres" not in row.name]
         print("without PostgreSQL: it is not installed (/usr/lib/postgresql)", file=sys.stderr)
-    share = 10 if options.quick else 1
-    with tempfile.TemporaryDirectory(prefix="keylane-bench-") as folder, BrokerProcess(Path(folder, "data")) as broker:
-        fill(broker.bootstrap, max(row.records for row in chosen) // share)
-        for row in chosen:
-            records = row.records // share
-            for _ in range(1 if options.quick else options.repeat):
-                row.loads.append(os.getloadavg()[0])
-                with ExitStack() as stack:
-                    plain = row.name.startswith("plain")
-                    run = plain_rate(row, broker.bootstrap, records) if plain else None
-                    row.rates.append(run or keylane_rate(row, broker.bootstrap, stack, records))
-            print(f"{row.name}: {statistics.median(row.rates):,.0f} records/s", flush=True)
+    beside = transactional.contestants(options.rows)
+    with ExitStack() as stack:
+        servers = started(options.broker, stack)
+        measure(servers, chosen, options)
+        share, repeat = (10, 1) if options.quick else (1, options.repeat)
+        beside = transactional.run(servers, beside, repeat=repeat, share=share)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "delivery.json").write_text(
-        json.dumps([asdict(row) for row in chosen], indent=1, default=str) + "\n"
-    )
-    if options.page is not None:
+    found = [*map(asdict, chosen), *map(asdict, beside)]
+    (options.out / "delivery.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
+    if options.page is not None and chosen:
         write_page(options.page, "delivery", markdown(chosen))
+    if options.page is not None and beside:
+        write_page(options.page, f"transactions on {options.broker}", transactional.markdown(beside))
     return 0
+
+
+def started(broker: str, stack: ExitStack) -> str:
+    """The address of a new broker."""
+    if broker == "apache":
+        return stack.enter_context(peers.ApacheKafka()).bootstrap
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-bench-"))
+    return stack.enter_context(BrokerProcess(Path(folder, "data"))).bootstrap
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-delivery", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", default="*", metavar="PATTERN", help="which rows, as a file name's pattern (all)")
+    parser.add_argument("--broker", choices=["keylane", "apache"], default="keylane", help="which one (keylane)")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs; the median counts (3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records, once")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")

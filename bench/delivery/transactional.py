@@ -1,4 +1,4 @@
-"""`python -m delivery.transactional`: `delivery="transactional"` beside the JVM Parallel Consumer's transactions.
+"""`delivery="transactional"` beside the JVM Parallel Consumer's transactions: a part of `make bench-delivery`.
 
 Both copy the same topic (4 partitions, 1,000 keys, 100 bytes) on the same broker, with a handler that does nothing
 else, in key order. The figure is taken from outside: how many records a second become visible to a reader of committed
@@ -8,34 +8,50 @@ of each comes first, to warm up, and does not count.
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import peers
 from confluent_kafka import Consumer, TopicPartition
 from peers import jvm
 
 import keylane as kl
-from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
 PARTITIONS = 4
 KEYS = 1_000
 VALUE = b"v" * 100
 TRANSACTIONAL_BENCH = "keylane.peers.TransactionalBench"
 LIMIT_S = 120.0
+INTERVAL_MS = 100
+"""How often both commit."""
+AT_ONCE = (16, 100)
+RECORDS = {"keylane asyncio": 100_000, "keylane threads": 100_000, "JVM Parallel Consumer": 10_000}
+
+
+@dataclass
+class Contestant:
+    """One row of the table, and what was measured of it."""
+
+    who: str
+    at_once: int
+    rates: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"transactions/{self.who}/{self.at_once}"
 
 
 class Board:
@@ -77,7 +93,7 @@ class Board:
         return (seen - first) / max(now - first_at, 1e-9)
 
 
-def keylane_run(board: Board, records: int, workers: str, concurrency: int, interval_ms: int) -> float:
+def keylane_run(board: Board, records: int, workers: str, concurrency: int) -> float:
     target = board.target()
 
     def plain(record: kl.Record) -> kl.Output:
@@ -93,7 +109,7 @@ def keylane_run(board: Board, records: int, workers: str, concurrency: int, inte
         max_concurrency=concurrency,
         threads=concurrency,
         delivery="transactional",
-        commit_interval_ms=interval_ms,
+        commit_interval_ms=INTERVAL_MS,
         offset_reset="earliest",
     )
     with kl.ParallelConsumer(pipeline) as consumer:
@@ -106,9 +122,9 @@ def keylane_run(board: Board, records: int, workers: str, concurrency: int, inte
             thread.join()
 
 
-def jvm_run(board: Board, records: int, process: jvm.LineProcess, concurrency: int, interval_ms: int) -> float:
+def jvm_run(board: Board, records: int, process: jvm.LineProcess, concurrency: int) -> float:
     target = board.target()
-    if (said := process.ask(f"source {target} {concurrency} {interval_ms}")) != "running":
+    if (said := process.ask(f"source {target} {concurrency} {INTERVAL_MS}")) != "running":
         raise RuntimeError(said)
     try:
         return board.visible_a_second(target, records)
@@ -116,48 +132,45 @@ def jvm_run(board: Board, records: int, process: jvm.LineProcess, concurrency: i
         process.ask("end")
 
 
-def rows(board: Board, process: jvm.LineProcess | None, args: argparse.Namespace) -> Iterator[tuple[str, list[float]]]:
-    for concurrency in args.concurrency:
-        for interval_ms in args.interval_ms:
-            given = (concurrency, interval_ms)
-            runs: dict[str, Callable[[], float]] = {
-                f"keylane, {workers}": partial(keylane_run, board, args.records, workers, *given)
-                for workers in ("asyncio", "threads")
-            }
-            if process is not None:
-                runs["JVM Parallel Consumer"] = partial(jvm_run, board, args.jvm_records, process, *given)
-            for who, run in runs.items():
-                run()
-                rates = [run() for _ in range(args.repeats)]
-                yield f"{who} | {concurrency} | {interval_ms}", rates
+def contestants(pattern: str) -> list[Contestant]:
+    return [one for at_once in AT_ONCE for who in RECORDS if fnmatch((one := Contestant(who, at_once)).name, pattern)]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--jvm-records", type=int, default=10_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[16, 100])
-    parser.add_argument("--interval-ms", type=int, nargs="+", default=[100, 1_000])
-    parser.add_argument("--broker", choices=["keylane", "apache"], default="keylane")
-    args = parser.parse_args(arguments)
-    missing = jvm.missing()
+def run(servers: str, chosen: list[Contestant], *, repeat: int, share: int) -> list[Contestant]:
+    """Measure them in turn, each with a `share`th of its records; returns those that can run here."""
+    if (missing := jvm.missing()) is not None:
+        sys.stderr.write(f"without the JVM Parallel Consumer: {missing}\n")
+        chosen = [one for one in chosen if one.who.startswith("keylane")]
+    if not chosen:
+        return chosen
     with ExitStack() as stack:
-        if args.broker == "apache":
-            servers = stack.enter_context(peers.ApacheKafka()).bootstrap
-        else:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            servers = stack.enter_context(BrokerProcess(Path(folder) / "data")).bootstrap
         process = None
         if missing is None:
             process = stack.enter_context(jvm.LineProcess(jvm.command(TRANSACTIONAL_BENCH, servers)))
-        else:
-            sys.stderr.write(f"without the JVM Parallel Consumer: {missing}\n")
-        board = Board(servers, args.records)
-        for what, rates in rows(board, process, args):
-            sys.stdout.write(f"| {what} | {median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f} |\n")
-            sys.stdout.flush()
+        board = Board(servers, max(RECORDS[one.who] for one in chosen) // share)
+        for one in chosen:
+            records = RECORDS[one.who] // share
+            if one.who.startswith("keylane"):
+                once = partial(keylane_run, board, records, one.who.removeprefix("keylane "), one.at_once)
+            else:
+                assert process is not None
+                once = partial(jvm_run, board, records, process, one.at_once)
+            _measure(one, once, repeat)
+    return chosen
 
 
-if __name__ == "__main__":
-    main()
+def _measure(one: Contestant, once: Callable[[], float], repeat: int) -> None:
+    once()
+    for _ in range(repeat):
+        one.loads.append(os.getloadavg()[0])
+        one.rates.append(once())
+    sys.stdout.write(f"{one.name}: {median(one.rates):,.0f} records/s\n")
+    sys.stdout.flush()
+
+
+def markdown(found: list[Contestant]) -> str:
+    lines = ["| | at once | records/s | lowest to highest | load |", "|---|---:|---:|---:|---:|"]
+    for one in found:
+        spread = f"{min(one.rates):,.0f} to {max(one.rates):,.0f}"
+        lines.append(f"| {one.who} | {one.at_once} | {median(one.rates):,.0f} | {spread} | {median(one.loads):.1f} |")
+    return "\n".join(lines) + "\n"

@@ -321,7 +321,7 @@ class ParallelConsumer:
         return assemble(
             pipeline,
             consumer,
-            lambda report: KafkaProducer(pipeline.kafka, report, client_id=client_id, name=name),
+            lambda report: KafkaProducer(pipeline.kafka, report, client_id=client_id, name=name, fail=consumer.fail),
             random=random.Random().random,
             name=name,
             ending_offsets=ends,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import peers
 import pytest
+from peers.committed_reader import committed_records
 
 from keylane import Retries
 from keylane.broker.process import BrokerProcess
@@ -84,12 +85,17 @@ GUARANTEES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
             "rebalance in the middle": (NONE, NONE),
         },
     ),
+    "transactional": (
+        {"delivery": "transactional", "commit_every_records": 10},
+        dict.fromkeys([*POINTS.values(), *TROUBLES], (NONE, NONE)),
+    ),
     "exactly_once": (
         {"delivery": "exactly_once", "commit_every_records": 10},
         dict.fromkeys([*POINTS.values(), *TROUBLES, *DATABASE_TROUBLES], (NONE, NONE)),
     ),
 }
-"""Options, and of each trouble what is expected: (lost, done twice)."""
+"""Options, and of each trouble what is expected: (lost, done twice). In transactions the effects are the outputs that a
+reader of committed records sees, in another client library."""
 
 RECORDS = 60
 PARTITIONS = 2
@@ -108,11 +114,21 @@ class Cell:
     records: int = RECORDS
 
     def fill(self) -> None:
-        """Make topic, records and the table of effects."""
+        """Make topic, records and what effects go to."""
         self.stage.create(PARTITIONS)
+        if self.is_transactional:
+            self.stage.create(PARTITIONS, self.out)
         self.stage.fill((b"%d" % (n % 5), n % PARTITIONS) for n in range(self.records))
         if self.database is not None:
             self.query(f"CREATE TABLE {self.table} (part integer, at integer)")
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.guarantee == "transactional"
+
+    @property
+    def out(self) -> str:
+        return f"out-{self.stage.topic}"
 
     @property
     def table(self) -> str:
@@ -137,13 +153,28 @@ class Cell:
         if self.database is not None:
             options |= {"store": self.store, "retries": Retries(max_attempts=None, delay_ms=50, max_delay_ms=200)}
         effects = self.table if self.database else str(self.folder / f"{self.stage.topic}.effects")
+        effects = self.out if self.is_transactional else effects
         kafka = self.stage.kafka | {"group.instance.id": "one"}  # a restart need not wait for its session to end
         return replace(Plan(kafka, self.stage.topic, effects, options), **more)
 
     def effects(self) -> Counter[tuple[int, int]]:
+        if self.is_transactional:
+            ends = self.stage.admin.log_ends([(self.out, partition) for partition in range(PARTITIONS)])
+            seen = [one.value.split() for one in committed_records(self.stage.servers, ends)]
+            return Counter((int(part), int(at)) for part, at in seen)
         if self.database is None:
             return effects_in(self.plan().effects)
         return Counter((part, at) for part, at in self.query(f"SELECT part, at FROM {self.table}"))
+
+    def wait_until_begun(self) -> None:
+        """Until it is in the middle."""
+
+        def done() -> int:
+            if self.is_transactional:  # what is open holds readers up
+                return sum(one.base for one in self.stage.committed().values())
+            return self.effects().total()
+
+        until(lambda: done() >= 5, f"effects of {self.stage.topic}")
 
     def measured(self) -> tuple[int, int]:
         """Records lost, and effects too many."""
@@ -192,17 +223,22 @@ def fork_server() -> Iterator[None]:
         server._stop()  # type: ignore[union-attr] # what CPython's own tests use
 
 
-@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our broker, and Apache Kafka."""
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("matrix") / "data") as broker:
-            yield broker.bootstrap
-    elif missing := peers.missing():
+BROKERS = ["keylane", pytest.param("apache", marks=pytest.mark.soak)]
+
+
+def started(kind: str, folder: Path) -> BrokerProcess | peers.ApacheKafka:
+    """Our broker, or Apache Kafka: to be entered."""
+    if kind == "keylane":
+        return BrokerProcess(folder / "data")
+    if missing := peers.missing():
         pytest.skip(missing)
-    else:
-        with peers.ApacheKafka() as kafka:
-            yield kafka.bootstrap
+    return peers.ApacheKafka()
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with started(request.param, tmp_path_factory.mktemp("matrix")) as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -256,18 +292,21 @@ def test_a_kill_at_each_point(servers: str, tmp_path: Path, server: PostgresServ
     check(cells)
 
 
-def test_the_broker_is_killed_and_restarted(tmp_path: Path, server: PostgresServer | None) -> None:
-    with BrokerProcess(tmp_path / "data") as own:
+@pytest.mark.parametrize("kind", BROKERS)
+def test_the_broker_is_killed_and_restarted(tmp_path: Path, server: PostgresServer | None, kind: str) -> None:
+    with started(kind, tmp_path) as own:
         cells = {
             (row[0] + str(row[1]), TROUBLES[0]): cell_of(row, "restart", own.bootstrap, tmp_path, server)
             for row in rows(server)
         }
         at_once([cell.fill for cell in cells.values()])
-        workers = [Worker(cell.plan(work_ms=20)) for cell in cells.values()]
+        # A static member whose session ended in its client only is fenced by its own earlier name.
+        workers = [Worker(cell.plan(work_ms=20, kafka=cell.stage.kafka)) for cell in cells.values()]
         try:
             for cell in cells.values():
-                until(lambda: len(cell.effects()) >= 5, f"effects of {cell.stage.topic}")  # noqa: B023
-            own.restart()
+                cell.wait_until_begun()
+            own.kill()
+            own.start()
             assert [worker.wait() for worker in workers] == [0] * len(workers)
         finally:
             for worker in workers:
@@ -285,7 +324,7 @@ def test_a_rebalance_in_the_middle(servers: str, tmp_path: Path, server: Postgre
         plan = cell.plan(work_ms=20, kafka=cell.stage.kafka)
         first = Worker(plan)
         try:
-            until(lambda: len(cell.effects()) >= 5, f"effects of {cell.stage.topic}")
+            cell.wait_until_begun()
             second = Worker(plan)
             try:
                 assert [first.wait(), second.wait()] == [0, 0]
@@ -307,7 +346,7 @@ def test_a_database_that_refuses_or_is_slow(servers: str, tmp_path: Path) -> Non
         workers = [Worker(cell.plan(work_ms=20)) for cell in (refused, slow)]
         try:
             for cell in (refused, slow):
-                until(lambda: len(cell.effects()) >= 5, f"effects of {cell.stage.topic}")  # noqa: B023
+                cell.wait_until_begun()
             own.kill()
             own.start()
             import psycopg
@@ -323,7 +362,7 @@ def test_a_database_that_refuses_or_is_slow(servers: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_a_hundred_kills(
     servers: str,
     tmp_path: Path,

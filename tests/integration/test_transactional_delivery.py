@@ -6,7 +6,6 @@ admin client. The process under test ends itself at a chosen place (`transaction
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -18,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiokafka
 import peers
 import pytest
+from peers.committed_reader import committed_records
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
@@ -94,24 +93,8 @@ class Copy:
 
     def seen(self) -> list[tuple[str, bytes | None]]:
         """Inputs whose outputs readers see once no transaction is open, in the order of each partition; with keys."""
-        return asyncio.run(asyncio.wait_for(self._seen(), WAIT_S))
-
-    async def _seen(self) -> list[tuple[str, bytes | None]]:
         ends = self.stage.admin.log_ends([(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)])
-        reader = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.stage.servers, isolation_level="read_committed")
-        await reader.start()
-        found: list[tuple[str, bytes | None]] = []
-        try:
-            for name, end in ends.items():
-                partition = aiokafka.TopicPartition(*name)
-                reader.assign([partition])
-                await reader.seek_to_beginning(partition)
-                while await reader.position(partition) < (end or 0):
-                    for records in (await reader.getmany(timeout_ms=50)).values():
-                        found += (_source(record) for record in records)
-        finally:
-            await reader.stop()
-        return found
+        return [_source(record) for record in committed_records(self.stage.servers, ends)]
 
     def check_agreement(self) -> None:
         """What is seen is what the group has complete, and nothing twice."""

@@ -111,6 +111,10 @@ class KafkaConsumer:
         self._faults.raise_failure()
         return polled
 
+    def fail(self, error: BaseException) -> None:
+        """The next poll raises this. Any thread."""
+        self._faults.fail(error)
+
     def pause(self, names: Iterable[tuple[str, int]]) -> None:
         self._fetcher.pause(names)
 

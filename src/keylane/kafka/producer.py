@@ -59,7 +59,10 @@ class KafkaProducer:
         client_id: str | None,
         name: str,
         transactional_id: str | None = None,
+        fail: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
+        """`fail` is told when the client cannot go on; transactions hear of it by their own calls."""
+        self._fail = fail
         self._faults = Faults()
         self._producer = _client(kafka, client_id, self._faults, transactional_id)
         self._report = report
@@ -84,7 +87,8 @@ class KafkaProducer:
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is on its way, for at most `timeout_s`, and end the thread."""
-        left = self._producer.flush(timeout_s) + len(self._backlog)
+        self._serving(self._producer.flush, timeout_s)
+        left = len(self._producer) + len(self._backlog)
         if left:
             logger.warning("closed with %d outputs not acknowledged; their records will run again", left)
         self._closing.set()
@@ -157,13 +161,23 @@ class KafkaProducer:
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            self._producer.poll(POLL_S)
+            self._serving(self._producer.poll, POLL_S)
             if self._backlog:
                 with self._lock:
                     self._reports += self._produce_backlog()
             if self._reports:
                 reports, self._reports = self._reports, []
                 self._report(reports)
+
+    def _serving(self, call: Callable[[float], int], timeout_s: float) -> None:
+        """Make a call that serves reports. confluent-kafka raises the client's fatal error there, once, instead of
+        telling `error_cb`."""
+        try:
+            call(timeout_s)
+        except KafkaException as raised:
+            error = PeerError(f"the producer cannot go on: {describe(error_of(raised))}")
+            logger.warning("%s", error)
+            self._fail(error)
 
 
 def _optional(output: Output) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`Worker`: a consumer in a process of its own that kills itself at a named point, and notes its effects outside.
 
 The idea: what a delivery guarantee is worth shows between two steps. So a worker ends by SIGKILL right at one of them,
-after so many times, and what it has done by then is in a file or a database that outlives it. Processes are forked from
-a server that has everything imported, so that one costs milliseconds.
+after so many times, and what it has done by then is in a file, a database or a topic that outlives it. Processes are
+forked from a server that has everything imported, so that one costs milliseconds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
-"""Handed over and not begun; in the handler; the effect is there, and the engine does not know it; the commit was made,
-and its answer did not arrive; the answer has arrived."""
+"""Handed over and not begun; in the handler; the effect is there (an output is acknowledged), and the engine does not
+know it; the commit was made, and its answer did not arrive; the answer has arrived."""
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["keylane.testing.crash_points", "keylane.delivery", "psycopg", "psycopg_pool"])
@@ -41,7 +41,7 @@ class Plan:
     kafka: dict[str, Any]
     topic: str
     effects: str
-    """A file that effects are appended to; with a `store`, the table in its database."""
+    """A file that effects are appended to; with a `store`, the table in its database; in transactions, a topic."""
     options: dict[str, Any]
     """Of the pipeline."""
     point: Point | None = None
@@ -107,7 +107,7 @@ def _run(plan: Plan) -> None:
     pipeline = kl.Pipeline(
         kafka=plan.kafka,
         topics=[plan.topic],
-        handler=_database_handler(plan, fuse) if "store" in plan.options else _file_handler(plan, fuse),
+        handler=_handler(plan, fuse),
         offset_reset="earliest",
         **plan.options,
     )
@@ -118,8 +118,9 @@ def _run(plan: Plan) -> None:
 
 def _lay(fuse: Fuse) -> None:
     """Between the engine's steps."""
-    plan, completed, answered = Core.plan, Core.completed, Core.commit_answered
+    plan, completed, delivered, answered = Core.plan, Core.completed, Core.delivered, Core.commit_answered
     commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
+    transaction_answered = Core.transaction_answered
 
     def planned(self: Core, now: float) -> Any:
         made = plan(self, now)
@@ -127,8 +128,12 @@ def _lay(fuse: Fuse) -> None:
         return made
 
     def has_completed(self: Core, works: Any, now: float) -> None:
-        fuse.at("done", len(works))
+        fuse.at("done", sum(work.outcome is None for work in works))  # else it has an output
         completed(self, works, now)
+
+    def was_delivered(self: Core, answers: Any, now: float) -> None:
+        fuse.at("done", sum(answer.error is None for answer in answers))
+        delivered(self, answers, now)
 
     def has_answered(self: Core, entries: Any, problems: Any, now: float, sent: Any = None) -> None:
         answered(self, entries, problems, now, sent)
@@ -143,9 +148,20 @@ def _lay(fuse: Fuse) -> None:
         fuse.at("requested", not problems)
         return problems
 
+    def has_ended(self: Core, event: Any, now: float) -> None:
+        fuse.at("requested", event.step == "commit" and event.problem is None)
+        transaction_answered(self, event, now)
+
     Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
+    Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
     Intake.on_committed = has_committed  # type: ignore[method-assign]
     KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]
+
+
+def _handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
+    if "store" in plan.options:
+        return _database_handler(plan, fuse)
+    return _topic_handler(plan, fuse) if plan.options["delivery"] == "transactional" else _file_handler(plan, fuse)
 
 
 def _file_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
@@ -155,6 +171,15 @@ def _file_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
         _work(plan)
         fuse.at("inside")
         os.write(file, b"%d %d\n" % (record.partition, record.offset))
+
+    return handler
+
+
+def _topic_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
+    def handler(record: kl.Record) -> kl.Output:
+        _work(plan)
+        fuse.at("inside")
+        return kl.Output(plan.effects, key=record.key, value=b"%d %d" % (record.partition, record.offset))
 
     return handler
 
