@@ -42,8 +42,8 @@ def check(name: str, test: Callable[[], None]) -> Outcome:
     try:
         test()
     except Exception as error:
-        lines = f"{type(error).__name__}: {error}".splitlines()
-        return Outcome(name, "failed", lines[0][:300])
+        words = f"{type(error).__name__}: {error}".split()
+        return Outcome(name, "failed", " ".join(words)[:300])
     return Outcome(name, "passed")
 
 

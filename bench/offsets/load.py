@@ -27,6 +27,8 @@ BLOCK_BYTES = 1024 * 1024
 """Frames made in advance for a connection, at most (one at least); they are sent round and round."""
 READ_BYTES = 1024 * 1024
 READY_TIMEOUT_S = 60
+NOT_YET = (14, 15, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
 class Load(NamedTuple):
@@ -78,9 +80,9 @@ def fetch_frame(group: str, partitions: int) -> bytes:
     return _frame(FETCH, FETCH_VERSION, _varint(2) + one + b"\0\0", flexible=True)
 
 
-def commit_answer(partitions: int) -> bytes:
-    """What a broker answers when all is well."""
-    rows = b"".join(struct.pack(">ih", index, 0) + b"\0" for index in range(partitions))
+def commit_answer(partitions: int, error: int = 0) -> bytes:
+    """What a broker answers when all is well, or refused for one reason."""
+    rows = b"".join(struct.pack(">ih", index, error) + b"\0" for index in range(partitions))
     body = bytes(4) + _varint(2) + _compact(TOPIC) + _varint(partitions + 1) + rows + b"\0\0"
     return struct.pack(">iib", len(body) + 5, CORRELATION_ID, 0) + body
 
@@ -103,7 +105,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         last = 1 << 40
         first = commit_frame(group, load.partitions, last)
-        self._commit_first(first, commit_answer(load.partitions))
+        self._commit_first(first, load.partitions)
         if load.what == "commit":
             count = max(1, min(BLOCK_BYTES // len(first), load.in_flight * 4))
             frames = [commit_frame(group, load.partitions, last + number) for number in range(count)]
@@ -122,8 +124,10 @@ class Client:
         self.latencies_s: list[float] = []
         self._measures = load.in_flight == 1
 
-    def _commit_first(self, frame: bytes, answer: bytes) -> None:
+    def _commit_first(self, frame: bytes, partitions: int) -> None:
         """Commit until the answer is good: a new Apache Kafka refuses commits while it loads its offsets topic."""
+        answer = commit_answer(partitions)
+        not_yet = [commit_answer(partitions, error) for error in NOT_YET]
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
             self.socket.sendall(frame)
@@ -132,7 +136,7 @@ class Client:
                 got += self.socket.recv(len(answer) - len(got))
             if got == answer:
                 return
-            if time.monotonic() > deadline:
+            if got not in not_yet or time.monotonic() > deadline:
                 raise RuntimeError(f"an answer that is not expected: {got[:80]!r}")
             time.sleep(0.1)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """For what takes a second or two on an idle machine."""
 
 

@@ -7,10 +7,12 @@ on where they run. `test_every_option_is_here` fails for an option without a tes
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS = 60
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 covered_options: set[str] = {"kafka", "topics", "handler", "assignment"}
 """The first three are part of every test. Partitions that are assigned by hand are divided among lanes, see
@@ -49,8 +51,8 @@ class Running(Protocol):
 
 
 class InProcess:
-    def __init__(self, pipeline: kl.Pipeline) -> None:
-        self._consumer = kl.ParallelConsumer(pipeline, ending_offsets="latest")
+    def __init__(self, pipeline: kl.Pipeline, *, endless: bool = False) -> None:
+        self._consumer = kl.ParallelConsumer(pipeline, ending_offsets=None if endless else "latest")
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -71,10 +73,9 @@ class InProcess:
 
 
 class OnALane:
-    def __init__(self, pipeline: kl.Pipeline, spark: Any) -> None:
-        self._query = kl.spark.start(
-            pipeline, spark, lanes=1, trigger={"availableNow": True}, members="dynamic", max_lane_failures=0
-        )
+    def __init__(self, spark: Any, pipeline: kl.Pipeline, *, endless: bool = False) -> None:
+        trigger = None if endless else {"availableNow": True}
+        self._query = kl.spark.start(pipeline, spark, lanes=1, trigger=trigger, members="dynamic", max_lane_failures=0)
         self.snapshot, self.stop = self._query.snapshot, self._query.stop
 
     def wait(self) -> None:
@@ -82,18 +83,17 @@ class OnALane:
 
 
 @pytest.fixture(params=["in one process", pytest.param("on a lane", marks=pytest.mark.soak)])
-def begin(request: pytest.FixtureRequest) -> Callable[[kl.Pipeline], Running]:
+def begin(request: pytest.FixtureRequest) -> Callable[..., Running]:
     """Starts a pipeline in one of the two places."""
     if request.param == "in one process":
         return InProcess
-    spark = request.getfixturevalue("spark")
-    return lambda pipeline: OnALane(pipeline, spark)
+    return partial(OnALane, request.getfixturevalue("spark"))
 
 
 class Bench:
     """Work of one test, in one of the two places."""
 
-    def __init__(self, work: Any, begin: Callable[[kl.Pipeline], Running], folder: Path) -> None:
+    def __init__(self, work: Any, begin: Callable[..., Running], folder: Path) -> None:
         self.work, self.begin, self.folder = work, begin, folder
         work.fill(RECORDS)
 
@@ -122,7 +122,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(work: Any, begin: Callable[[kl.Pipeline], Running], tmp_path: Path) -> Bench:
+def bench(work: Any, begin: Callable[..., Running], tmp_path: Path) -> Bench:
     return Bench(work, begin, tmp_path)
 
 
@@ -453,6 +453,59 @@ def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
     )
     assert (done.processed, done.failed) == (RECORDS, 4)
     assert bench.work.lag() == 0
+
+
+@covers("store", "identity", "identity_retention_ms")
+def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench: Bench) -> None:
+    place = str(bench.folder / "effects.db")
+    with closing(sqlite3.connect(place)) as effects:
+        effects.execute("CREATE TABLE effects (value text)")
+
+    def known_by(record: kl.Record) -> bytes:
+        assert record.value is not None
+        return record.value
+
+    def insert(record: kl.Record, context: kl.Context) -> None:
+        assert record.value is not None
+        context.transaction.execute("INSERT INTO effects VALUES (?)", (record.value.decode(),))
+
+    options: dict[str, Any] = {"store": place, "identity": known_by, "identity_retention_ms": 60_000}
+    bench.run(insert, delivery="exactly_once", **options)
+    bench.work.fill(RECORDS)  # the same values once more
+    bench.run(insert, delivery="exactly_once", **options)
+    with closing(sqlite3.connect(place)) as effects:
+        found = effects.execute("SELECT count(*), count(DISTINCT value) FROM effects").fetchone()
+    values = {one.value for batch in read_to_end(bench.work.servers, bench.work.topic) for one in batch}
+    assert found == (len(values), len(values))
+    assert bench.work.lag() == 0
+
+
+@covers("commits", "start_offsets", "commit_metadata")
+def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
+    place = str(bench.folder / "offsets")
+
+    def starts(partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(partitions, 5)
+
+    def note(offsets: Any, error: Any) -> None:
+        with open(place, "a") as file:  # noqa: PTH123 - travels with the pipeline
+            file.writelines(f"{partition} {offset}\n" for (_, partition), offset in offsets.items())
+
+    options: dict[str, Any] = {"commits": "external", "start_offsets": starts, "on_commit": note}
+    logs = bench.work.admin.log_ends([(bench.work.topic, partition) for partition in range(4)])
+    ends = {partition: end for (_, partition), end in logs.items()}
+    pipeline = bench.work.pipeline(telling(bench.work.output), commit_interval_ms=20, **options)
+    running = bench.begin(pipeline, endless=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while {int(part): int(end) for part, end in map(str.split, bench.file("offsets"))} != ends:
+        assert time.monotonic() < deadline, bench.file("offsets")
+        time.sleep(0.01)
+    running.stop()
+    running.wait()
+    assert len(bench.told("told")) == sum(ends.values()) - 5 * len(ends)
+    assert bench.work.admin.committed_offsets(bench.work.group) == {}
+    with pytest.raises(kl.UsageError, match="commit_metadata"):
+        bench.work.pipeline(commit_metadata="mine")
 
 
 def test_every_option_is_here() -> None:

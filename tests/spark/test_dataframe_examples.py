@@ -114,6 +114,7 @@ def test_orders_are_exactly_once_in_postgres(run: Callable[..., str]) -> None:
         assert run("dataframe_to_postgres.py", addresses) == said, "a replayed batch"
 
 
+@pytest.mark.soak
 def test_a_group_moves_to_spark_and_back(run: Callable[..., str]) -> None:
     """Last: it adds orders."""
     assert run("group_to_spark_and_back.py") == f"{ORDERS + 100} orders, 0 of them twice\n"

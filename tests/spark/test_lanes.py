@@ -319,6 +319,15 @@ def test_an_instance_id_for_all_lanes_is_refused(spark: SparkSession, work: Any)
         kl.spark.start(work.pipeline(), spark)
 
 
+@pytest.mark.parametrize("more", [{"trigger": AVAILABLE_NOW}, {"lanes": (1, 2)}])
+def test_offsets_kept_elsewhere_leave_lanes_nothing_to_end_or_scale_by(
+    spark: SparkSession, work: Any, more: dict[str, Any]
+) -> None:
+    pipeline = work.pipeline(commits="external", start_offsets=dict.fromkeys)
+    with pytest.raises(kl.UsageError, match="commits='external'"):
+        kl.spark.start(pipeline, spark, **more)
+
+
 def test_a_topic_that_does_not_exist_is_refused(spark: SparkSession, work: Any) -> None:
     work.topic = "nowhere"
     with pytest.raises(kl.UsageError, match="topic 'nowhere' does not exist"):

@@ -92,6 +92,11 @@ def start(
     if isinstance(progress_interval_ms, bool) or not isinstance(progress_interval_ms, int) or progress_interval_ms < 1:
         raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
     available_now = check_trigger(trigger)
+    if pipeline.commits == "external" and (available_now or isinstance(lanes, tuple)):
+        raise UsageError(
+            f"trigger={trigger!r}, lanes={lanes!r}: with commits='external' the group has no commits for lanes to see "
+            "what is done, and what waits: give a fixed number of lanes, and end the query with stop()"
+        )
     context = check_session(spark)
     check_store(pipeline, context.master)
     slots = Slots(context, allow_all_slots, task_cpus)
