@@ -154,11 +154,11 @@ EXTERNAL: dict[str, Any] = {"commits": "external", "start_offsets": dict}
         ({"start_offsets": dict}, "start_offsets is for commits='external'"),
         ({"commits": "external"}, "commits='external' needs a function"),
         ({"commits": "kafka"}, "commits='kafka': give one of 'group', 'external'"),
-        (
-            {"commits": "external", "start_offsets": dict, "delivery": "at_most_once"},
-            "needs commits that keylane makes",
-        ),
-        ({"commits": "external", "start_offsets": dict, "on_committed": print}, "there are no commits: use on_commit"),
+        (EXTERNAL | {"delivery": "at_most_once"}, "needs commits that keylane makes"),
+        (EXTERNAL | {"delivery": "almost_once"}, "needs commits that keylane makes"),
+        (EXTERNAL | {"delivery": "transactional"}, "needs commits that keylane makes"),
+        (EXTERNAL | {"delivery": "exactly_once", "store": "a.db"}, "needs commits that keylane makes"),
+        (EXTERNAL | {"on_committed": print}, "there are no commits: use on_commit"),
     ],
 )
 def test_what_offsets_kept_elsewhere_cannot_have(changes: dict[str, Any], text: str) -> None:

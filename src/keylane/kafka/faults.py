@@ -78,6 +78,17 @@ ABORTED = frozenset(
 )
 """An output that failed like this is not at fault: its transaction was aborted, or its broker was away."""
 
+REFUSED_BATCHES = frozenset(
+    {
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""The broker refuses the batch that an output was in: it may be another output's fault, or only the batch too large."""
+
 PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,

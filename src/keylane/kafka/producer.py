@@ -19,6 +19,7 @@ from keylane.engine.events import Answer
 from keylane.errors import PeerError
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.settings import producer_settings, transactional_settings
+from keylane.kafka.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,10 @@ class KafkaProducer:
     ) -> None:
         """`fail` is told when the client cannot go on; transactions hear of it by their own calls."""
         self._fail = fail
+        self._transactional = transactional_id is not None
+        self._suspects = Suspects()
+        self._again: list[tuple[Delivery, int, Output]] = []
+        """What was refused with its batch, to be produced alone; the poll thread's."""
         self._faults = Faults()
         self._producer = _client(kafka, client_id, self._faults, transactional_id)
         self._report = report
@@ -127,6 +132,8 @@ class KafkaProducer:
         refused: Answers = []
         backlog = self._backlog
         while backlog:
+            if self._suspects.are_about and len(self._producer):  # one at a time: the poll thread goes on
+                break
             delivery, index, output = backlog[0]
             if refused and refused[-1].delivery is delivery:  # it has failed, so the rest of it need not be produced
                 refused.append(refused[-1]._replace(number=index))
@@ -154,16 +161,23 @@ class KafkaProducer:
 
     def _delivered(self, delivery: Delivery, index: int, error: KafkaError | None, message: Any) -> None:
         if error is None:
+            self._suspects.acquit(delivery, index)
             self._reports.append(Answer(delivery, index, None, message.partition(), message.offset()))
-        else:
-            failed = _failed(message.topic(), error)
-            self._reports.append(Answer(delivery, index, failed, blameless=error.code() in ABORTED))
+            return
+        at_fault = self._suspects.accuses(delivery, index, error)
+        if not at_fault and not self._transactional:
+            self._again.append((delivery, index, delivery.outputs[index]))
+            return
+        blameless = not at_fault or error.code() in ABORTED  # a transaction is aborted: then its record runs again
+        self._reports.append(Answer(delivery, index, _failed(message.topic(), error), blameless=blameless))
 
     def _serve(self) -> None:
         while not self._closing.is_set():
             self._serving(self._producer.poll, POLL_S)
-            if self._backlog:
+            if self._backlog or self._again:
                 with self._lock:
+                    self._backlog.extendleft(reversed(self._again))
+                    self._again = []
                     self._reports += self._produce_backlog()
             if self._reports:
                 reports, self._reports = self._reports, []
