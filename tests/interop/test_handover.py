@@ -172,7 +172,7 @@ def choose_pending(group: Group, rng: random.Random, share: float) -> set[Place]
     return firsts | {place for place in left if rng.random() < share}
 
 
-@pytest.mark.parametrize("ordering", ["unordered", "key"])
+@pytest.mark.parametrize("ordering", ["unordered", pytest.param("key", marks=pytest.mark.soak)])
 def test_a_group_moves_between_the_jvm_and_keylane_and_back(apache_kafka: peers.ApacheKafka, ordering: str) -> None:
     group, rng = Group(apache_kafka.bootstrap, ordering), random.Random(ordering)
     produce(group, 400, transactional=False)

@@ -22,6 +22,9 @@ USER, PASSWORD = "alice", "wonderland"
 RECORDS = 200
 
 
+pytestmark = pytest.mark.soak
+
+
 @pytest.fixture(scope="module")
 def apache_kafka(
     jvm_peers: None, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
@@ -61,7 +64,7 @@ def login_of(kafka: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kafka.items() if name != "bootstrap.servers"}
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_pipeline_joins_reads_produces_and_commits(
     apache_kafka: peers.ApacheKafka, certificates: Certificates, protocol: str
 ) -> None:

@@ -364,7 +364,8 @@ def test_state_after_parallel_map_is_right_after_replays(job: Job) -> None:
     assert job.standing() == OffsetMap(28)
 
 
-@pytest.mark.parametrize("outage_s", [0, pytest.param(150, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("outage_s", [0, 150])
 def test_an_outage_of_the_service_stops_the_reading_and_not_the_query(
     job: Job, outage_s: int, until: Callable[..., None]
 ) -> None:

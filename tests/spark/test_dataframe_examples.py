@@ -82,6 +82,7 @@ def service() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.soak
 def test_orders_are_enriched_into_delta_and_parquet(run: Callable[..., str], service: str) -> None:
     pytest.importorskip("deltalake", reason="deltalake is not installed")
     said = f"{ORDERS} rows in Delta\n{ORDERS} rows in Parquet\n"

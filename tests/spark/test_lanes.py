@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 AVAILABLE_NOW = {"availableNow": True}
 
 
-@pytest.mark.parametrize("ordering", ["key", "partition", "unordered"])
+@pytest.mark.parametrize(
+    "ordering", ["key", *(pytest.param(one, marks=pytest.mark.soak) for one in ("partition", "unordered"))]
+)
 def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, ordering: Ordering) -> None:
     work.fill(1_000)
     query = kl.spark.start(work.pipeline(ordering=ordering), spark, lanes=2, trigger=AVAILABLE_NOW, name="each once")
@@ -60,7 +62,14 @@ def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work:
     assert query.snapshot().transactions_aborted == 0
 
 
-@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "exactly_once"])
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        pytest.param("at_most_once", marks=pytest.mark.soak),
+        pytest.param("almost_once", marks=pytest.mark.soak),
+        "exactly_once",
+    ],
+)
 def test_guarantees_on_lanes(spark: SparkSession, work: Any, delivery: str, tmp_path: Path) -> None:
     work.fill(200)
     more = {"store": str(tmp_path / "effects.db")} if delivery == "exactly_once" else {}
@@ -198,6 +207,7 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
     assert query.exception() is None
 
 
+@pytest.mark.soak
 def test_two_drivers_share_a_group(spark: SparkSession, work: Any, until: Callable[..., None]) -> None:
     work.fill(1_000)
     first, second = (kl.spark.start(work.pipeline(), spark, lanes=1, name=name) for name in ("a", "b"))

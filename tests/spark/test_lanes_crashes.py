@@ -46,6 +46,7 @@ COREUTILS = (
 )
 
 
+@pytest.mark.soak
 def test_a_lanes_python_worker_is_killed(spark: SparkSession, work: Any, until: Callable[..., None]) -> None:
     work.fill(RECORDS)
     query = kl.spark.start(work.pipeline(), spark, lanes=2, trigger={"availableNow": True})
@@ -74,6 +75,7 @@ def test_a_lane_that_keeps_dying_ends_the_query(spark: SparkSession, work: Any) 
     assert query.lanes[0].launches == 3
 
 
+@pytest.mark.soak
 def test_the_broker_is_killed_and_comes_back_on_its_data(
     spark: SparkSession, works: Callable[[str], Any], tmp_path: Path, until: Callable[..., None]
 ) -> None:
@@ -94,6 +96,7 @@ def test_the_broker_is_killed_and_comes_back_on_its_data(
         assert [lane.launches for lane in query.lanes] == [1, 1], "lanes ride it out"
 
 
+@pytest.mark.soak
 def test_an_executor_is_killed(drivers: Callable[..., Any], work: Any, tmp_path: Path) -> None:
     """Its lanes' Python workers drain and commit; the lanes start again on the other executor, or on a new one."""
     import pyspark

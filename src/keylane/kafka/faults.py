@@ -203,12 +203,14 @@ class Faults:
 
     def report(self, error: KafkaError) -> None:
         """An error from the client; `failure` is set when it is one to stop for."""
-        self.last = describe(error)
+        text = describe(error)
+        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last = text
         if error.fatal() or error.code() in REFUSED:
-            self.fail(PeerError(f"the Kafka client cannot go on: {self.last}"))
+            self.fail(PeerError(f"the Kafka client cannot go on: {text}"))
             return
         if self._repeats.is_new(error.code()):
-            logger.warning("%s (will be tried again)", self.last)
+            logger.warning("%s (will be tried again)", text)
 
     def fail(self, error: BaseException) -> None:
         """There is something to stop for; the first such thing is told."""

@@ -47,6 +47,15 @@ def test_an_error_that_does_not_pass_is_raised_once(error: KafkaError) -> None:
     faults.raise_failure()
 
 
+def test_why_no_broker_answers_is_not_replaced_by_that_none_does() -> None:
+    faults = Faults()
+    faults.report(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert faults.last == "_ALL_BROKERS_DOWN: 1/1 brokers are down"
+    faults.report(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    faults.report(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert faults.last == "_SSL: certificate verify failed"
+
+
 def test_the_client_s_lines_are_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     log = ClientLog(clock)
