@@ -147,6 +147,7 @@ def test_kills_at_every_place(servers: str) -> None:
     copy.check_end()
 
 
+@pytest.mark.soak
 def test_the_broker_is_killed_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings=SETTINGS) as own:
         copy = Copy(own.bootstrap, "broker", 600)
@@ -177,6 +178,7 @@ def test_a_zombie_is_fenced(servers: str, place: str) -> None:
     copy.check_end()
 
 
+@pytest.mark.soak
 def test_a_rebalance_in_the_middle(servers: str) -> None:
     copy = Copy(servers, "rebalance", 900)
     with copy.member(work_s=0.02) as first:

@@ -93,6 +93,7 @@ def test_orders_are_enriched_into_delta_and_parquet(run: Callable[..., str], ser
     assert run("dataframe_to_delta.py", {"127.0.0.1:8080": service}) == said, "a replayed batch"
 
 
+@pytest.mark.soak
 def test_orders_stay_in_order_into_a_sink_with_state(run: Callable[..., str]) -> None:
     assert run("dataframe_in_order.py") == f"{CUSTOMERS} {ORDERS} customers and orders\n"
 

@@ -123,6 +123,7 @@ def test_an_executor_is_killed(drivers: Callable[..., Any], work: Any, tmp_path:
     assert driver.process.wait(60) == 0
 
 
+@pytest.mark.soak
 def test_a_driver_on_a_bare_machine_is_killed(
     drivers: Callable[..., Any], work: Any, tmp_path: Path, until: Callable[..., None]
 ) -> None:

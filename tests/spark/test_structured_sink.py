@@ -30,6 +30,7 @@ def records(servers: str, topic: str) -> list[Record]:
     return [record for batch in read_to_end(servers, topic) for record in batch]
 
 
+@pytest.mark.soak
 def test_a_batch_is_written_with_the_partitioner_of_javas_clients(spark: SparkSession, servers: str) -> None:
     rows = spark.range(50).select(expr("cast(id % 5 as string) key"), expr("cast(id as string) value"))
     rows.write.format("keylane").mode("append").option("kafka.bootstrap.servers", servers).option(
