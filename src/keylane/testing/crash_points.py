@@ -11,9 +11,11 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Literal
 
 import keylane as kl
@@ -52,26 +54,36 @@ class Plan:
     """Else it runs until it is stopped with SIGTERM."""
 
 
+_asking = threading.Lock()
+"""Held while multiprocessing may ask how a process ended, which a start does of every process as well: it reads that
+once, and two threads that ask at the same time get one answer and one wrong one (255)."""
+
+
 class Worker:
-    """A started worker."""
+    """A started worker. Several threads may each have one."""
 
     def __init__(self, plan: Plan) -> None:
         self.process: BaseProcess = _processes.Process(target=_run, args=(plan,))
-        self.process.start()
+        with _asking:
+            self.process.start()
 
     def wait(self, timeout_s: float = 60.0) -> int:
         """Until it has ended; returns its exit code, which is negative for a signal."""
-        self.process.join(timeout_s)
-        code = self.process.exitcode
+        wait([self.process.sentinel], timeout_s)
+        with _asking:
+            code = self.process.exitcode
         if code is None:
             self.process.kill()
             raise AssertionError(f"the worker did not end within {timeout_s:.0f} s")
         return code
 
     def end(self) -> None:
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
+        with _asking:
+            if self.process.is_alive():
+                self.process.kill()
+        wait([self.process.sentinel])
+        with _asking:
+            self.process.join()
 
 
 def effects_in(path: str) -> Counter[tuple[int, int]]:
