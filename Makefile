@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Most tests wait for brokers, clients and Spark: five workers keep two cores busy. A file stays with one worker.
-PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder
+# Many tests wait for brokers and clients: four workers keep two cores busy. `tests/conftest.py` says what stays together.
+PARALLEL := -n 4 --no-loadscope-reorder
 
 .PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat clean setup
 .DEFAULT_GOAL := help

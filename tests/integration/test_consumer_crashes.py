@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 RECORDS = 800
 KEYS = 40
+THREADS = 16  # of a pipeline, by default
 
 
 def filled(stage: Stage) -> None:
@@ -77,11 +78,20 @@ def test_a_member_that_was_frozen_starts_nothing_when_it_wakes(tmp_path: Path) -
             "kafka": stage.kafka | {"session.timeout.ms": 1_500},
             "topic": stage.topic,
             "ledger": str(ledger.path),
-            "work_s": 0.02,
+            "work_s": 0.05,
         }
         with Member(**options) as frozen:
             until(lambda: len(ledger.done_times()) > 50, "it works")
-            frozen.freeze()
+
+            def is_frozen_in_handlers() -> bool:
+                """Not between having been allowed to start and the handler's first word."""
+                frozen.freeze()
+                if ledger.running() == THREADS:
+                    return True
+                frozen.wake()
+                return False
+
+            until(is_frozen_in_handlers, "each thread is in a handler")
             ledger.died(frozen.name)  # its handlers may end after this, but none may begin
             with Member(**options) as other:
                 other.end()

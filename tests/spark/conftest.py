@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 180.0
 """For what takes a second or two on an idle machine."""
 
@@ -66,10 +67,30 @@ def spark(jvm: None) -> Iterator[SparkSession]:
     made.stop()
 
 
+@pytest.fixture(autouse=True)
+def no_job_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed leaves its lanes in the session, and the next one would wait for their slots."""
+    yield
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").sparkContext.cancelAllJobs()
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The examples in a folder of their own, talking to a broker of their own that holds the orders."""
+    folder = tmp_path_factory.mktemp("examples")
+    with BrokerProcess(folder / "data") as broker:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"orders": 4, "orders.scored": 4})
+        for file in EXAMPLES.glob("*.py"):
+            (folder / file.name).write_text(file.read_text().replace("127.0.0.1:9092", broker.bootstrap))
+        subprocess.run([sys.executable, "produce_orders.py"], cwd=folder, check=True, timeout=PATIENCE_S)
+        yield folder
 
 
 @dataclass

@@ -198,6 +198,20 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
 
     words = f"keylane lane {{}} of group {work.group}: {{}}"
     until(lambda: shown() == {words.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}, shown)
+    job = next(iter(tracker.getActiveJobsIds()))
+    written = store.job(job)
+    jvm: Any = spark.sparkContext._jvm
+    to_scala = jvm.org.apache.spark.api.python.PythonUtils
+    nothing = to_scala.toSeq(jvm.java.util.ArrayList()), to_scala.toScalaMap(jvm.java.util.HashMap())
+
+    def is_written_anew() -> bool:
+        """Spark writes what the UI reads again with an executor's heartbeat, every ten seconds or so."""
+        beat = jvm.org.apache.spark.scheduler.SparkListenerExecutorMetricsUpdate("1", *nothing)
+        spark.sparkContext._jsc.sc().listenerBus().post(beat)
+        return not store.job(job).equals(written)
+
+    until(is_written_anew)
+    assert shown() == {words.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}
     query.set_lanes(1)
     until(lambda: [lane.state for lane in query.lanes] == ["running", "removed", "removed"], lambda: query.lanes)
     until(lambda: work.lag() == 0, lambda: query.lanes)

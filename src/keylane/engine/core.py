@@ -239,8 +239,9 @@ class Core:
             return
         fenced = problem.fenced or event.step != "commit"  # what cannot be aborted has to be given up
         if problem.fatal or (fenced and self._transacting.transaction.is_fenced_for_good):
-            self._transacting.end()
-            self.fail(PeerError(f"transactions of group {self._pipeline.group_id!r} cannot go on: {problem.text}"), now)
+            self._transacting.end()  # what still runs would have no transaction to go into
+            text = f"transactions of group {self._pipeline.group_id!r} cannot go on: {problem.text}"
+            self.fail(PeerError(text), now, "now")
         else:
             self._undo(problem.text, fenced=fenced)
 

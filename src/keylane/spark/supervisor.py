@@ -229,6 +229,8 @@ class Supervisor:
     def _reported(self, lane: LaneRecord, end: DriverEnd, snapshot: Snapshot) -> None:
         if lane.end is not end:
             return  # a predecessor that drains
+        if lane.executor_id is None:  # Spark may learn of a task after the task has told us of itself
+            lane.executor_id = self._jobs.executor_of(lane.lane)
         before, lane.snapshot = lane.status.partitions, snapshot
         if lane.status.partitions != before and self._ending_since is None:
             self._jobs.describe(lane.lane, lane.status.partitions)

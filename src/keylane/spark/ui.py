@@ -1,8 +1,9 @@
 """A lane's name in Spark's UI while it runs: group, lane and partitions.
 
 Spark fixes a job's description when the job starts, and a lane learns its partitions later, and again with every
-rebalance. The description is therefore replaced in the store that the UI reads. That store is not public: where this
-does not work (another store, another Spark), the UI shows the name without partitions.
+rebalance. The description is therefore replaced in the store that the UI reads, and in what Spark writes that store
+from. Neither is public: where this does not work (another store, another Spark), the UI shows the name without
+partitions.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ def lane_words(lane: int, group: str, partitions: tuple[str, ...] | None = None)
 
 def describe_job(context: SparkContext, job: int, words: str) -> None:
     """Replaces the description of a job that runs. Raises what py4j does when the store is another one."""
-    info = context._jsc.sc().statusStore().job(job)  # noqa: SLF001 - what the UI reads
-    field = info.getClass().getDeclaredField("description")
+    store = context._jsc.sc().statusStore()  # noqa: SLF001 - what the UI reads
+    described = context._jvm.scala.Some(words)  # type: ignore[union-attr]  # noqa: SLF001
+    live = _field(store.listener().get(), "liveJobs")[0].get(job)
+    for info in (live.get(), store.job(job)):  # what the store is written from with every heartbeat, and what is in it
+        _, field = _field(info, "description")
+        field.set(info, described)
+
+
+def _field(owner: Any, name: str) -> tuple[Any, Any]:
+    """The value of a private field, and the field."""
+    field = owner.getClass().getDeclaredField(name)
     field.setAccessible(True)
-    jvm: Any = context._jvm  # noqa: SLF001
-    field.set(info, jvm.scala.Some(words))
+    return field.get(owner), field

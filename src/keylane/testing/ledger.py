@@ -72,6 +72,11 @@ class Ledger:
         """How often each record's handler succeeded."""
         return Counter(entry.source for entry in self.entries() if entry.what == "done")
 
+    def running(self) -> int:
+        """Handlers that have begun and have not succeeded, when none has failed and no member has died."""
+        counts = Counter(entry.what for entry in self.entries())
+        return counts["began"] - counts["done"]
+
     def after_deaths(self) -> list[Entry]:
         """What is noted after the last death, in order."""
         entries: list[Entry] = []

@@ -7,6 +7,7 @@ is to be killed is a process (`python -m keylane.testing.member`).
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -118,8 +119,9 @@ class Member:
         self.process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: nothing of it runs until it is woken."""
+        """SIGSTOP: nothing of it runs until it is woken, when this returns."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def wake(self) -> None:
         self.process.send_signal(signal.SIGCONT)

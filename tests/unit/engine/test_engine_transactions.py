@@ -190,6 +190,26 @@ def test_a_producer_that_is_refused_for_good_ends_the_consumer() -> None:
     assert seen(engine) == []
 
 
+def test_results_that_no_transaction_will_take_do_not_keep_the_consumer_from_ending() -> None:
+    asked = threading.Event()
+
+    class Refusing(FakeBroker):
+        def apply(self, offsets: Any) -> Any:
+            asked.set()
+            return dict.fromkeys((one.name for one in offsets), CommitProblem("not authorized", fatal=True))
+
+    def handler(record: Record) -> Output:
+        if record.offset >= 5:
+            asked.wait(30)
+        return copied(record)
+
+    log = Refusing([T0])
+    log.append(T0, [(b"%d" % number, b"%d" % number) for number in range(10)])
+    engine = run(handler, log, drain_timeout_ms=120_000)
+    assert isinstance(engine.loop.failure, PeerError)
+    assert seen(engine) == []
+
+
 def test_what_follows_a_failed_attempt_is_not_forgotten_when_it_is_undone_by_another_record() -> None:
     """Else records like these could keep one another from ever being through."""
     log = broker(100)

@@ -63,6 +63,7 @@ class Jobs:
         self.ignores_cancels = False
         self.decommissioned: set[str] = set()
         self.described: dict[int, tuple[str, ...]] = {}
+        self.knows_executors = True
         self.changed = threading.Condition()
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
@@ -77,7 +78,7 @@ class Jobs:
         self.of(lane).on_end(JobFailure("cancelled", "SPARK_JOB_CANCELLED"))
 
     def executor_of(self, lane: int) -> str | None:
-        return f"executor of {lane}"
+        return f"executor of {lane}" if self.knows_executors else None
 
     def is_decommissioned(self, executor_id: str) -> bool:
         return executor_id in self.decommissioned
@@ -612,6 +613,18 @@ def test_a_session_that_ends_is_an_error_unless_the_query_was_to_stop(queries: C
         assert query.supervisor.ended.wait(PATIENCE_S)
         outcomes.append((type(query.handle.exception()), query.handle.snapshot().processed))
     assert outcomes == [(kl.errors.SessionEndedError, 9), (type(None), 9)]
+
+
+def test_an_executor_that_spark_names_late_is_known_with_the_next_report(queries: Callable[..., Query]) -> None:
+    query = queries()
+    query.jobs.knows_executors = False
+    ends = query.all_running()
+    assert query.handle.lanes[0].executor_id is None
+    query.jobs.knows_executors = True
+    ends[0].send(Snapshot())
+    query.until(lambda: query.handle.lanes[0].executor_id == "executor of 0")
+    for end in ends:
+        end.close()
 
 
 def test_spark_shows_a_lanes_partitions_as_they_change(queries: Callable[..., Query]) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from keylane.testing.cluster import LIGHT_JVM
 from keylane.testing.outputs import Outputs, covered
 from keylane.testing.processes import parent, words
 
@@ -103,7 +104,7 @@ def demo(place: Path, master: str) -> Iterator[Demo]:
     with subprocess.Popen(
         [*command, "--lanes", "2", "--master", master, "--latency-ms", "200", "--max-concurrency", "60"],
         cwd=place,
-        env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home)},
+        env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home), "JAVA_TOOL_OPTIONS": LIGHT_JVM},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
