@@ -17,27 +17,26 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-SPARK = "tests/spark/"
-DRIVERS = "tests/spark/drivers/"
+SPARK, DRIVERS, INTEROP = "tests/spark/", "tests/spark/drivers/", "tests/interop/"
 
 
-class OneSparkSession(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+class OneOfEach(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """A file's tests stay with one worker of `pytest -n`. So do all tests in Spark sessions, as a worker has one JVM,
-    and it takes half a minute of two busy cores to be up and warm; drivers that are processes of their own do not."""
+    and it takes half a minute of two busy cores to be up and warm; all with drivers of their own, one after the other;
+    and all that share an Apache Kafka."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(DRIVERS):
-            return nodeid
-        return SPARK if nodeid.startswith(SPARK) else str(super()._split_scope(nodeid))
+        shared = (one for one in (DRIVERS, SPARK, INTEROP) if nodeid.startswith(one))
+        return next(shared, str(super()._split_scope(nodeid)))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
-    return OneSparkSession(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
+    return OneOfEach(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first: Spark's sessions, then its drivers."""
-    items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), item.nodeid.startswith(DRIVERS)))
+    """What takes longest comes first."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(one) for one in (SPARK, INTEROP)])
 
 
 def pytest_configure() -> None:

@@ -22,9 +22,11 @@ def jvm_peers() -> None:
         pytest.skip(f"the JVM Parallel Consumer cannot run here: {what}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
-    with peers.ApacheKafka() as kafka:
+    # Under KIP-848's protocol the broker sets the pace: its default of 5 s makes a rebalance take some 15 s.
+    pace = ("group.consumer.heartbeat.interval.ms", "group.consumer.min.heartbeat.interval.ms")
+    with peers.ApacheKafka(dict.fromkeys(pace, "500")) as kafka:
         yield kafka
 
 

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # exported untyped
 
@@ -16,8 +15,9 @@ from keylane.testing.ledger import Ledger
 from keylane.testing.stage import Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    import peers
 
 PARTITIONS = 4
 RECORDS = 600
@@ -31,14 +31,6 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     },
     "consumer": {"group.protocol": "consumer"},
 }
-
-
-@pytest.fixture(scope="module")
-def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
-    # Under KIP-848's protocol the broker sets the pace: its default of 5 s makes a rebalance take some 15 s.
-    pace = ("group.consumer.heartbeat.interval.ms", "group.consumer.min.heartbeat.interval.ms")
-    with peers.ApacheKafka(dict.fromkeys(pace, "500")) as kafka:
-        yield kafka
 
 
 @pytest.fixture

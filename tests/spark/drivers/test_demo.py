@@ -22,7 +22,19 @@ TIMEOUT_S = 300
 
 def test_the_demo_on_lanes_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-m", "keylane", "demo", "--records", "2000", "--lanes", "2", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "keylane",
+        "demo",
+        "--records",
+        "2000",
+        "--lanes",
+        "2",
+        "--latency-ms",
+        "200",
+        "--json",
+    ]
     done = subprocess.run(
         command,
         cwd=tmp_path,
