@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import peers
+from contests import arguments, reporter
+from pages import put_into_page
 
 from broker import report, size
 from broker.speed import Contest, selected
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and load generator end with us
-    options = arguments()
+    options = arguments(
+        "bench-broker", __doc__, "produce*", "start-up, and memory under 10,000 partitions (half a minute)"
+    )
     found = report.read(options.json)
     lacking = peers.missing()
     if lacking:
@@ -41,29 +40,8 @@ def main() -> int:
     text = report.markdown(found)
     print(text)
     if options.page:
-        report.put_into_page(options.page, text)
+        put_into_page(options.page, "broker", text)
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench-broker", description=__doc__)
-    add = parser.add_argument
-    add("--rows", nargs="*", default=["*"], metavar="NAME", help="rows by name or pattern: 'produce*' (all)")
-    add("--sizes", action="store_true", help="also start-up, and memory under 10,000 partitions (half a minute)")
-    add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
-    add("--seconds", type=float, default=4, help="length of a run (4)")
-    add("--quick", action="store_true", help="each row once, for a second")
-    add("--folder", default=None, metavar="DIR", help="a folder on the disk to measure (the temporary folder)")
-    add("--json", type=Path, default=Path("artifacts/bench-broker.json"), help="where results are merged into")
-    add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/benchmarks.md)")
-    return parser.parse_args()
-
-
-def reporter(name: str) -> Callable[[str, Any], None]:
-    def line(contestant: str, run: Any) -> None:
-        print(f"{name:32} {contestant:28} {run['per_s']:>10,.0f}/s  load {run['load']:.1f}", flush=True)
-
-    return line
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 Found = dict[str, Any]
 """`rows` by name, `starts` and `many` (partitions)."""
-BEGIN, END = "<!-- broker: written by the harness -->", "<!-- end of broker -->"
 DISK_SHARE = 0.8
 
 
@@ -93,14 +91,3 @@ def _many(one: Mapping[str, float]) -> str:
         f"{one['made_s']:.1f} s; a start on them takes {one['started_s']:.1f} s after a clean stop, "
         f"{one['recovered_s']:.1f} s after a crash."
     )
-
-
-def put_into_page(path: Path, text: str) -> None:
-    """Between the marks of the page. Raises `ValueError` when it has none."""
-    page = path.read_text()
-    made, count = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n\n{text}\n{END}", page, flags=re.DOTALL
-    )
-    if count != 1:
-        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
-    path.write_text(made)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peers
+from pages import put_into_page
 from peers import jvm
 
 from compat import clients, java, outside, report
@@ -66,7 +67,7 @@ def main() -> int:
     text = report.markdown(found)
     print(text)
     if options.page:
-        report.put_into_page(options.page, text)
+        put_into_page(options.page, "compat", text)
     return 0 if is_good else 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 Found = dict[str, Any]
 """By suite: `skipped` (what the machine lacks), or `outcomes` as lists."""
-BEGIN, END = "<!-- compat: written by the harness -->", "<!-- end of compat -->"
 
 
 def read(path: Path) -> Found:
@@ -60,14 +58,3 @@ def _details(suite: str, outcomes: Sequence[Sequence[str]]) -> list[str]:
             reasons.setdefault(note, []).append(f"`{name}`")
     excluded = [f"- {why}: {', '.join(names)}" for why, names in reasons.items()]
     return ["", f"**{suite}**", "", *failed, *excluded] if failed or excluded else []
-
-
-def put_into_page(path: Path, text: str) -> None:
-    """Between the marks of the page. Raises `ValueError` when it has none."""
-    page = path.read_text()
-    made, count = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n\n{text}\n{END}", page, flags=re.DOTALL
-    )
-    if count != 1:
-        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
-    path.write_text(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lanes.report import table
+from pages import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pages import table
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -61,10 +63,3 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         ),
     ]
     return "\n\n".join(one for one in made if one)
-
-
-def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    if not rows:
-        return ""
-    lines = [title, "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -12,16 +11,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import peers
+from contests import arguments, reporter
+from pages import put_into_page
 
 from offsets import report
 from offsets.size import Shape
 from offsets.speed import Contest, selected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHAPES = (Shape(1_000, 16, 1_000), Shape(160_000, 1, 100), Shape(1_000, 1, 1_000), Shape(10_000, 1, 100))
 """16 million entries in both shapes, and a million."""
@@ -33,7 +31,9 @@ TAILS = (Shape(100, 1, 1, 5_000), Shape(300_000, 1, 1), Shape(5_000, 1, 100), Sh
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and load generator end with us
-    options = arguments()
+    options = arguments(
+        "bench-offsets", __doc__, "commit*", "memory, snapshots and replay, up to 16 million entries (10 minutes)"
+    )
     found = report.read(options.json)
     found["environment"] = environment()
     lacking = peers.missing()
@@ -56,29 +56,8 @@ def main() -> int:
     text = report.markdown(found)
     print(text)
     if options.page:
-        report.put_into_page(options.page, text)
+        put_into_page(options.page, "offsets", text)
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench-offsets", description=__doc__)
-    add = parser.add_argument
-    add("--rows", nargs="*", default=["*"], metavar="NAME", help="rows by name or pattern: 'commit*' (all)")
-    add("--sizes", action="store_true", help="also memory, snapshots and replay, up to 16 million entries (10 minutes)")
-    add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
-    add("--seconds", type=float, default=4, help="length of a run (4)")
-    add("--quick", action="store_true", help="each row once, for a second")
-    add("--folder", default=None, metavar="DIR", help="a folder on the disk to measure (the temporary folder)")
-    add("--json", type=Path, default=Path("artifacts/bench-offsets.json"), help="where results are merged into")
-    add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/benchmarks.md)")
-    return parser.parse_args()
-
-
-def reporter(name: str) -> Callable[[str, Any], None]:
-    def line(contestant: str, run: Any) -> None:
-        print(f"{name:36} {contestant:28} {run['per_s']:>10,.0f}/s  load {run['load']:.1f}", flush=True)
-
-    return line
 
 
 def sizes(folder: Path) -> list[tuple[str, dict[str, float]]]:

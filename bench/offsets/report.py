@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 Found = dict[str, Any]
 """`rows` by name (what was asked for, and runs by contestant), `shapes` by name, `environment`."""
 MANY = 1_000
-BEGIN, END = "<!-- offsets: written by the harness -->", "<!-- end of offsets -->"
 
 
 def read(path: Path) -> Found:
@@ -93,14 +91,3 @@ def _shape(name: str, one: Mapping[str, float]) -> str:
 def median(runs: Any, figure: str | None = None) -> Any:
     values = sorted(run if figure is None else run[figure] for run in runs if figure is None or run.get(figure))
     return values[len(values) // 2] if values else None
-
-
-def put_into_page(path: Path, text: str) -> None:
-    """Between the marks of the page. Raises `ValueError` when it has none."""
-    page = path.read_text()
-    made, count = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n\n{text}\n{END}", page, flags=re.DOTALL
-    )
-    if count != 1:
-        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
-    path.write_text(made)

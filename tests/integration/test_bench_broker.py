@@ -36,10 +36,6 @@ def test_rows_are_run_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads(path.read_text()) == report.read(path) == found
     text = report.markdown(found)
     assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == [f"| {row.name}" for row in ROWS]
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.put_into_page(page, text)
-    assert page.read_text() == f"before\n{report.BEGIN}\n\n{text}\n{report.END}\nafter\n"
 
 
 def test_what_was_asked_for_is_computed() -> None:

@@ -38,16 +38,8 @@ def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "out" / "bench.json"
     report.write(path, found)
     assert json.loads(path.read_text()) == report.read(path) == found
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     text = report.markdown(found)
     assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == ["| one", "| many", "| fetch", "| clients"]
-    report.put_into_page(page, text)
-    report.put_into_page(page, text)
-    assert page.read_text() == f"before\n{report.BEGIN}\n\n{text}\n{report.END}\nafter\n"
-    page.write_text("no place")
-    with pytest.raises(ValueError, match="has no place"):
-        report.put_into_page(page, text)
 
 
 def test_shapes_are_measured(tmp_path: Path) -> None:

@@ -23,10 +23,6 @@ def test_the_page_has_every_failure_and_the_reasons_of_what_is_excluded(tmp_path
     assert "- **failed** `b`: why" in text
     assert "- ACLs: `c`" in text
     assert "not run: no tool" in text
-    page = tmp_path / "page.md"
-    page.write_text(f"{report.BEGIN}\n{report.END}\n")
-    report.put_into_page(page, text)
-    assert text in page.read_text()
 
 
 def test_what_a_test_raises_is_its_failure() -> None:
