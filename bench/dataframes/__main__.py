@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import peers
-from engine.report import write_page
 from lanes import picture
+from pages import put_into_page
 
 import keylane as kl
 from dataframes import calls, report, slow, sources
@@ -69,7 +69,7 @@ def main() -> int:
     if "slow" in found:
         picture.draw(options.out / "bench-dataframes.png", found["slow"], TROUBLE)
     if options.page is not None:
-        write_page(options.page, "dataframes", report.markdown(found))
+        put_into_page(options.page, "dataframes", report.markdown(found))
     print(f"wrote {file}")
     return 0
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 from confluent_kafka import Consumer
-from engine.report import write_page
+from pages import put_into_page
 
 import keylane as kl
 from delivery import transactional
@@ -213,9 +213,9 @@ def main() -> int:
     found = [*map(asdict, chosen), *map(asdict, beside)]
     (options.out / "delivery.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
     if options.page is not None and chosen:
-        write_page(options.page, "delivery", markdown(chosen))
+        put_into_page(options.page, "delivery", markdown(chosen))
     if options.page is not None and beside:
-        write_page(options.page, f"transactions on {options.broker}", transactional.markdown(beside))
+        put_into_page(options.page, f"transactions on {options.broker}", transactional.markdown(beside))
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peers
+from pages import put_into_page
 from peers import jvm
 
 from engine import memory, pace, report
@@ -42,7 +43,7 @@ def main() -> int:
     report.save(path, found)
     report.draw(options.out / "engine.png", found)
     if options.page is not None:
-        report.write_page(options.page, "engine", report.markdown(found))
+        put_into_page(options.page, "engine", report.markdown(found))
     print(f"wrote engine.json and engine.png to {options.out}")
     return 0
 

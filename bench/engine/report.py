@@ -133,15 +133,6 @@ def _cost(standing: Standing) -> str:
     return f"{standing.median(lambda result: 1e6 / result.records_per_s):.2f} µs · {processor_us:.2f} µs"
 
 
-def write_page(page: Path, name: str, text: str) -> None:
-    """Put `text` between a page's two comments of that name."""
-    begin, end = f"<!-- {name}: written by the harness -->", f"<!-- end of {name} -->"
-    before, _, rest = page.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    assert rest, f"{page} has no {begin}"
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
-
-
 # --- the picture ---
 
 

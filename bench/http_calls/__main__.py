@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.report import write_page
+from pages import put_into_page
 from peers.jvm import LineProcess
 
 import keylane as kl
@@ -51,7 +51,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "http.json").write_text(json.dumps(found, indent=1) + "\n")
     if options.page is not None:
-        write_page(options.page, "http", markdown(found))
+        put_into_page(options.page, "http", markdown(found))
     print(f"{found['keys']:,} requests in {found['seconds']:.1f} s, {found['most_at_once']:,} at once")
     return 0
 

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.report import write_page
 from engine.rows import Row, Topic, rows
+from pages import put_into_page
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
@@ -179,7 +179,7 @@ def main() -> int:
     if "slow" in found:
         picture.draw(options.out / "bench-lanes.png", found["slow"])
     if options.page is not None:
-        write_page(options.page, "lanes", report.markdown(found))
+        put_into_page(options.page, "lanes", report.markdown(found))
     print(f"wrote {file}")
     return 0
 

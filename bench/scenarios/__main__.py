@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from engine.report import write_page
+from pages import put_into_page
 
 from keylane.broker.process import BrokerProcess
 from scenarios.stories import STORIES, Outcome
@@ -36,7 +36,7 @@ def main() -> int:
     found = {"cpus": os.cpu_count(), "outcomes": [asdict(one) for one in outcomes]}
     (options.out / "scenarios.json").write_text(json.dumps(found, indent=1) + "\n")
     if options.page is not None:
-        write_page(options.page, "scenarios", markdown(outcomes))
+        put_into_page(options.page, "scenarios", markdown(outcomes))
     missed = [one.name for one in outcomes if not one.holds]
     if missed:
         print(f"not as expected: {', '.join(missed)}", file=sys.stderr)

@@ -88,12 +88,5 @@ def test_a_run_that_fails_is_told_with_its_cause(contest: Contest) -> None:
         contest.play(Row("key/8", "key", 8, topic, topic), 1, lambda *_: None)
 
 
-def test_tables_are_put_between_a_pages_comments(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- engine: written by the harness -->\nold\n<!-- end of engine -->\nafter\n")
-    for text in ("new", "newer"):
-        report.write_page(page, "engine", text)
-    assert page.read_text() == (
-        "before\n<!-- engine: written by the harness -->\n\nnewer\n<!-- end of engine -->\nafter\n"
-    )
+def test_rows_have_a_section() -> None:
     assert {row.section for row in rows(["*"], quick=False)} == {"wait", "noop", "cost"}
