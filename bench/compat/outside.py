@@ -160,8 +160,14 @@ def run_librdkafka(tests: Path, bootstrap: str) -> list[Outcome]:
         elif state == "PASSED":
             found.append(Outcome(name, "passed"))
         elif state != "SKIPPED":  # that is what local tests are
+            print(_end_of(tests / OUTPUT), flush=True)
             found.append(Outcome(name, "failed", str(state)))
     return found
+
+
+def _end_of(log: Path, lines: int = 60) -> str:
+    """Of a failed test: the folder that it wrote to does not stay."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _run_librdkafka(tests: Path, name: str) -> dict[str, str]:

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topic_settings import FIXED, HONOURED, setting
+from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping
 
     from keylane.broker.node import Node
+
+    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], dict[str, str]]
+    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have.
+    Raises `UsageError` and `ConfigError`."""
 
 TOPIC, BROKER = 2, 4
 """Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS, GROUP), which have no configs here."""
@@ -139,35 +145,59 @@ def text_of(value: Any) -> str:
 DEFAULTS = BrokerConfig()
 
 
-def check_each_once(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """The resources that a request names more than once."""
-    return {resource for resource, count in Counter(resources).items() if count > 1}
+async def alter(request: Any, answer: type, node: Node, changed: Changed) -> tuple[Any, ...]:
+    """Change every resource of a request, durably; an `answer` for each."""
+    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    answers = []
+    for resource in request.resources:
+        code, message = codes.NONE, None
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            if named[kind, name] > 1:
+                raise ConfigError(codes.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_changeable(node, kind, name, [config.name for config in resource.configs])
+            if kind == TOPIC:
+                await _change_topic(node, name, resource.configs, changed, validate_only=request.validate_only)
+        except ConfigError as error:
+            code, message = error.code, str(error)
+        answers.append(
+            answer(error_code=ErrorCode(code), error_message=message, resource_type=kind, resource_name=name)
+        )
+    return tuple(answers)
 
 
-def check_resource(node: Node, kind: int, name: str, changed: Iterable[str], repeated: set[tuple[int, str]]) -> None:
+def refuse_nulls(configs: Iterable[Any]) -> None:
+    """Raise `ConfigError` if any has no value."""
+    missing = sorted(config.name for config in configs if config.value is None)
+    if missing:
+        raise ConfigError(codes.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+
+
+def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> None:
     """Raise `ConfigError` unless these configs of this resource may be changed."""
-    if (kind, name) in repeated:
-        raise ConfigError(codes.INVALID_REQUEST, "Each resource must appear at most once.")
-    names = list(changed)
-    if len(names) > len(set(names)):
+    if len(configs) > len(set(configs)):
         raise ConfigError(codes.INVALID_REQUEST, "Error due to duplicate config keys")
     if kind == BROKER:
         check_broker(node, name)
-        if names:
+        if configs:
             raise ConfigError(
                 codes.INVALID_REQUEST,
-                f"Cannot update these configs dynamically: {', '.join(sorted(names))}; give them at its start",
+                f"Cannot update these configs dynamically: {', '.join(sorted(configs))}; give them at its start",
             )
     elif kind != TOPIC:
         raise unknown_resource(kind)
 
 
-async def change_topic(node: Node, name: str, settings: dict[str, str], *, validate_only: bool) -> None:
-    """Give a topic these settings, durably. Raises `ConfigError`."""
-    if validate_only or settings == find_topic(node, name):
+async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *, validate_only: bool) -> None:
+    settings = find_topic(node, name)
+    try:
+        wanted = changed(configs, settings, node.config)
+    except UsageError as error:
+        raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
+    if validate_only or wanted == settings:
         return
     try:
-        await node.topics.alter(name, settings)
+        await node.topics.alter(name, wanted)
     except KeyError:
         raise ConfigError(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist any more") from None
     except StorageError as error:

@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import stat
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from keylane.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-from contextlib import contextmanager
 
 ITERATIONS = 8_192
 """Kafka takes 4,096 to 16,384."""

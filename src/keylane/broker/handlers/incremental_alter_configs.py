@@ -8,15 +8,16 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from kio.schema.errors import ErrorCode
-
 from keylane.broker import codes
-from keylane.broker.configs import TOPIC, ConfigError, change_topic, check_each_once, check_resource, find_topic
+from keylane.broker.configs import ConfigError, alter, refuse_nulls
 from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, policies, setting
 from keylane.errors import UsageError
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.broker.config import BrokerConfig
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
 
@@ -31,45 +32,21 @@ _NAMES = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("incremental_alter_configs", header.api_version)
-    repeated = check_each_once((each.resource_type, each.resource_name) for each in request.resources)
-    responses = []
-    for resource in request.resources:
-        code, message = codes.NONE, None
-        try:
-            await _alter(resource, node, repeated, validate_only=request.validate_only)
-        except ConfigError as error:
-            code, message = error.code, str(error)
-        responses.append(
-            module.AlterConfigsResourceResponse(
-                error_code=ErrorCode(code),
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
-    return module.IncrementalAlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=tuple(responses))
+    responses = await alter(request, module.AlterConfigsResourceResponse, node, _changed)
+    return module.IncrementalAlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 
-async def _alter(resource: Any, node: Node, repeated: set[tuple[int, str]], *, validate_only: bool) -> None:
-    kind, name = resource.resource_type, resource.resource_name
-    check_resource(node, kind, name, (config.name for config in resource.configs), repeated)
-    if kind != TOPIC:
-        return
-    settings = dict(find_topic(node, name))
-    missing = sorted(each.name for each in resource.configs if each.value is None and each.config_operation != DELETE)
-    if missing:
-        raise ConfigError(codes.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
-    for config in resource.configs:
-        try:
-            _apply(config, settings, node)
-        except UsageError as error:
-            raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
-    await change_topic(node, name, settings, validate_only=validate_only)
+def _changed(configs: Any, settings: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
+    refuse_nulls(each for each in configs if each.config_operation != DELETE)
+    changed = dict(settings)
+    for each in configs:
+        _apply(each, changed, config)
+    return changed
 
 
-def _apply(config: Any, settings: dict[str, str], node: Node) -> None:
+def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
     """One change. Raises `UsageError` and `ConfigError`."""
-    name, operation = config.name, config.config_operation
+    name, operation = change.name, change.config_operation
     if operation not in range(len(_NAMES)):
         raise ConfigError(codes.INVALID_REQUEST, f"Unknown operation type {operation} for config {name}")
     if operation == DELETE:
@@ -77,11 +54,11 @@ def _apply(config: Any, settings: dict[str, str], node: Node) -> None:
             check_settings([(name, "")])
         settings.pop(name, None)
         return
-    value = config.value
+    value = change.value
     if operation in (APPEND, SUBTRACT):
         if name not in HONOURED or HONOURED[name].kind != "LIST":
             raise UsageError(f"Can't {_NAMES[operation]} to key {name} because its type is not LIST.")
-        items = policies(setting(settings, name, node.config))
+        items = policies(setting(settings, name, config))
         given = policies(value)
         items = (
             [*items, *(each for each in given if each not in items)]
