@@ -10,6 +10,7 @@ import fnmatch
 import signal
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,20 +28,34 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.95
 
 SUITES = (
-    Suite("confluent-kafka", nothing_missing, clients.suite_of(clients.Confluent)),
-    Suite("kafka-python", nothing_missing, clients.suite_of(clients.KafkaPython)),
-    Suite("aiokafka", nothing_missing, clients.suite_of(clients.Aiokafka)),
+    Suite("confluent-kafka", version("confluent-kafka"), nothing_missing, clients.suite_of(clients.Confluent)),
+    Suite("kafka-python", version("kafka-python"), nothing_missing, clients.suite_of(clients.KafkaPython)),
+    Suite("aiokafka", version("aiokafka"), nothing_missing, clients.suite_of(clients.Aiokafka)),
     Suite(
-        f"integration tests of {outside.KAFKA_PYTHON}",
+        "integration tests of kafka-python",
+        outside.KAFKA_PYTHON_VERSION,
         nothing_missing,
         outside.kafka_python_tests,
         outside.KAFKA_PYTHON_SETTINGS,
     ),
-    Suite("Apache Kafka 4.3.1's tools", peers.missing, java.tools),
-    Suite("JVM Parallel Consumer", jvm.missing, java.parallel_consumer),
-    Suite("Spark's Kafka connector", peers.missing, java.spark),
-    Suite("kcat", outside.kcat_missing, outside.kcat),
-    Suite("librdkafka's test-runner", outside.librdkafka_missing, outside.librdkafka_tests, {"num.partitions": "4"}),
+    Suite("Apache Kafka's tools", peers.version("kafka", "kafka-tools"), peers.missing, java.tools),
+    Suite(
+        "JVM Parallel Consumer",
+        peers.version("parallel_consumer", "parallel-consumer-core"),
+        jvm.missing,
+        java.parallel_consumer,
+    ),
+    Suite(
+        "Spark's Kafka connector", peers.version("spark_kafka", "spark-sql-kafka-0-10_2.13"), peers.missing, java.spark
+    ),
+    Suite("kcat", "any", outside.kcat_missing, outside.kcat),
+    Suite(
+        "librdkafka's test-runner",
+        outside.LIBRDKAFKA_VERSION,
+        outside.librdkafka_missing,
+        outside.librdkafka_tests,
+        {"num.partitions": "4"},
+    ),
 )
 
 
@@ -54,11 +69,11 @@ def main() -> int:
             continue
         lacking = suite.missing()
         if lacking:
-            found[suite.name] = {"skipped": lacking}
+            found[suite.name] = {"version": suite.version, "skipped": lacking}
             print(f"{suite.name}: not run: {lacking}", flush=True)
             continue
         outcomes = run(suite)
-        report.add(found, suite.name, outcomes)
+        report.add(found, suite.name, suite.version, outcomes)
         report.write(options.json, found)
         count = report.counts(outcomes)
         print(f"{suite.name}: {dict(count)}", flush=True)

@@ -14,13 +14,18 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from compat.results import Outcome, check
 
-KAFKA_PYTHON = "kafka-python==3.0.12"
+KAFKA_PYTHON_VERSION = "3.0.12"
+KAFKA_PYTHON_CODECS = ("lz4==4.4.5", "python-snappy==0.7.3", "cramjam==2.14.0")
+"""Without them its tests of these codecs are skipped."""
 LIBRDKAFKA = "node-rdkafka@3.6.1"
-"""It brings librdkafka 2.12.0 with its tests."""
+LIBRDKAFKA_VERSION = "2.12.0"
+"""What it brings, with its tests."""
 KAFKA_VERSION = "3.8"
 """What kafka-python makes of the versions that are offered; its tests choose by it which features they try."""
 KAFKA_PYTHON_SETTINGS = {"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1"}
@@ -28,6 +33,8 @@ KAFKA_PYTHON_SETTINGS = {"node.id": "0", "num.partitions": "4", "group.min.sessi
 LIBRDKAFKA_BROKER = "3.9.0"
 SUITE_TIMEOUT_S = 1_200
 TEST_TIMEOUT_S = 120
+TESTS_AT_ONCE = 3
+"""They mostly wait; the suite itself runs five at once."""
 OUTPUT = "output.log"
 
 NO_ACLS = "no ACLs (DescribeAcls, CreateAcls, DeleteAcls are not offered)"
@@ -90,8 +97,8 @@ def excluded(name: str, by: dict[str, str]) -> str | None:
 
 def kafka_python_tests(bootstrap: str, folder: str) -> list[Outcome]:
     """kafka-python's own integration tests. Its archive lacks one module of theirs, which starts brokers."""
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", KAFKA_PYTHON]
-    source = download(pip, Path(folder))
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+    source = download([*pip, f"kafka-python=={KAFKA_PYTHON_VERSION}"], Path(folder))
     (source / "test" / "__init__.py").touch()
     (source / "test" / "service.py").write_text(
         "class SpawnedService: ...\n"
@@ -101,7 +108,11 @@ def kafka_python_tests(bootstrap: str, folder: str) -> list[Outcome]:
         "    def close(self): ...\n"
     )
     report = Path(folder, "report.xml")
-    told = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": ".", "PYTHONPATH": "."}
+    codecs = Path(folder, "codecs")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(codecs), *KAFKA_PYTHON_CODECS]
+    subprocess.run(pip, check=True, capture_output=True)
+    told = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "."}
+    told["PYTHONPATH"] = f".:{codecs}"
     options = ["-o", "addopts=", "-p", "no:cacheprovider", "--tb=native", "-q", f"--junitxml={report}"]
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, "test/integration"],
@@ -146,28 +157,40 @@ def librdkafka_tests(bootstrap: str, folder: str) -> list[Outcome]:
 
 
 def run_librdkafka(tests: Path, bootstrap: str) -> list[Outcome]:
-    """All tests that need a broker, one after the other, in the suite's own quick mode."""
+    """All tests that need a broker, in the suite's own quick mode; each in a process of its own, so that one that
+    hangs takes no other with it."""
     (tests / "test.conf").write_text(f"bootstrap.servers={bootstrap}\n")
-    found = []
-    for name in sorted(_run_librdkafka(tests, "0003_msgmaxsize")):
-        why = excluded(name, LIBRDKAFKA_EXCLUDED)
-        states = {} if why else _run_librdkafka(tests, name)
-        state = states.get(name, f"no report within {TEST_TIMEOUT_S} s")
-        if state == "FAILED" and "replication factor 3" in (tests / OUTPUT).read_text(errors="replace"):
-            why = "CreateTopics: replication (factor 1 or -1 only)"
-        if why is not None:
-            found.append(Outcome(name, "excluded", why))
-        elif state == "PASSED":
-            found.append(Outcome(name, "passed"))
-        elif state != "SKIPPED":  # that is what local tests are
-            print(_end_of(tests / OUTPUT), flush=True)
-            found.append(Outcome(name, "failed", str(state)))
-    return found
+    names = sorted(_run_librdkafka(tests, "0003_msgmaxsize"))
+    folders: SimpleQueue[Path] = SimpleQueue()  # tests write reports and files into theirs
+    for number in range(TESTS_AT_ONCE):
+        folders.put(Path(shutil.copytree(tests, tests.with_name(f"tests-{number}"))))
+
+    def one(name: str) -> Outcome | None:
+        folder = folders.get()
+        try:
+            return _librdkafka_test(folder, name)
+        finally:
+            folders.put(folder)
+
+    with ThreadPoolExecutor(TESTS_AT_ONCE) as pool:
+        return [outcome for outcome in pool.map(one, names) if outcome is not None]
 
 
-def _end_of(log: Path, lines: int = 60) -> str:
-    """Of a failed test: the folder that it wrote to does not stay."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+def _librdkafka_test(tests: Path, name: str) -> Outcome | None:
+    """None: it needs no broker."""
+    why = excluded(name, LIBRDKAFKA_EXCLUDED)
+    if why is not None:
+        return Outcome(name, "excluded", why)
+    state = _run_librdkafka(tests, name).get(name, f"no report within {TEST_TIMEOUT_S} s")
+    if state == "PASSED":
+        return Outcome(name, "passed")
+    if state == "SKIPPED":  # that is what local tests are
+        return None
+    said = (tests / OUTPUT).read_text(errors="replace")
+    if "replication factor 3" in said:
+        return Outcome(name, "excluded", "CreateTopics: replication (factor 1 or -1 only)")
+    print(f"{name}: {state}", *said.splitlines()[-60:], sep="\n", flush=True)  # its folder does not stay
+    return Outcome(name, "failed", str(state))
 
 
 def _run_librdkafka(tests: Path, name: str) -> dict[str, str]:

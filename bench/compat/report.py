@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from compat.results import Outcome
 
 Found = dict[str, Any]
-"""By suite: `skipped` (what the machine lacks), or `outcomes` as lists."""
+"""By suite: its `version`, and `skipped` (what the machine lacks) or `outcomes` as lists."""
 
 
 def read(path: Path) -> Found:
@@ -26,8 +26,8 @@ def write(path: Path, found: Found) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def add(found: Found, suite: str, outcomes: Sequence[Outcome]) -> None:
-    found[suite] = {"outcomes": [list(outcome) for outcome in outcomes]}
+def add(found: Found, suite: str, version: str, outcomes: Sequence[Outcome]) -> None:
+    found[suite] = {"version": version, "outcomes": [list(outcome) for outcome in outcomes]}
 
 
 def counts(outcomes: Sequence[Sequence[str]]) -> Counter[str]:
@@ -35,16 +35,17 @@ def counts(outcomes: Sequence[Sequence[str]]) -> Counter[str]:
 
 
 def markdown(found: Found) -> str:
-    lines = ["| suite | passed | failed | excluded | of what applies |", "|---|---:|---:|---:|---:|"]
+    lines = ["| suite | version | passed | failed | excluded | of what applies |", "|---|---|---:|---:|---:|---:|"]
     details = []
     for suite, one in found.items():
+        row = f"| {suite} | {one['version']}"
         if "skipped" in one:
-            lines.append(f"| {suite} | | | | not run: {one['skipped']} |")
+            lines.append(f"{row} | | | | not run: {one['skipped']} |")
             continue
         count = counts(one["outcomes"])
         applies = count["passed"] + count["failed"]
         share = f"{count['passed'] / applies:.0%}" if applies else ""
-        lines.append(f"| {suite} | {count['passed']} | {count['failed']} | {count['excluded']} | {share} |")
+        lines.append(f"{row} | {count['passed']} | {count['failed']} | {count['excluded']} | {share} |")
         details += _details(suite, one["outcomes"])
     return "\n".join([*lines, *details]) + "\n"
 

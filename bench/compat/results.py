@@ -25,6 +25,8 @@ class Suite(NamedTuple):
     """A set of tests by others, or through others' clients."""
 
     name: str
+    version: str
+    """Of what others made."""
     missing: Callable[[], str | None]
     """What this machine lacks for it, in one line; None when it lacks nothing."""
     run: Callable[[str, str], list[Outcome]]

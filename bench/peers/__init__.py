@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -50,6 +51,14 @@ def jars(name: str) -> Path:
                 subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, stdin=subprocess.DEVNULL)
                 Path(part, "jars").rename(folder)
     return folder
+
+
+def version(name: str, artifact: str) -> str:
+    """Of an artifact, as `<name>.xml` pins it."""
+    text = (_HERE / f"{name}.xml").read_text()
+    pin = re.search(rf"<artifactId>{re.escape(artifact)}</artifactId><version>(.*?)</version>", text)
+    assert pin is not None, f"{name}.xml has no {artifact}"
+    return pin[1]
 
 
 def kafka_tool(main_class: str, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

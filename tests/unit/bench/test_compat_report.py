@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 
 def test_the_page_has_every_failure_and_the_reasons_of_what_is_excluded(tmp_path: Path) -> None:
     found = report.read(tmp_path / "none.json")
-    report.add(
-        found, "suite", [Outcome("a", "passed"), Outcome("b", "failed", "why"), Outcome("c", "excluded", "ACLs")]
-    )
-    found["other"] = {"skipped": "no tool"}
+    outcomes = [Outcome("a", "passed"), Outcome("b", "failed", "why"), Outcome("c", "excluded", "ACLs")]
+    report.add(found, "suite", "1.2", outcomes)
+    found["other"] = {"version": "3", "skipped": "no tool"}
     path = tmp_path / "out" / "compat.json"
     report.write(path, found)
     text = report.markdown(report.read(path))
-    assert "| suite | 1 | 1 | 1 | 50% |" in text
+    assert "| suite | 1.2 | 1 | 1 | 1 | 50% |" in text
     assert "- **failed** `b`: why" in text
     assert "- ACLs: `c`" in text
     assert "not run: no tool" in text
