@@ -12,7 +12,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Stage, until
+from keylane.testing.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,38 +35,6 @@ def stage(broker: BrokerProcess, request: pytest.FixtureRequest) -> Stage:
     return Stage(broker.bootstrap, "".join(c if c.isalnum() else "-" for c in request.node.name))
 
 
-class Member:
-    """A consumer on a thread of its own, noting what it runs under its own name."""
-
-    def __init__(self, stage: Stage, ledger: Ledger, name: str, work_s: float, **options: Any) -> None:
-        self.ledger = Ledger(ledger.path, name)
-        self.failure: BaseException | None = None
-
-        def handler(record: kl.Record) -> None:
-            self.ledger.began(record)
-            time.sleep(work_s)
-            self.ledger.done(record)
-
-        self.consumer = kl.ParallelConsumer(stage.pipeline(handler, **options), ending_offsets="latest", client_id=name)
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self.consumer.run()
-        except BaseException as error:  # told by end()
-            self.failure = error
-
-    @property
-    def assigned(self) -> int:
-        return len(self.consumer.snapshot().partitions)
-
-    def end(self) -> None:
-        self.thread.join(60)
-        assert not self.thread.is_alive(), self.consumer.snapshot()
-        assert self.failure is None
-        self.ledger.close()
-
-
 @pytest.mark.parametrize(
     ("strategy", "ordering"),
     [("range", "key"), ("cooperative-sticky", "key"), ("cooperative-sticky", "partition")],
@@ -81,10 +49,16 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(
     kafka = stage.kafka | {"partition.assignment.strategy": strategy}
     work_s = 0.004 if ordering == "partition" else 0.015
 
-    def member(name: str) -> Member:
-        made = Member(stage, ledger, name, work_s, kafka=kafka, ordering=ordering, threads=4)
-        made.thread.start()
-        return made
+    def member(name: str) -> ThreadMember:
+        noted = Ledger(ledger.path, name)
+
+        def handler(record: kl.Record) -> None:
+            noted.began(record)
+            time.sleep(work_s)
+            noted.done(record)
+
+        made = stage.pipeline(handler, kafka=kafka, ordering=ordering, threads=4)
+        return ThreadMember(made, name, ending_offsets="latest")
 
     first = member("first")
     until(lambda: first.consumer.snapshot().processed > 50, "the first works")

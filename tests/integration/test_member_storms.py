@@ -153,10 +153,8 @@ class Storm:
     def _note_acknowledged(self) -> None:
         """What another client reads of the group's commits, right after a kill."""
         with contextlib.suppress(Exception):  # the broker may be restarting
-            maps = self.stage.committed()
-            place = sum(1 for _ in self.ledger.entries())
-            covered = {source for source, _ in self.stage.sources() if maps[source[:2]].is_complete(source[2])}
-            self._acknowledged.append((place, covered))
+            covered = self.stage.covered()
+            self._acknowledged.append((sum(1 for _ in self.ledger.entries()), covered))
 
     def _fill(self) -> None:
         numbers = range(self._filled, self._filled + FILL)

@@ -129,8 +129,7 @@ def test_a_sigkill_under_a_stream(stage: Stage, tmp_path: Path, complete: str) -
         )
         child.kill()
     ledger.died(child.name)
-    maps = stage.committed()
-    covered = {source for source, _ in stage.sources() if maps[source[:2]].is_complete(source[2])}
+    covered = stage.covered()
     read = ledger.done_times().keys()
     assert covered
     lost = covered - read

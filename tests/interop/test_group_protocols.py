@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # exported untyped
 
-import keylane as kl
 from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Stage, until
+from keylane.testing.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import peers
+
+    import keylane as kl
 
 PARTITIONS = 4
 RECORDS = 600
@@ -42,31 +43,6 @@ def kafka(stage: Stage, protocol: str, **more: Any) -> dict[str, Any]:
     return {"bootstrap.servers": stage.servers, "group.id": stage.group} | PROTOCOLS[protocol] | more
 
 
-class Member:
-    """A consumer on a thread of its own."""
-
-    def __init__(self, pipeline: kl.Pipeline, name: str, **options: Any) -> None:
-        self.consumer = kl.ParallelConsumer(pipeline, client_id=name, **options)
-        self.failure: BaseException | None = None
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.consumer.run()
-        except BaseException as error:  # told by end()
-            self.failure = error
-
-    @property
-    def assigned(self) -> int:
-        return len(self.consumer.snapshot().partitions)
-
-    def end(self) -> None:
-        self.thread.join(90)
-        assert not self.thread.is_alive(), self.consumer.snapshot()
-        assert self.failure is None
-
-
 @pytest.mark.parametrize(
     "protocol", [pytest.param(name, marks=pytest.mark.soak if name != "consumer" else ()) for name in PROTOCOLS]
 )
@@ -76,7 +52,7 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tm
     stage.fill((key, number % KEYS % PARTITIONS) for number, key in enumerate(keys))
     ledger = Ledger(tmp_path / "ledger")
 
-    def member(name: str) -> Member:
+    def member(name: str) -> ThreadMember:
         noted = Ledger(ledger.path, name)
 
         def handler(record: kl.Record) -> None:
@@ -85,7 +61,7 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tm
             noted.done(record)
 
         made = stage.pipeline(handler, kafka=kafka(stage, protocol), threads=2)
-        return Member(made, name, ending_offsets="latest")
+        return ThreadMember(made, name, ending_offsets="latest")
 
     first = member("first")
     until(lambda: first.consumer.snapshot().processed > 20, "the first works")
@@ -121,9 +97,9 @@ def test_while_partitions_are_being_revoked_the_others_are_read_and_committed_on
         "max_buffered_records": 400,
         "commit_interval_ms": 100,
     }
-    first = Member(stage.pipeline(handler, **options), "first")
+    first = ThreadMember(stage.pipeline(handler, **options), "first")
     until(lambda: first.consumer.snapshot().in_flight == PARTITIONS, "one of each partition is in its handler")
-    second = Member(stage.pipeline(handler, **options), "second")
+    second = ThreadMember(stage.pipeline(handler, **options), "second")
     until(lambda: len(stage.admin.describe_group(stage.group).members) == 2, "both are members")
     for _ in range(5):
         before = first.consumer.snapshot().processed
@@ -151,7 +127,7 @@ def test_new_partitions_and_new_topics_are_read_while_it_runs(stage: Stage, prot
     # Under KIP-848's protocol the broker finds the topics that match, and looks for new ones every 10 minutes.
     topics = [stage.topic] if protocol == "consumer" else f"^{stage.topic}"
     settings = kafka(stage, protocol, **{"topic.metadata.refresh.interval.ms": 300})
-    member = Member(stage.pipeline(handler, topics=topics, kafka=settings), "only")
+    member = ThreadMember(stage.pipeline(handler, topics=topics, kafka=settings), "only")
     try:
         stage.fill([(b"k", 0)])
         until(lambda: seen == {"-0": 1}, "the first partition is read")

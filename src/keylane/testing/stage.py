@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,6 +80,13 @@ class Stage:
         found = self.admin.committed_offsets(self.group)
         return {name: decode(one.metadata, one.offset) for name, one in found.items()}
 
+    def covered(self) -> set[Source]:
+        """The records that are complete by what the group has committed, as another client reads it."""
+        maps = self.committed()
+        return {
+            source for source, _ in self.sources() if source[:2] in maps and maps[source[:2]].is_complete(source[2])
+        }
+
     def all_is_committed(self) -> bool:
         committed = self.committed()
         return all(name in committed and committed[name].base == end for name, end in self.ends().items())
@@ -97,6 +105,33 @@ class Stage:
         with kl.ParallelConsumer(self.pipeline(handler, **options), ending_offsets="latest") as consumer:
             consumer.run()
         return consumer.snapshot()
+
+
+class ThreadMember:
+    """A consumer on a thread of its own."""
+
+    def __init__(self, pipeline: kl.Pipeline, name: str, **options: Any) -> None:
+        self.consumer = kl.ParallelConsumer(pipeline, client_id=name, **options)
+        self._failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.consumer.run()
+        except BaseException as error:  # told by end()
+            self._failure = error
+
+    @property
+    def assigned(self) -> int:
+        return len(self.consumer.snapshot().partitions)
+
+    def end(self) -> None:
+        """Wait for it to finish by itself; raises what it failed with."""
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive(), self.consumer.snapshot()
+        if self._failure is not None:
+            raise self._failure
 
 
 class Member:
