@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from keylane.errors import DataFolderError
+from keylane.wire.varints import read_unsigned_varint
 
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
@@ -298,15 +299,13 @@ class _Reader:
         return version
 
     def _uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise RecordFormatError(f"a varint of more than five bytes in a coordinator {self._what}")
+        try:
+            value, self._at = read_unsigned_varint(self._data, self._at)
+        except IndexError:
+            raise RecordFormatError(f"a coordinator {self._what} that ends within a varint") from None
+        except ValueError as error:
+            raise RecordFormatError(f"a coordinator {self._what} with {error} at byte {self._at}") from error
+        return value
 
     def count(self) -> int:
         return self._uvarint() - 1 if self._flexible else self.int32()

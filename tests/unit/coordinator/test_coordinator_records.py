@@ -190,5 +190,10 @@ def test_bad_bytes_are_refused() -> None:
         decode_key(b"\0\2\0\2\xff\xff")
     with pytest.raises(RecordFormatError, match="null"):
         decode_key(b"\0\2\xff\xff")
+    length_at = 2 + 8 + 4  # of a flexible value's metadata: behind version, offset and leader epoch
+    with pytest.raises(RecordFormatError, match="more than 5 bytes"):
+        decode_offset_value(OFFSET_VALUE_V4[:length_at] + b"\xff" * 6)
+    with pytest.raises(RecordFormatError, match="ends within a varint"):
+        decode_offset_value(OFFSET_VALUE_V4[:length_at] + b"\xff")
     with pytest.raises(ValueError, match="32767"):
         encode_group_key("g" * 32_768)
