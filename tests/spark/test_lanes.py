@@ -325,6 +325,8 @@ def test_without_a_number_lanes_leave_a_slot_free(spark: SparkSession, work: Any
         ({"trigger": {"processingTime": "1 second"}}, "trigger=.*availableNow"),
         ({"lanes": 0}, "lanes=0"),
         ({"lanes": True}, "lanes=True"),
+        ({"lanes": (1, True)}, r"lanes=\(1, True\): give a number of lanes, or \(least, most\)"),
+        ({"lanes": (1, 2, 3)}, r"lanes=\(1, 2, 3\)"),
         ({"members": "sticky"}, "members='sticky': give one of 'static', 'dynamic'"),
         ({"max_lane_failures": -1}, "max_lane_failures=-1"),
         ({"progress_interval_ms": 0}, "progress_interval_ms=0"),
@@ -335,6 +337,11 @@ def test_options_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(kl.UsageError, match=words):
         kl.spark.start(work.pipeline(), spark, **arguments)
+
+
+def test_what_is_no_pipeline_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(kl.UsageError, match=r"start\('flights'\): give a keylane.Pipeline"):
+        kl.spark.start("flights", spark)  # type: ignore[arg-type]
 
 
 def test_an_instance_id_for_all_lanes_is_refused(spark: SparkSession, work: Any) -> None:

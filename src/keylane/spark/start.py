@@ -82,34 +82,20 @@ def start(
     - `max_lane_failures` of one lane within `lane_failure_window_ms` start it again; one more ends the query.
     - `listeners`: get the query's events, as those of `spark.streams` do of a streaming query.
 
-    Raises `UsageError` for what cannot work, `BrokerUnavailableError` when no broker answers, and `PeerError` when a
-    topic is missing.
+    Raises `UsageError` for what cannot work, a topic that does not exist among it, and `BrokerUnavailableError` when no
+    broker answers.
     """
-    if not isinstance(pipeline, Pipeline):
-        raise UsageError(f"start({pipeline!r}): give a keylane.Pipeline")
-    _check_members(pipeline, members)
-    limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
-    if isinstance(progress_interval_ms, bool) or not isinstance(progress_interval_ms, int) or progress_interval_ms < 1:
-        raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
     available_now = check_trigger(trigger)
-    if pipeline.commits == "external" and (available_now or isinstance(lanes, tuple)):
-        raise UsageError(
-            f"trigger={trigger!r}, lanes={lanes!r}: with commits='external' the group has no commits for lanes to see "
-            "what is done, and what waits: give a fixed number of lanes, and end the query with stop()"
-        )
+    _check_arguments(pipeline, lanes, members, available_now, progress_interval_ms)
+    limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
+    bounds = LaneBounds(*lanes, catch_up_ms) if isinstance(lanes, tuple) else None
     context = check_session(spark)
     check_store(pipeline, context.master)
     slots = Slots(context, allow_all_slots, task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)
     ends = group.end_offsets()
-    bounds = _bounds(lanes, catch_up_ms)
-    count = slots.check(bounds.least) if bounds is not None else _count(lanes, slots, len(ends))
-    if pipeline.assignment and (bounds is not None or count > len(pipeline.assignment)):
-        raise UsageError(
-            f"lanes={lanes!r}: the pipeline assigns {len(pipeline.assignment)} partitions by hand, which are divided "
-            "among a fixed number of lanes: give a number of at most that"
-        )
+    count = _count(pipeline, lanes, slots, len(ends))
     query = _query_name(pipeline, name, ends)
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
@@ -135,14 +121,22 @@ def start(
         committed=group.committed,
         closed=static.ended if static is not None else lambda: None,
     )
-    jobs = SparkLaneJobs(context, query.run_id, pipeline.group_id, task_cpus)
+    supervisor = _supervise(plan, context, task_cpus, listeners)
+    return LaneQuery(query, supervisor, slots.check, bounds, is_fixed=bool(pipeline.assignment))
+
+
+def _supervise(
+    plan: LanePlan, context: SparkContext, task_cpus: float | None, listeners: Sequence[StreamingQueryListener]
+) -> Supervisor:
+    """The plan's supervisor, running; its listeners have heard of the start."""
+    jobs = SparkLaneJobs(context, plan.query.run_id, plan.query.group, task_cpus)
     bind, advertise = _addresses(context)
-    told = Listeners(query, listeners)
+    told = Listeners(plan.query, listeners)
     supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES), told)
     told.started(timestamp(time.time()))
     supervisor.start()
-    logger.info("group %s: %d lanes on %s", pipeline.group_id, count, context.master)
-    return LaneQuery(query, supervisor, slots.check, bounds, is_fixed=bool(pipeline.assignment))
+    logger.info("group %s: %d lanes on %s", plan.query.group, plan.lanes, context.master)
+    return supervisor
 
 
 def _query_name(pipeline: Pipeline, name: str | None, ends: Iterable[tuple[str, int]]) -> QueryName:
@@ -156,28 +150,49 @@ def _query_name(pipeline: Pipeline, name: str | None, ends: Iterable[tuple[str, 
     )
 
 
-def _bounds(lanes: int | tuple[int, int] | None, catch_up_ms: int) -> LaneBounds | None:
-    if not isinstance(lanes, tuple):
-        return None
-    if len(lanes) != 2 or any(isinstance(one, bool) or not isinstance(one, int) for one in lanes):
-        raise UsageError(f"lanes={lanes!r}: give a number of lanes, or (least, most)")
-    return LaneBounds(*lanes, catch_up_ms)
-
-
-def _count(lanes: int | tuple[int, int] | None, slots: Slots, partitions: int) -> int:
-    assert not isinstance(lanes, tuple)
-    return slots.default(partitions) if lanes is None else slots.check(lanes)
-
-
-def _check_members(pipeline: Pipeline, members: str | None) -> None:
+def _check_arguments(
+    pipeline: Pipeline,
+    lanes: int | tuple[int, int] | None,
+    members: str | None,
+    available_now: bool,
+    progress_interval_ms: int,
+) -> None:
+    """Refuses what neither Spark nor the broker need be asked for."""
+    if not isinstance(pipeline, Pipeline):
+        raise UsageError(f"start({pipeline!r}): give a keylane.Pipeline")
     if members is not None and members not in get_args(Members):
         raise UsageError(f"members={members!r}: give one of {', '.join(map(repr, get_args(Members)))}")
-    own = pipeline.kafka.get("group.instance.id")
-    if own is not None:
+    if (own := pipeline.kafka.get("group.instance.id")) is not None:
         raise UsageError(
             f"kafka['group.instance.id']={own!r} would make all lanes one member: leave it out, lanes make their own "
             "from name="
         )
+    if isinstance(lanes, tuple) and (len(lanes) != 2 or not all(map(_is_whole, lanes))):
+        raise UsageError(f"lanes={lanes!r}: give a number of lanes, or (least, most)")
+    if not _is_whole(progress_interval_ms) or progress_interval_ms < 1:
+        raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
+    if pipeline.commits == "external" and (available_now or isinstance(lanes, tuple)):
+        ending = "trigger={'availableNow': True}, " if available_now else ""
+        raise UsageError(
+            f"{ending}lanes={lanes!r}: with commits='external' the group has no commits for lanes to see "
+            "what is done, and what waits: give a fixed number of lanes, and end the query with stop()"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _count(pipeline: Pipeline, lanes: int | tuple[int, int] | None, slots: Slots, partitions: int) -> int:
+    """How many lanes to begin with; the session holds them."""
+    least = lanes[0] if isinstance(lanes, tuple) else lanes
+    count = slots.default(partitions) if least is None else slots.check(least)
+    if pipeline.assignment and (isinstance(lanes, tuple) or count > len(pipeline.assignment)):
+        raise UsageError(
+            f"lanes={lanes!r}: the pipeline assigns {len(pipeline.assignment)} partitions by hand, which are divided "
+            "among a fixed number of lanes: give a number of at most that"
+        )
+    return count
 
 
 def _lane_settings(static: StaticMembers | None, session_timeout_ms: int, lane: int) -> dict[str, Any]:
