@@ -1,8 +1,8 @@
 """A hundred kills of all kinds while a stream runs on a standalone cluster and its lanes come and go.
 
-Their short forms are the single kills in `test_cluster`, `test_lanes_crashes` and `test_demo_kills`. The verdict is
-taken from the topics: nothing is lost, the order of keys is kept, and after each kill nothing runs that a commit
-acknowledged before it.
+The short form that `make test` runs is `drivers/test_demo_kills`; `test_cluster` and `test_lanes_crashes` look closer
+at single kills of each kind. The verdict is taken from the topics: nothing is lost, the order of keys is kept, and
+after each kill nothing runs that a commit acknowledged before it.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
     from keylane.broker.process import BrokerProcess
@@ -32,6 +33,7 @@ def test_the_readmes_program_runs_in_a_session_that_is_there(
     assert capsys.readouterr().out == f"{RECORDS} records processed\n"
 
 
+@pytest.mark.soak
 def test_the_first_program_of_the_page_about_lanes_runs(spark: SparkSession, broker: BrokerProcess) -> None:
     assert spark.sparkContext.master == "local[4]", "the program would start another session"
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"flights": 4, "flights.enriched": 4})
