@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,19 +77,26 @@ class Copy:
         kafka |= options.pop("kafka", {})
         chosen = {"work_s": 0.003, "interval_ms": 30, "signal": "SIGKILL"} | options
         chosen |= {"kafka": kafka, "topic": self.stage.topic, "at": at, "nth": nth, "out": self.out, "dead": self.dead}
-        return subprocess.Popen([sys.executable, str(MEMBER), json.dumps(chosen)], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, str(MEMBER), json.dumps(chosen)]
+        self.logged = tempfile.TemporaryFile("w+")  # noqa: SIM115 - read once the process has ended
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.logged, text=True)
 
     def die(self, at: str, nth: int, **options: Any) -> None:
         """Run a member until it ends itself there."""
         with self.member(at, nth, **options) as process:
             process.wait(WAIT_S)
-            assert process.returncode == -signal.SIGKILL, f"{at}: it ended with {process.returncode}"
+            assert process.returncode == -signal.SIGKILL, f"{at}: it ended with {process.returncode}: {self.log()}"
+
+    def log(self) -> str:
+        """The end of what the last member logged."""
+        self.logged.seek(0)
+        return self.logged.read()[-1_000:]
 
     def finish(self, **options: Any) -> int:
         """Run one to the end; how many of its transactions were aborted."""
         with self.member(**options) as process:
             said, _ = process.communicate(timeout=WAIT_S)
-            assert process.returncode == 0, said
+            assert process.returncode == 0, self.log()
         return int(said.split()[-1])
 
     def seen(self) -> list[tuple[str, bytes | None]]:
