@@ -111,6 +111,13 @@ async def records(coordinator: Coordinator, group: str) -> list[tuple[object, bo
     return found
 
 
+def snapshot_of(world: World) -> str | None:
+    """The number of the last snapshot, once the segments that it stands for are gone."""
+    names = sorted(world.filesystem.listdir("/coordinator"))
+    first = next(name.removesuffix(".journal") for name in names if name.endswith(".journal"))
+    return first if f"{first}.snapshot" in names else None
+
+
 # --- by age ---
 
 
@@ -338,6 +345,39 @@ def test_deleting_a_group() -> None:
         assert coordinator.describe("g")[1].state == "Stable", "the name can be used again"
 
     in_world(check)
+
+
+def test_tombstones_go_when_readers_had_the_time_to_see_them() -> None:
+    """`log.cleaner.delete.retention.ms` after they were written, with the next snapshot."""
+
+    async def check(world: World, coordinator: Coordinator) -> None:
+        other = next(name for name in ("h", "i", "j") if partition_for(name, 2) != partition_for("g", 2))
+        tombstones = [(OffsetKey("g", "flights", 0), False), (GroupKey("g"), False)]
+
+        async def take_a_snapshot() -> None:
+            before = snapshot_of(world)
+            for _ in range(100):
+                if snapshot_of(world) not in (before, None):
+                    return
+                await send(coordinator, other, [0])
+            raise AssertionError("segments of 900 bytes are soon full")
+
+        await send(coordinator, "g", [0])
+        deleted = coordinator.delete_group("g")
+        assert isinstance(deleted, Round)
+        await deleted
+        await take_a_snapshot()
+        world.now += world.options.log_cleaner_delete_retention_ms
+        await take_a_snapshot()
+        assert await records(coordinator, "g") == tombstones, "of what they end nothing is left"
+        world.now += 1
+        await take_a_snapshot()
+        assert await records(coordinator, "g") == []
+        again = await world.open()
+        assert await records(again, "g") == []
+        await again.close()
+
+    in_world(check, World(offsets_topic_segment_bytes=900))
 
 
 def test_a_group_that_is_joined_while_it_is_deleted_goes_on() -> None:
