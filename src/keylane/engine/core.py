@@ -472,7 +472,8 @@ class Core:
         if self._commit_first or (self._commit_each and self._acknowledgements.waiting):
             return self.commits.not_before
         if self.phase is Phase.DRAINING:
-            return self.commits.due_at(promptly=self._closing.last_commit_deadline is not None)
+            is_last = self._closing.last_commit_deadline is not None
+            return self.commits.not_before if is_last else self.commits.due_at(promptly=False)
         quiet = self.partitions.buffered == 0 and self._dispatcher.with_workers == 0 and self._outcomes.delivering == 0
         return self.commits.due_at(promptly=quiet)
 

@@ -53,7 +53,8 @@ OUTCOME = [
 PARTITION_KEY = ("topic", "partition")
 BATCH_ROWS = 1_000
 """Rows of an Arrow batch that goes back to Spark."""
-_MANY = 10_000
+_MANY = 1_000
+"""Rows that are made at once: the first calls run while the others are made."""
 
 
 @dataclass(frozen=True)
@@ -286,9 +287,11 @@ def _stopped_in_time(engine: RowEngine, calls: RowProcesses | None, carry: TaskC
 def _in_order(
     batches: Iterator[pa.RecordBatch], reader: RowReader, order_by: tuple[str, ...]
 ) -> Iterator[list[tuple[Row, bytes | None]]]:
-    """The rows, batch by batch; sorted as a whole with `order_by`."""
+    """The rows, some at a time; sorted as a whole with `order_by`."""
     if not order_by:
-        yield from map(reader.rows, batches)
+        for batch in batches:
+            for start in range(0, batch.num_rows, _MANY):
+                yield reader.rows(batch.slice(start, _MANY))
         return
     rows = [row for batch in batches for row in reader.rows(batch)]
     rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))

@@ -128,7 +128,7 @@ class RowEngine:
 
     def __exit__(self, *_: object) -> None:
         self._results.leave()
-        self._loop.stop()
+        self.stop()
         self._loop.join()
 
     def run(self, feeds: Iterator[Iterable[tuple[Any, bytes | None]]]) -> Iterator[Any]:
@@ -156,6 +156,7 @@ class RowEngine:
 
     def stop(self) -> None:
         """Any thread: start nothing more, and cancel what can be cancelled; what is pending then does not come back."""
+        self._feed.interrupt()  # else the engine ends when the poll does that waits for more rows, 50 ms later
         self._loop.stop()
 
     def take(self, *, wait: bool) -> list[Any] | None:
