@@ -53,10 +53,10 @@ def main() -> int:
             for name, one in sizes(Path(folder)):
                 found["shapes"][name] = one
     report.write(options.json, found)
-    text = report.markdown(found)
-    print(text)
-    if options.page:
-        put_into_page(options.page, "offsets", text)
+    for place, text in report.markdown(found).items():
+        print(text)
+        if options.page:
+            put_into_page(options.page, place, text)
     return 0
 
 

@@ -33,18 +33,28 @@ def write(path: Path, found: Found) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def markdown(found: Found) -> str:
-    lines = ["| load | keylane | peer | ratio | asked | p99 | load average |", "|---|---:|---:|---:|---:|---:|---:|"]
-    lines += [_row(name, row) for name, row in found["rows"].items()]
-    lines += _collapse(found["rows"])
-    if found["shapes"]:
-        lines += ["", "| groups × topics × partitions | bytes an entry | snapshot | written | loaded | longest stall |"]
-        lines += ["|---|---:|---:|---:|---:|---:|"]
-        lines += [_shape(name, one) for name, one in found["shapes"].items() if "bytes_an_entry" in one]
-        lines += ["", "| tail: groups × topics × partitions a commit | entries a second |", "|---|---:|"]
-        tails = {name: one for name, one in found["shapes"].items() if "entries_per_s" in one}
-        lines += [f"| {name} | {one['entries_per_s']:,.0f} |" for name, one in tails.items()]
-    return "\n".join(lines) + "\n"
+def markdown(found: Found) -> dict[str, str]:
+    """By the name of their place in the page: the tables of speed and of size, of what has been measured."""
+    made = {"offsets": _speed(found["rows"]), "offset sizes": _sizes(found["shapes"])}
+    return {name: "\n".join(lines) + "\n" for name, lines in made.items() if lines}
+
+
+def _speed(rows: Mapping[str, Any]) -> list[str]:
+    if not rows:
+        return []
+    head = ["| load | keylane | peer | ratio | asked | p99 | load average |", "|---|---:|---:|---:|---:|---:|---:|"]
+    return [*head, *(_row(name, row) for name, row in rows.items()), *_collapse(rows)]
+
+
+def _sizes(shapes: Mapping[str, Any]) -> list[str]:
+    if not shapes:
+        return []
+    lines = ["| groups × topics × partitions | bytes an entry | snapshot | written | loaded | longest stall |"]
+    lines += ["|---|---:|---:|---:|---:|---:|"]
+    lines += [_shape(name, one) for name, one in shapes.items() if "bytes_an_entry" in one]
+    lines += ["", "| tail: groups × topics × partitions a commit | entries a second |", "|---|---:|"]
+    tails = {name: one for name, one in shapes.items() if "entries_per_s" in one}
+    return lines + [f"| {name} | {one['entries_per_s']:,.0f} |" for name, one in tails.items()]
 
 
 def _row(name: str, row: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "out" / "bench.json"
     report.write(path, found)
     assert json.loads(path.read_text()) == report.read(path) == found
-    text = report.markdown(found)
+    (text,) = report.markdown(found).values()
     assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == ["| one", "| many", "| fetch", "| clients"]
 
 
@@ -50,7 +50,8 @@ def test_shapes_are_measured(tmp_path: Path) -> None:
     tail = asyncio.run(size.tail(shape, str(tmp_path / "tail")))
     assert tail["entries_per_s"] > 0
     text = report.markdown({"rows": {}, "shapes": {"20 × 2 × 50": one, "20 × 2 × 50 (tail)": tail}})
-    assert text.count("| 20 × 2 × 50") == 2
+    assert list(text) == ["offset sizes"], "what a page has of speed stays"
+    assert text["offset sizes"].count("| 20 × 2 × 50") == 2
 
 
 def test_rows_are_found_by_pattern() -> None:
