@@ -6,7 +6,6 @@ place would change nothing that is seen here, since a batch ends with its slowes
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,9 @@ SLOW_S = 10
 USUAL_US = 5_000
 CONCURRENCY = 16
 PARTITIONS = 4
+WARM_UPS = 3
+"""Portions of a few records, one after the other: a query's first batches start Python workers and compile its plan."""
+PATIENCE_S = 120
 
 Latencies = list[tuple[float, float]]
 """Of each record: when it ended, after the stream's begin, and how long after it was made; in seconds."""
@@ -43,16 +45,29 @@ def run(spark: SparkSession, servers: str, folder: Path) -> dict[str, Latencies]
 
 
 def _stream(servers: str, contestant: Callable[[str], tuple[Callable[[], int], Callable[[], Latencies]]]) -> Latencies:
-    """Starts the contestant, then the stream; ends it when it has seen all."""
+    """Starts the contestant, warms it up, then starts the stream; ends the contestant when it has seen all."""
     topic = f"slow-{time.time_ns()}"
     Admin({"bootstrap.servers": servers}).create_topics({topic: PARTITIONS})
     done, finish = contestant(topic)
+    for portion in range(1, WARM_UPS + 1):
+        with BulkProducer(servers) as producer:
+            for number in range(PARTITIONS * 10):
+                value = f"{time.time()} {USUAL_US}".encode()
+                producer.produce(kl.Output(topic, key=b"k%d" % number, value=value, partition=number % PARTITIONS))
+        _await(done, portion * PARTITIONS * 10)
+    warm = done()
     begun = time.time()
     _produce(servers, topic)
-    deadline = time.time() + 60
-    while done() < RATE * SECONDS and time.time() < deadline:
+    _await(done, warm + RATE * SECONDS)
+    return [(end - begun, end - made) for made, end in finish() if made >= begun]
+
+
+def _await(done: Callable[[], int], count: int) -> None:
+    deadline = time.time() + PATIENCE_S
+    while done() < count:
+        if time.time() > deadline:
+            raise TimeoutError(f"{done()} of {count} records after {PATIENCE_S} s")
         time.sleep(0.1)
-    return [(end - begun, end - made) for made, end in finish()]
 
 
 def _produce(servers: str, topic: str) -> None:
@@ -86,7 +101,6 @@ def _lanes(
 
 def _micro_batches(spark: SparkSession, servers: str, topic: str) -> tuple[Callable[[], int], Callable[[], Latencies]]:
     found: Latencies = []
-    begun = threading.Event()
 
     def work(rows: Iterator[Any]) -> list[tuple[float, float]]:
         from concurrent.futures import ThreadPoolExecutor
@@ -101,12 +115,10 @@ def _micro_batches(spark: SparkSession, servers: str, topic: str) -> tuple[Calla
 
     def batch(frame: Any, number: int) -> None:  # noqa: ARG001 - Spark's signature
         found.extend(frame.rdd.mapPartitions(work).collect())
-        begun.set()
 
     source = spark.readStream.format("keylane").option("kafka.bootstrap.servers", servers)
     stream = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
     query = stream.writeStream.foreachBatch(batch).start()
-    time.sleep(3)  # its first, empty look at the topic
 
     def finish() -> Latencies:
         query.stop()

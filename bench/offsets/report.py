@@ -94,7 +94,7 @@ def _collapse(rows: Mapping[str, Any]) -> list[str]:
 def _shape(name: str, one: Mapping[str, float]) -> str:
     return (
         f"| {name} | {one['bytes_an_entry']:.1f} | {one['snapshot_bytes'] / 1e6:,.0f} MB | "
-        f"{one['snapshot_written_s']:.1f} s | {one['loaded_s']:.1f} s | {one['longest_stall_ms']:.0f} ms |"
+        f"{one['snapshot_written_s']:.2f} s | {one['loaded_s']:.2f} s | {one['longest_stall_ms']:.0f} ms |"
     )
 
 
