@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import logging
@@ -55,19 +56,26 @@ def logging_as_before() -> Iterator[None]:
     logger.handlers[:] = handlers
 
 
-def children() -> set[int]:
-    """The process ids of this process's living children (zombies that nobody waited for count too)."""
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
+def children() -> dict[int, list[bytes]]:
+    """This process's children, and the first words of their commands; zombies that nobody waited for count too."""
+    pids = [int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in read(task).split()]
+    return {pid: read(Path(f"/proc/{pid}/cmdline")).split(b"\0")[:4] for pid in pids}
+
+
+def read(path: Path) -> bytes:
+    """A file of /proc; nothing of a thread or process that has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every module ends with the children it began with; a session-wide Spark JVM is the one exception."""
+    """Every module ends with the children it began with; a JVM that the whole run shares is the one exception."""
     before = children()
     yield
-    left = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4] for pid in children() - before}
-    left = {pid: words for pid, words in left.items() if not any(b"java" in word for word in words)}
+    new = {pid: words for pid, words in children().items() if pid not in before}
+    left = {pid: words for pid, words in new.items() if not any(b"java" in word for word in words)}
     assert not left, f"{request.node.name} left processes behind: {left}"
 
 

@@ -37,7 +37,7 @@ def test_after_a_sigkill_only_what_no_acknowledged_commit_covers_runs_again(tmp_
         filled(stage)
         ledger = Ledger(tmp_path / "ledger")
         options = {
-            "kafka": stage.kafka | {"session.timeout.ms": 1_500},
+            "kafka": stage.kafka | {"session.timeout.ms": 3_000},
             "topic": stage.topic,
             "ledger": str(ledger.path),
             "ordering": ordering,
@@ -125,7 +125,9 @@ def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, wor
             return work(record)
 
         handler: Any = in_thread if workers == "threads" else in_task
-        pipeline = stage.pipeline(handler, commit_interval_ms=100, max_concurrency=8)
+        # A join that the broker's death cuts off leaves a member behind, and the group waits until its session is over.
+        kafka = stage.kafka | {"session.timeout.ms": 6_000}
+        pipeline = stage.pipeline(handler, commit_interval_ms=100, max_concurrency=8, kafka=kafka)
         with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
             thread = threading.Thread(target=consumer.run)
             thread.start()
@@ -151,7 +153,7 @@ def test_closing_while_the_broker_is_away_ends_within_its_bounds(
     with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, "away")
         filled(stage)
-        kafka = stage.kafka | {"session.timeout.ms": 1_500}  # leaving waits as long for the coordinator
+        kafka = stage.kafka | {"session.timeout.ms": 3_000}  # leaving waits as long for the coordinator
         pipeline = stage.pipeline(lambda _: None, commit_interval_ms=60_000, kafka=kafka)
         with kl.ParallelConsumer(pipeline) as consumer:
             thread = threading.Thread(target=consumer.run)

@@ -113,7 +113,7 @@ def test_a_sigkill_under_a_stream(stage: Stage, tmp_path: Path, complete: str) -
     """Under "read" no acknowledged commit covers what was not read; under "handled" it does, and that is lost."""
     ledger = Ledger(tmp_path / "ledger")
     options = {
-        "kafka": stage.kafka | {"session.timeout.ms": 1_500},
+        "kafka": stage.kafka | {"session.timeout.ms": 3_000},
         "topic": stage.topic,
         "ledger": str(ledger.path),
         "work_s": 0,
