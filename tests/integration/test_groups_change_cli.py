@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.offsets import OffsetMap, encode
+from keylane.testing.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +45,19 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def commit(servers: str, group: str, offsets: list[TopicPartition]) -> None:
     with closing(Consumer({"bootstrap.servers": servers, "group.id": group})) as consumer:
-        for one in consumer.commit(offsets=offsets, asynchronous=False) or []:
-            assert one.error is None
+
+        def is_committed() -> bool:
+            """Not while Apache Kafka makes its offsets topic, or loads a partition of it."""
+            try:
+                committed = consumer.commit(offsets=offsets, asynchronous=False) or []
+            except KafkaException as raised:
+                if raised.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                    return False
+                raise
+            assert [one.error for one in committed] == [None] * len(offsets)
+            return True
+
+        until(is_committed, "the coordinator takes commits")
 
 
 def keylane(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> tuple[int, str, str]:
