@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import ipaddress
 import logging
 import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from keylane.testing.processes import children, words
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
 SPARK, DRIVERS, INTEROP = "tests/spark/", "tests/spark/drivers/", "tests/interop/"
 
@@ -56,26 +57,13 @@ def logging_as_before() -> Iterator[None]:
     logger.handlers[:] = handlers
 
 
-def children() -> dict[int, list[bytes]]:
-    """This process's children, and the first words of their commands; zombies that nobody waited for count too."""
-    pids = [int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in read(task).split()]
-    return {pid: read(Path(f"/proc/{pid}/cmdline")).split(b"\0")[:4] for pid in pids}
-
-
-def read(path: Path) -> bytes:
-    """A file of /proc; nothing of a thread or process that has ended meanwhile."""
-    with contextlib.suppress(OSError):
-        return path.read_bytes()
-    return b""
-
-
 @pytest.fixture(scope="module", autouse=True)
 def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every module ends with the children it began with; a JVM that the whole run shares is the one exception."""
     before = children()
     yield
-    new = {pid: words for pid, words in children().items() if pid not in before}
-    left = {pid: words for pid, words in new.items() if not any(b"java" in word for word in words)}
+    new = {pid: words(pid)[:4] for pid in children() - before}
+    left = {pid: command for pid, command in new.items() if not any(b"java" in word for word in command)}
     assert not left, f"{request.node.name} left processes behind: {left}"
 
 

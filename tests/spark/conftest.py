@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SETTINGS = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
 PATIENCE_S = 180.0
 """For what takes a second or two on an idle machine."""
 
@@ -54,15 +55,13 @@ def java() -> None:
 def jvm(java: None) -> None:
     """The one JVM of this process. The settings of its first session stay for all that come: so the first has none of
     its own."""
-    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
-    kl.spark.session("local[4]", "keylane tests", **settings).stop()
+    kl.spark.session("local[4]", "keylane tests", **SETTINGS).stop()
 
 
 @pytest.fixture(scope="module")
 def spark(jvm: None) -> Iterator[SparkSession]:
     """A local session. All sessions of a process run in one JVM, so that only the first one costs seconds."""
-    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
-    made = kl.spark.session("local[4]", "keylane tests", **settings)
+    made = kl.spark.session("local[4]", "keylane tests", **SETTINGS)
     yield made
     made.stop()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.broker.process import BrokerProcess
 from keylane.demo.data import read_flights, read_weather
 from keylane.demo.delays import delays_of, read_rows
 from keylane.demo.spark_report import write_and_summarise
@@ -17,16 +16,11 @@ from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("demo-broker") / "data") as made:
-        yield made
+    from keylane.broker.process import BrokerProcess
 
 
 @pytest.fixture

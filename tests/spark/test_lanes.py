@@ -18,6 +18,7 @@ import keylane as kl
 from keylane.kafka.admin import Admin
 from keylane.metrics.prometheus import MetricsServer
 from keylane.testing.outputs import covered
+from keylane.testing.processes import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,9 +158,8 @@ def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
         return found
 
     pids()
-    workers = {
-        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if b"pyspark.daemon" in _read(path)
-    }
+    running = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    workers = {pid for pid in running if b"pyspark.daemon" in words(pid)}
     assert pids() <= workers  # Spark takes any of its idle workers, and starts no new one
     left = spark.sparkContext.parallelize(range(16), 16).flatMap(_threads).collect()
     assert [name for name in left if "keylane" in name or "rdk" in name] == []
@@ -170,13 +170,6 @@ def _threads(_: int) -> list[str]:
     time.sleep(0.05)  # so that all workers get tasks
     names = [thread.name for thread in threading.enumerate()]
     return names + [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # the process has ended meanwhile
-        return b""
 
 
 def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions(
@@ -196,8 +189,8 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
     def shown() -> set[str]:
         return {str(store.job(job).description().get()) for job in tracker.getActiveJobsIds()}
 
-    words = f"keylane lane {{}} of group {work.group}: {{}}"
-    until(lambda: shown() == {words.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}, shown)
+    wording = f"keylane lane {{}} of group {work.group}: {{}}"
+    until(lambda: shown() == {wording.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}, shown)
     job = next(iter(tracker.getActiveJobsIds()))
     written = store.job(job)
     jvm: Any = spark.sparkContext._jvm
@@ -211,7 +204,7 @@ def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions
         return not store.job(job).equals(written)
 
     until(is_written_anew)
-    assert shown() == {words.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}
+    assert shown() == {wording.format(one.lane, ", ".join(one.partitions)) for one in query.lanes}
     query.set_lanes(1)
     until(lambda: [lane.state for lane in query.lanes] == ["running", "removed", "removed"], lambda: query.lanes)
     until(lambda: work.lag() == 0, lambda: query.lanes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 
@@ -19,8 +20,20 @@ def is_alive(pid: int) -> bool:
 
 
 def words(pid: int) -> list[bytes]:
-    """Its command line."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    """Its command line; empty once it has ended."""
+    return _read(Path(f"/proc/{pid}/cmdline")).split(b"\0")
+
+
+def children() -> set[int]:
+    """This process's children; zombies that nobody waited for count too."""
+    return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in _read(task).split()}
+
+
+def _read(path: Path) -> bytes:
+    """A file of /proc; nothing of a thread or process that has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
 
 
 def _stat(pid: int) -> list[str]:

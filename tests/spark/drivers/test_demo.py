@@ -22,21 +22,9 @@ TIMEOUT_S = 300
 
 def test_the_demo_on_lanes_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "keylane",
-        "demo",
-        "--records",
-        "2000",
-        "--lanes",
-        "2",
-        "--latency-ms",
-        "200",
-        "--json",
-    ]
+    options = ["--records", "2000", "--lanes", "2", "--latency-ms", "200", "--json"]
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "keylane", "demo", *options],
         cwd=tmp_path,
         env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "JAVA_TOOL_OPTIONS": LIGHT_JVM},
         capture_output=True,
