@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from keylane.engine.ports import Polled
 from keylane.errors import PeerError
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END
+from keylane.kafka.leaders import Leaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ class Fetcher:
         self._client = client
         self._logs = logs
         self._faults = faults
+        self._leaders = Leaders(client)
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._epochs: dict[tuple[str, int], int] = {}
         """The partitions that are read, and the epoch of each assignment."""
@@ -96,6 +98,7 @@ class Fetcher:
 
     def _assign(self, starts: list[Start]) -> None:
         positions = [TopicPartition(one.topic, one.partition, max(one.offsets.base, one.log_start)) for one in starts]
+        self._leaders.learn(one.topic for one in starts)
         self._client.incremental_assign(positions)
         self._client.resume(positions)  # librdkafka keeps a pause over an assignment; a new one has none
         for one in starts:

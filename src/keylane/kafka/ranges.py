@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
+from keylane.kafka.leaders import Leaders
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class RangeReader:
         """Set when reading ended with an error: its connections are not used again."""
         made = READER_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
         self._consumer = client_of(Consumer, made | {"error_cb": self._faults.report, "logger": ClientLog()})
+        self._leaders = Leaders(self._consumer)
 
     def read(
         self,
@@ -91,6 +93,7 @@ class RangeReader:
         broker refuses, and `BrokerUnavailableError` when nothing comes for `silence_ms`.
         """
         self.failed = True
+        self._leaders.learn([topic])
         for start, stop in _stretches(spans):
             wanted = [one for one in spans if start <= one[0] < stop]
             for messages in self._stretch(topic, partition, start, stop, silence_ms, fail_on_data_loss):
