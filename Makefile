@@ -8,6 +8,9 @@ ARGS ?=
 # Many tests wait for brokers and clients: four workers keep two cores busy. `tests/conftest.py` says what stays together.
 PARALLEL := -n 4 --no-loadscope-reorder
 
+# Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat clean setup
 .DEFAULT_GOAL := help
 
