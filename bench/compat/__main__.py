@@ -48,7 +48,7 @@ SUITES = (
     Suite(
         "Spark's Kafka connector", peers.version("spark_kafka", "spark-sql-kafka-0-10_2.13"), peers.missing, java.spark
     ),
-    Suite("kcat", "any", outside.kcat_missing, outside.kcat),
+    Suite("kcat", outside.kcat_version(), outside.kcat_missing, outside.kcat),
     Suite(
         "librdkafka's test-runner",
         outside.LIBRDKAFKA_VERSION,
