@@ -277,15 +277,20 @@ def kcat_missing() -> str | None:
     return None if shutil.which("kcat") else "kcat is not on the PATH"
 
 
+def kcat_says() -> str:
+    """Its version, and which codecs it was built with; nothing when there is none."""
+    if kcat_missing():
+        return ""
+    return subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=True).stdout
+
+
 def kcat_version() -> str:
-    """What is on the PATH, and which codecs it was built with."""
-    said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout if not kcat_missing() else ""
-    found = re.search(r"Version (\S+)", said)
+    found = re.search(r"Version (\S+)", kcat_says())
     return found[1] if found else "any"
 
 
 def kcat(bootstrap: str, _folder: str) -> list[Outcome]:
-    features = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=True).stdout
+    features = kcat_says()
 
     def run(*arguments: str, said: str = "") -> str:
         command = ["kcat", "-b", bootstrap, *arguments]
