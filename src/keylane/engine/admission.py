@@ -31,6 +31,10 @@ CHAIN_S = 0.002
 """How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
 loop that would bring the shard's next record; with slower ones there are no chains."""
 
+ALONE = 10
+"""So many times as long where workers are left over: a key's records then go one after another without a turn of the
+loop between them, and no other key waits for it."""
+
 PAUSE_AFTER_S = 0.2
 """How long the poll may stand still before partitions are paused. Rebalances wait as long."""
 
@@ -100,9 +104,10 @@ class HandOver:
         """Whether so many calls keep the workers busy for a while: half of what may wait there does."""
         return self._ahead > 0 and calls - self.at_once >= self._ahead / 2
 
-    def longest_chain(self, calls: int) -> int:
-        """Records that one of so many calls gets through in the time of a chain."""
-        return max(1, int(self._records_per_s * self._chain_s) // max(1, min(calls, self.at_once)))
+    def longest_chain(self, calls: int, *, alone: bool = False) -> int:
+        """Records that one of so many calls gets through in the time of a chain; `alone`: nobody waits for a worker."""
+        chain_s = self._chain_s * ALONE if alone else self._chain_s
+        return max(1, int(self._records_per_s * chain_s) // max(1, min(calls, self.at_once)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,11 @@ class Assignment:
             self._out(batch, now)
         return batch
 
+    @property
+    def waiting(self) -> int:
+        """Shards that have a record ready."""
+        return len(self.held) + len(self.ready)
+
     def startable(self, most: int) -> int:
         """How many records a batch could hold now, counted up to `most`."""
         count = len(self.held)

@@ -113,7 +113,7 @@ class Dispatcher:
 
     def _take_records(self, now: float) -> list[Work]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
-        longest = self.hand_over.longest_chain(self.calls) if self.may_chain and not self._buckets.limited else 1
+        longest = self._longest_chain()
         rotation = self._rotation
         taken: list[Work] = []
         records = 0
@@ -137,6 +137,14 @@ class Dispatcher:
         self.calls += len(taken)
         self.with_workers += records
         return taken
+
+    def _longest_chain(self) -> int:
+        """Records of one shard that may go to a worker together."""
+        if not self.may_chain or self._buckets.limited:
+            return 1
+        left = self.hand_over.at_once - self.calls
+        alone = left > 0 and sum(one.waiting for one in self._rotation) <= left
+        return self.hand_over.longest_chain(self.calls, alone=alone)
 
     def _keep_in_rotation(self, assignment: Assignment, taken: Sequence[Work]) -> None:
         if not taken or not assignment.has_turn:

@@ -254,6 +254,19 @@ def test_quick_records_of_a_key_are_handed_over_together() -> None:
     assert chains.counter("in_flight") == 2
 
 
+def test_records_of_a_key_stay_together_longer_where_no_other_key_waits_for_a_worker() -> None:
+    def slow(concurrency: int) -> Batches:
+        chains = Batches(concurrency, chain_s=0.0055)
+        for offset, key in enumerate("wxyz"):
+            chains.poll(key, first=offset)
+            chains.now += 0.01
+            chains.report(None)  # 100 records/s: half of one in the time of a chain, five in ten times that
+        return chains
+
+    assert slow(3).poll("aaaaaabb", first=4) == [[4, 5, 6, 7, 8], [10, 11]]
+    assert slow(2).poll("aaaabbc", first=4) == [[4], [8]]
+
+
 def test_a_chain_ends_at_a_failure_and_the_rest_waits_behind_it() -> None:
     chains = fast()
     chains.poll("aaaa", first=3)
