@@ -17,7 +17,7 @@ from time import monotonic, perf_counter_ns
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, give_outcomes, kept, may_start, outcome_of, outcomes_of, startable
+from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
@@ -97,16 +97,9 @@ class AsyncioWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what has no task and whose assignment may start nothing any more."""
-        kept: list[Unit] = []
-        withdrawn: list[Unit] = []
-        try:
-            while True:
-                unit = self._waiting.popleft()
-                (kept if may_start(unit) else withdrawn).append(unit)
-        except IndexError:  # nothing is left
-            pass
-        if kept:
-            self.submit(kept)
+        kept_ones, withdrawn = sort_out(self._waiting)
+        if kept_ones:
+            self.submit(kept_ones)
         return withdrawn
 
     def cancel(self) -> None:

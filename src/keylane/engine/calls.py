@@ -18,6 +18,7 @@ from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import DecodedRecord, Output, Record, Returned
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
     from queue import SimpleQueue
 
@@ -82,6 +83,17 @@ def may_start(unit: Unit) -> bool:
     if isinstance(unit, list):
         return all(work.assignment.may_start for work in unit)
     return unit.assignment.may_start
+
+
+def sort_out(waiting: deque[Unit]) -> tuple[list[Unit], list[Unit]]:
+    """Empty it; what may start, and what is of assignments that may start nothing any more."""
+    kept_ones: list[Unit] = []
+    withdrawn: list[Unit] = []
+    with suppress(IndexError):
+        while True:
+            unit = waiting.popleft()
+            (kept_ones if may_start(unit) else withdrawn).append(unit)
+    return kept_ones, withdrawn
 
 
 def take_back(queue: SimpleQueue[Unit | None]) -> list[Unit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import repeat, starmap
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -57,7 +58,7 @@ class Inbox:
                 events.append(get(timeout=timeout_s))
             except Empty:
                 return events
-        events += [get() for _ in range(self.size())]  # nobody else takes, so none of them waits
+        events += starmap(get, repeat((), self.size()))  # nobody else takes, so none of them waits
         return events
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine import events
 from keylane.engine.closing import Phase
+from keylane.engine.collector import collected_rarely
 from keylane.engine.ports import WorkerDied, WorkersFailed
 from keylane.engine.snapshot import Snapshot
 from keylane.engine.work import Work
@@ -170,8 +171,9 @@ class Loop:
                 self._producer = self._transactions = self._make_transactions()
             self._intake.start()
             self._act(self._core.plan(monotonic()))  # the first credit: without it nothing ever happens
-            while not self._intake_closed:
-                self._turn()
+            with collected_rarely():
+                while not self._intake_closed:
+                    self._turn()
         except BaseException as error:  # a defect, or the interpreter ends: told by run()
             logger.exception("the engine's loop failed")
             self._core.abandon(error)
@@ -188,18 +190,15 @@ class Loop:
             sleep(REST_S)
         taken = self._inbox.take(None if check is None else check - now)
         now = monotonic()
-        kinds = list(map(type, taken))
         works: list[Work] = taken
-        batches: list[list[Work]] = []
-        if kinds.count(Work) < len(taken):
+        if others := [event for event in taken if type(event) is not Work]:
             works = [event for event in taken if type(event) is Work]
-            batches = [event for event in taken if type(event) is list]
-            for kind, event in zip(kinds, taken, strict=True):
-                if kind is not Work and kind is not list:
-                    self._handlers[kind](event, now)
+            for event in others:
+                if type(event) is not list:
+                    self._handlers[type(event)](event, now)
         if works:
             self._core.completed(works, now)
-        if batches:
+        if batches := [event for event in others if type(event) is list]:
             self._core.batches_completed(batches, now)
         if self._watch is not None and now >= self._watch.next_check:
             self._core.counters.stuck = self._watch.check(now)

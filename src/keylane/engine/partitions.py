@@ -131,7 +131,7 @@ class Partitions:
             assignment.ready.extendleft(following)
         else:
             assignment.ready.extend(following)
-        size = sum([len(work.message) for work in works])
+        size = sum(map(len, [work.message for work in works]))
         assignment.buffered_bytes -= size
         self.buffered_bytes -= size
         if assignment.commits_first:

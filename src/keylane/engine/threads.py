@@ -1,20 +1,21 @@
 """Worker threads, for handlers that are plain functions.
 
-The idea: one queue that all threads take from, one record, chain of records or batch at a time. Its `get` is a C call
-that costs less than a tenth of a microsecond while work is there. The loop may hand over more than there are threads;
-what waits in the queue is not in a handler, and can be withdrawn.
+The idea: one deque that all threads take from, one record, chain of records or batch at a time, so that nothing waits
+behind a slow one while a thread is free. A thread that finds it empty sleeps until it is woken. The loop may hand over
+more than there are threads; what waits in the deque is not in a handler, and can be withdrawn.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from contextlib import ExitStack
 from queue import SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, startable, take_back
+from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
@@ -51,8 +52,12 @@ class ThreadWorkers:
         self._resource_factory = pipeline.resource
         self._resource: Any = None
         self._report = report
-        self._queue: SimpleQueue[Unit | None] = SimpleQueue()
-        self._running: list[tuple[Work, Context | None] | None] = [None] * self.concurrency
+        self._waiting: deque[Unit] = deque()
+        """What was handed over and no thread has begun; each call on it is atomic."""
+        self._wake: SimpleQueue[bool] = SimpleQueue()
+        """One for each thread that is to look whether something waits; False: to end."""
+        self._running: list[Work | None] = [None] * self.concurrency
+        self._contexts: list[Context | None] = [None] * self.concurrency
         """What each thread is at; written by that thread alone."""
         self._meters = [Meter() for _ in range(self.concurrency)]
         self._deadline: float | None = None
@@ -70,19 +75,21 @@ class ThreadWorkers:
         """There are as many threads as there are."""
 
     def submit(self, units: Sequence[Unit]) -> None:
-        put = self._queue.put
-        for unit in units:
-            put(unit)
+        self._waiting.extend(units)
+        for _ in range(min(len(units), self.concurrency - self._wake.qsize())):
+            self._wake.put(True)
 
     def withdraw(self) -> list[Unit]:
         """Take back what no thread has begun and whose assignment may start nothing any more."""
-        return take_back(self._queue)
+        kept_ones, withdrawn = sort_out(self._waiting)
+        self.submit(kept_ones)
+        return withdrawn
 
     def cancel(self) -> None:
         """Tell handlers whose result can no longer count."""
-        for running in self._running:
-            if running and running[1] and not running[0].assignment.wanted:
-                running[1].cancelled = True
+        for work, context in zip(self._running, self._contexts, strict=True):
+            if work and context and not work.assignment.wanted:
+                context.cancelled = True
 
     def latency(self) -> Histogram:
         return merged(self._meters)
@@ -91,10 +98,10 @@ class ThreadWorkers:
         """End the threads and leave the resource; wait for handlers that still run for at most `timeout_s`."""
         self._deadline = monotonic() + timeout_s
         for _ in range(self.concurrency):
-            self._queue.put(None)
+            self._wake.put(False)
         if self._first.ident is not None:
             self._first.join(timeout_s + 1)
-        names = tuple(running[0].name for running in self._running if running)
+        names = tuple(work.name for work in self._running if work)
         return WorkersClosed(still_running=names, error=self._close_error)
 
     def _lead(self) -> None:
@@ -117,75 +124,71 @@ class ThreadWorkers:
             except BaseException as error:  # handed back by close()
                 self._close_error = error
 
-    def _serve(self, slot: int) -> None:
-        take, report, measured, run = self._queue.get, self._report, self._meters[slot].add, self._runner(slot)
+    def _serve(self, slot: int) -> None:  # noqa: C901 - flat on purpose, see below
+        """Run what waits, until the end. Flat, and on local names: a handler may take less time than one more call."""
+        waiting, wake, report, measured = self._waiting, self._wake, self._report, self._meters[slot].add
+        handler, takes_context, resource = self._handler, self._takes_context, self._resource
+        lease, running, not_before = self.lease, self._running, self._not_before
         unmeasured = left_out = 0  # records still to leave out, and left out since the last that was measured
-        while (unit := take()) is not None:
+        while True:
+            try:
+                unit = waiting.popleft()
+            except IndexError:
+                running[slot] = None
+                if not wake.get():
+                    return
+                continue
             if isinstance(unit, list):
                 self._run_batch(slot, unit)
                 report(unit)
                 continue
             chain = unit.chain
             for work in (unit,) if chain is None else chain.works:
+                running[slot] = work
+                start_ns = 0 if unmeasured else perf_counter_ns()
+                outcome: Outcome = None
+                if not work.assignment.may_start or monotonic() >= lease.until:
+                    outcome = NOT_RUN
+                elif not_before is None or (outcome := kept(work, not_before)) is None:
+                    try:
+                        record = Record.__new__(Record)  # `__init__` would take as long as all of this
+                        record._message = work.message  # noqa: SLF001 - a record of ours
+                        if takes_context:
+                            context = self._contexts[slot] = Context(resource, work.attempt)
+                            result = handler(record, context)
+                        else:
+                            result = handler(record)
+                        if result is not None:
+                            outcome = outcome_of(result)
+                    except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
+                        outcome = failure_of(error)
+                work.outcome = outcome
                 if unmeasured:
                     unmeasured -= 1
-                    outcome = work.outcome = run(work)
                 else:
-                    start_ns = perf_counter_ns()
-                    outcome = work.outcome = run(work)
                     unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
                 report(work)
                 if outcome is not None:
                     break
 
-    def _runner(self, slot: int) -> Callable[[Work], Outcome]:
-        """Runs a record on the thread of this slot. A closure, because what it closes over costs less to look up than
-        attributes: a handler may take less time than that."""
-        handler, lease, running, not_before = self._handler, self.lease, self._running, self._not_before
-        resource = self._resource if self._takes_context else None
-        takes_context = self._takes_context
-
-        def run(work: Work) -> Outcome:
-            if not work.assignment.may_start or monotonic() >= lease.until:
-                return NOT_RUN
-            if not_before is not None and (outcome := kept(work, not_before)) is not None:
-                return outcome
-            try:
-                if takes_context:
-                    context = Context(resource, work.attempt)
-                    running[slot] = (work, context)
-                    result = handler(Record(work.message), context)
-                else:
-                    running[slot] = (work, None)
-                    result = handler(Record(work.message))
-                return None if result is None else outcome_of(result)
-            except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
-                return failure_of(error)
-            finally:
-                running[slot] = None
-
-        return run
-
     def _run_batch(self, slot: int, batch: list[Work]) -> None:
         works = startable(batch, self.lease, self._not_before)
         if not works:
             return
+        self._running[slot] = works[0]
         records = [Record(work.message) for work in works]
         start_ns = perf_counter_ns()
         try:
             if self._takes_context:
-                context = Context(self._resource, works[0].attempt)
-                self._running[slot] = (works[0], context)
+                context = self._contexts[slot] = Context(self._resource, works[0].attempt)
                 result = self._handler(records, context)
             else:
-                self._running[slot] = (works[0], None)
                 result = self._handler(records)
             give_outcomes(works, outcomes_of(result, len(works)))
         except BaseException as error:  # as above
             give_outcomes(works, [failure_of(error)] * len(works))
         finally:
             self._meters[slot].add(perf_counter_ns() - start_ns)
-            self._running[slot] = None
 
 
 def _sync_resource(resource: Any) -> Any:

@@ -95,10 +95,9 @@ def works_of(
 ) -> list[Work]:
     """The polled records of a partition. In one loop, because calls of `Work.__init__` would take twice as long as
     all of this."""
-    new = object.__new__
     works = []
     for offset, message in zip(offsets, messages, strict=True):
-        work = new(Work)
+        work = Work()
         work.assignment = assignment
         work.offset = offset
         work.key = message.key() if with_keys else None

@@ -7,6 +7,7 @@ a rebalance leaves alone is read on without a pause (docs/adr/0008).
 
 from __future__ import annotations
 
+from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -121,14 +122,10 @@ class Fetcher:
                 if message.error() is not None:
                     self._on_event(message, polled)
             messages = [message for message in messages if message.error() is None]
-        lists: dict[tuple[str, int], list[Any]] = {}
-        last, records = None, list[Any]()
-        names: Any = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
-        for name, message in zip(names, messages, strict=True):
-            if name != last:
-                records = lists.setdefault(name, [])
-                last = name
-            records.append(message)
+        lists: dict[Any, list[Any]] = {}  # of topic and partition
+        for topic, of_topic in groupby(messages, Message.topic):
+            for partition, run in groupby(of_topic, Message.partition):
+                lists.setdefault((topic, partition), []).extend(run)
         for name, some in lists.items():
             polled.count += len(some)
             if name in self._epochs:

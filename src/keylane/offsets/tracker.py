@@ -174,14 +174,17 @@ class PartitionTracker:
             raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
         self.mark_dispatched(highest)
         window, start = self._window, self._start
+        lowest = min(offsets)
         done = 0
+        if lowest < start:
+            done = sum(self._complete_stuck(offset) for offset in offsets if offset < start)
+            offsets = [offset for offset in offsets if offset >= start]
+            lowest = start
+        first, stop = lowest - start, max(highest + 1 - start, 0)
+        done += window.count(_INCOMPLETE, first, stop)
         for offset in offsets:
-            index = offset - start
-            if index < 0:
-                done += self._complete_stuck(offset)
-            elif not window[index]:
-                window[index] = _COMPLETE
-                done += 1
+            window[offset - start] = _COMPLETE
+        done -= window.count(_INCOMPLETE, first, stop)
         if done:
             self.incomplete -= done
             self.pending -= done

@@ -234,6 +234,21 @@ def test_threads_run_as_many_at_once_as_they_are_and_no_more() -> None:
         assert len({pool.report().offset for _ in range(6)}) == 6
 
 
+def test_every_hand_over_wakes_as_many_threads_as_it_needs() -> None:
+    barrier = threading.Barrier(4)
+
+    def handler(record: Record) -> None:
+        barrier.wait(WAIT_S)  # passes when four records are in handlers at once
+
+    with Pool(handler, threads=4) as pool:
+        for turn in range(200):  # one hand-over of four, and four of one
+            works = [pool.work(offset) for offset in range(4)]
+            for handed_over in [works] if turn % 2 else [[work] for work in works]:
+                pool.workers.submit(handed_over)
+            for _ in works:
+                assert pool.report().outcome is None
+
+
 def test_max_concurrency_bounds_threads_too() -> None:
     with Pool(nothing, threads=16, max_concurrency=2) as pool:
         assert pool.workers.concurrency == 2
