@@ -202,7 +202,7 @@ def test_a_batch_ends_within_its_deadline(job: Job) -> None:
             await asyncio.sleep(3600)
         return (row.value, row.offset)
 
-    carry = job.carry_over(deadline_ms=2_000)
+    carry = job.carry_over(deadline_ms=5_000)
     job.run(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
     assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5])]
     listed = Lists(carry.folder).read(0)

@@ -58,7 +58,15 @@ class HandOver:
     run as many at once as they are told.
     """
 
-    def __init__(self, capacity: int, *, may_queue: bool, elastic: bool = False, chain_s: float = CHAIN_S) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        may_queue: bool,
+        elastic: bool = False,
+        chain_s: float = CHAIN_S,
+        ahead_s: float = AHEAD_S,
+    ) -> None:
         self.capacity = capacity
         self.limit = capacity
         self.withheld = 0
@@ -66,6 +74,7 @@ class HandOver:
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
+        self._ahead_s = ahead_s
         self._ahead = 0
         self._records_per_s = 0.0
         self._calls = 0
@@ -83,7 +92,7 @@ class HandOver:
         self._calls += calls
         elapsed = now - self._since
         if elapsed >= OBSERVED_S:
-            self._ahead = min(MAX_AHEAD, int(self._calls / elapsed * AHEAD_S))
+            self._ahead = min(MAX_AHEAD, int(self._calls / elapsed * self._ahead_s))
             self._records_per_s = self._records / elapsed
             self._records = self._calls = 0
             self._since = now

@@ -142,6 +142,9 @@ def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> 
     assert window.size == 16 + MAX_AHEAD
     window.completed(1, 1, 12.0)
     assert window.size == 16
+    further = HandOver(16, may_queue=True, ahead_s=10 * AHEAD_S)
+    further.completed(3, 3, OBSERVED_S)
+    assert further.size == 16 + 15
 
 
 def test_workers_are_stocked_with_half_of_what_may_wait() -> None:

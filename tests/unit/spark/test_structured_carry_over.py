@@ -101,7 +101,7 @@ def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() 
     frozen = CarryList(7, "q", 6, {("t", 0): {1: (1, FAR_MS)}}, frozenset({("t", 0, 3)}))
     one = carry(CarryList(6, "q", 5, {("t", 0): {2: (2, FAR_MS)}}), frozen)
     assert [pair[0].offset for pair in one.wanted([(row(offset), b"k") for offset in range(5)])] == [0, 2, 4]
-    assert one.time_left_s is None
+    assert one.deadline_s is None
     assert tried(one, 2, None) is False
     with pytest.raises(HandlerError, match="t-0@4 failed in a replay of batch 7"):
         tried(one, 4, ValueError("busy"))

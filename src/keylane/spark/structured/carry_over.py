@@ -23,7 +23,7 @@ from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.rows import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Row, SparkSession
@@ -62,7 +62,8 @@ class CarryOver:
     """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
 
     - `folder`: where the lists are kept; of this query alone, on a file system that driver and executors share.
-    - `deadline_ms`: how long the tasks of a batch run before what is left is carried.
+    - `deadline_ms`: how long each task of a batch calls the function before what is left is carried; from its first
+      call, so that the start of a Python worker, the reading and the resource do not count.
     - `dead_letter`: where a record goes after its last attempt, with the client settings `kafka`. Without it, a record
       that failed for the last time fails the query.
     """
@@ -156,7 +157,8 @@ class TaskCarry:
     """Stage and partition of the task."""
     frozen: CarryList | None
     last: CarryList | None
-    _began: float = field(default_factory=time.monotonic)
+    on_first_call: Callable[[], None] = lambda: None
+    """Called once, by a worker: the time of the deadline begins."""
     _blocked: dict[bytes, int] = field(default_factory=dict)
     """Keys of which a record is carried, with the time when it is due: the later ones are carried, too, until then."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
@@ -170,11 +172,9 @@ class TaskCarry:
         return self.frozen is not None
 
     @property
-    def time_left_s(self) -> float | None:
-        """Until the deadline; None when everything must be finished."""
-        if self.is_frozen:
-            return None
-        return max(0.0, self.carry_over.deadline_ms / 1000 - (time.monotonic() - self._began))
+    def deadline_s(self) -> float | None:
+        """How long from the first call to the deadline; None when everything must be finished."""
+        return None if self.is_frozen else self.carry_over.deadline_ms / 1000
 
     def wanted(self, rows: list[tuple[Row, bytes | None]]) -> list[tuple[Row, bytes | None]]:
         """Without what the batch's list leaves out."""
@@ -190,12 +190,15 @@ class TaskCarry:
         _, due_ms = self._before(_name(row))
         with self._lock:
             blocked = key is not None and key in self._blocked
-            if not blocked and due_ms <= time.time() * 1000:
+            may_start = not blocked and due_ms <= time.time() * 1000
+            is_first = may_start and not self._started
+            if may_start:
                 self._started.add(_name(row))
-                return None
-            if key is not None and not blocked:
+            elif key is not None and not blocked:
                 self._blocked[key] = due_ms
-        return Outcome(row, None, None, 0, 0.0, key, carried=True)
+        if is_first:
+            self.on_first_call()
+        return None if may_start else Outcome(row, None, None, 0, 0.0, key, carried=True)
 
     def judged(self, outcome: Outcome) -> Outcome:
         """A failure leaves the batch, unless it was the last attempt."""

@@ -7,12 +7,15 @@ the rows. With a `CarryOver`, what could not be finished leaves the batch (docs/
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyspark import TaskContext
 from pyspark.sql.types import (
     DoubleType,
     IntegerType,
@@ -53,7 +56,7 @@ OUTCOME = [
 PARTITION_KEY = ("topic", "partition")
 BATCH_ROWS = 1_000
 """Rows of an Arrow batch that goes back to Spark."""
-_MANY = 1_000
+_MANY = 250
 """Rows that are made at once: the first calls run while the others are made."""
 
 
@@ -207,6 +210,8 @@ class MapTask:
         self._options = options
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if TaskContext.get() is not None:
+            _spare_modules_from_gc()
         options = self._options
         carry = None if options.carry_over is None else options.carry_over.task(options.rows.retries)
         writer = RowWriter(options.returns)
@@ -223,6 +228,13 @@ class MapTask:
             carry.report()
         if rows:
             yield output.batch(rows)
+
+
+@cache
+def _spare_modules_from_gc() -> None:
+    """Once in each worker process. Modules are never garbage; going through all of them takes 80 ms, whenever the rows
+    of a task bring about a full collection, and Spark runs one after each task."""
+    gc.freeze()
 
 
 def _outcomes(
@@ -264,8 +276,7 @@ def _processes(options: MapOptions) -> Iterator[RowProcesses | None]:
 @contextmanager
 def _stopped_in_time(engine: RowEngine, calls: RowProcesses | None, carry: TaskCarry | None) -> Iterator[None]:
     """Stops the engine, and kills what runs in processes, at the deadline of the batch, if it has one."""
-    left_s = None if carry is None else carry.time_left_s
-    if left_s is None:
+    if carry is None or carry.deadline_s is None:
         yield
         return
 
@@ -274,14 +285,15 @@ def _stopped_in_time(engine: RowEngine, calls: RowProcesses | None, carry: TaskC
         if calls is not None:
             calls.kill()
 
-    timer = threading.Timer(left_s, stop)
+    timer = threading.Timer(carry.deadline_s, stop)
     timer.daemon = True
-    timer.start()
+    carry.on_first_call = timer.start
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
 
 
 def _in_order(
@@ -340,7 +352,7 @@ def _handler(
         if timeout_s is not None:
             context.deadline = began + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with nullcontext() if timeout_s is None else asyncio.timeout(timeout_s):
                 returned = await (function(record.value, context) if takes else function(record.value))
         except Exception as raised:  # judged by `ended`
             error = raised

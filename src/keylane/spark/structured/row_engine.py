@@ -1,25 +1,26 @@
 """`RowEngine`: rows through the engine, inside one Spark task.
 
-The idea: the engine's consumer port, fed by hand: all rows of a task are one partition of one topic, in order, and the
-results come back as a stream. So ordering, concurrency, retries and workers are those of every other pipeline.
+The idea: the engine's consumer port, fed by hand: all rows of a task are one partition of one topic, in order. So
+ordering, concurrency, retries and workers are those of every other pipeline. What the handler returns does not pass
+through the engine: the worker puts it where the task's thread takes it, many at a time, and to the engine the record
+is complete.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections import deque
-from dataclasses import dataclass
-from queue import Empty
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
 from keylane.engine.ports import Polled
-from keylane.engine.results import ResultQueue
 from keylane.errors import InternalError
 from keylane.offsets import OffsetMap
-from keylane.options import Pipeline
+from keylane.options import Pipeline, is_coroutine_function, takes_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,11 +28,19 @@ if TYPE_CHECKING:
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import ConsumerListener, Offset
     from keylane.options import Ordering, Retries
+    from keylane.records import Context, Record
 
 NAME = ("rows", 0)
 EPOCH = 1
 MAX_PENDING = 20_000
 """Rows taken from Spark and not given back: bounds a task's memory."""
+
+WORTH_WAKING = 100
+"""Results that the task's thread waits for: each of its turns takes the interpreter's lock from the handlers."""
+
+AHEAD_S = 0.05
+"""How much work, in time, waits in the workers' queue. Rows are nobody else's, so none gets old there; and calls that
+began together end together: the next ones then begin without a turn of the engine's loop."""
 
 _NO_MAP = 2**30
 """Nothing is committed, so no map bounds how far rows may overtake a slow one."""
@@ -108,15 +117,20 @@ class RowEngine:
     """Runs while it is open (a context manager). Thread safety: one thread, but for `stop`."""
 
     def __init__(self, options: RowOptions) -> None:
-        self._feed = _Feed()
-        self._results = ResultQueue("handled", MAX_PENDING)
+        self._feed = _Feed(self._ended)
+        self._results: deque[tuple[int, Any]] = deque()
+        self._wanted: float = math.inf
+        """How many results the task's thread waits for, while it does."""
+        self._over = False
+        """Whether nothing more comes."""
+        self._there = threading.Event()
         self._loop = assemble(
-            options.pipeline(),
+            replace(options, handler=self._giving(options.handler)).pipeline(),
             self._feed,
             _no_producer,
             random=random.Random().random,
             name="keylane-rows",
-            stream=self._results,
+            ahead_s=AHEAD_S,
         )
         self._next = 0
         self.pending: dict[int, tuple[Any, bytes | None]] = {}
@@ -127,7 +141,6 @@ class RowEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._results.leave()
         self.stop()
         self._loop.join()
 
@@ -164,22 +177,57 @@ class RowEngine:
 
         Raises what the engine failed with: a resource that could not be made.
         """
+        if wait:
+            self._wait_for(max(1, min(WORTH_WAKING, len(self.pending))))
+        over = self._over
         found: list[Any] = []
-        try:
-            while (result := self._results.read(wait=wait and not found)) is not None:
-                self.pending.pop(result.record.offset, None)
-                found.append(result.value)
-        except Empty:
+        while self._results:
+            number, result = self._results.popleft()
+            del self.pending[number]
+            found.append(result)
+        if found or not over:
             return found
-        if not found:
-            self._loop.raise_failure()
-        return found or None
+        self._loop.join()
+        self._loop.raise_failure()
+        return None
+
+    def _wait_for(self, count: int) -> None:
+        """Until there are so many results, or nothing more comes."""
+        self._wanted = count
+        while len(self._results) < count and not self._over:
+            self._there.wait()
+            self._there.clear()
+        self._wanted = math.inf
+
+    # --- the workers', and the intake's ---
+
+    def _giving(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler, whose result goes to the task's thread."""
+        takes = takes_context(handler)
+
+        def give(record: Record, result: Any) -> None:
+            self._results.append((record.offset, result))
+            if len(self._results) >= self._wanted:
+                self._there.set()
+
+        def call(record: Record, context: Context) -> None:
+            give(record, handler(record, context) if takes else handler(record))
+
+        async def call_async(record: Record, context: Context) -> None:
+            give(record, await (handler(record, context) if takes else handler(record)))
+
+        return call_async if is_coroutine_function(handler) else call
+
+    def _ended(self) -> None:
+        self._over = True
+        self._there.set()
 
 
 class _Feed:
     """The engine's consumer port. `put` is called from the task's thread, the rest from the intake's."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self._on_close = on_close
         self._condition = threading.Condition()
         self._messages: deque[RowMessage] = deque()
         self._closed = False
@@ -230,7 +278,8 @@ class _Feed:
             self._condition.notify()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """The engine's end, for whatever reason."""
+        self._on_close()
 
 
 def _no_producer(_: object) -> Any:

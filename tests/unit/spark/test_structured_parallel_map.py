@@ -1,0 +1,86 @@
+"""A task of `parallel_map` without Spark: what a batch's deadline does."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from keylane.options import Retries
+from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
+from keylane.spark.structured.parallel_map import MapOptions, MapTask
+from keylane.spark.structured.row_engine import RowOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+ROW = StructType(
+    [StructField("topic", StringType()), StructField("partition", LongType()), StructField("offset", LongType())]
+)
+RETURNS = StructType([StructField("answer", LongType())])
+
+
+class Carry(CarryOver):
+    """As in batch 7 of a query; what its one task reports is kept here."""
+
+    def __init__(self) -> None:
+        super().__init__("/lists", deadline_ms=3_000)
+        self.reported: list[TaskReport] = []
+        reports: Any = SimpleNamespace(add=self.reported.extend)
+        self._reports = reports
+
+    def task(self, retries: Retries) -> TaskCarry:
+        return TaskCarry(self, retries, 7, (4, 2), None, None)
+
+
+class Timer:
+    """Instead of `threading.Timer`: the test says when its time has come."""
+
+    made: Timer
+    ident = None
+
+    def __init__(self, seconds: float, come: Callable[[], None]) -> None:
+        Timer.made, self.seconds, self.come, self.starts = self, seconds, come, 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def cancel(self) -> None:
+        """Its time never comes by itself."""
+
+
+def task(function: Callable[..., Any], carry: CarryOver) -> MapTask:
+    rows = RowOptions(function, "unordered", max_concurrency=8, threads=8, retries=Retries())
+    return MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=False, carry_over=carry))
+
+
+def test_the_deadline_begins_with_the_first_call_and_carries_what_has_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("threading.Timer", Timer)
+    others = asyncio.Semaphore(0)
+
+    async def function(row: Any) -> Any:
+        assert Timer.made.starts == 1
+        if row.offset == 2:
+            for _ in range(4):
+                await others.acquire()
+            Timer.made.come()
+            await asyncio.Event().wait()
+        others.release()
+        return (row.offset,)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        assert (Timer.made.seconds, Timer.made.starts) == (3, 0), "reading does not count"
+        yield pa.RecordBatch.from_pydict({"topic": ["t"] * 5, "partition": [0] * 5, "offset": list(range(5))})
+
+    carry = Carry()
+    emitted = [row["answer"] for batch in task(function, carry)(batches()) for row in batch.to_pylist()]
+    assert sorted(emitted) == [0, 1, 3, 4]
+    (report,) = carry.reported
+    assert {name: attempts for name, (attempts, _) in report.carried.items()} == {("t", 0, 2): 1}
