@@ -33,7 +33,8 @@ PROGRAM = Path(__file__).with_name("stream_program.py")
 KILLS = int(os.environ.get("KEYLANE_STREAM_KILLS", "51"))
 RECORDS_A_KILL = 200
 PATIENCE_S = 240.0
-"""For a driver and its executors to come back on a busy machine."""
+"""Between two batches: for a driver and its executors to come back on a busy machine."""
+LOG_CHARACTERS = 5_000
 
 
 class Query:
@@ -65,6 +66,10 @@ class Query:
     def close(self) -> None:
         self.kill()
         self._log.close()
+
+    def log(self) -> str:
+        """The end of what the drivers wrote."""
+        return (self._folder / "driver.log").read_text(errors="replace")[-LOG_CHARACTERS:]
 
     def batches(self) -> dict[int, dict[str, list[int]]]:
         return {int(file.stem): json.loads(file.read_text()) for file in (self._folder / "out").glob("*.json")}
@@ -100,10 +105,12 @@ def fill(servers: str, topic: str, numbers: range) -> None:
 
 
 def until(condition: Callable[[], object], query: Query) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    seen, deadline = -1, 0.0
     while not condition():
         query.go_on()
-        assert time.monotonic() < deadline, query.batches().keys()
+        if (batches := len(query.batches())) > seen:
+            seen, deadline = batches, time.monotonic() + PATIENCE_S
+        assert time.monotonic() < deadline, f"no batch after {seen} in {PATIENCE_S:.0f} s: {query.log()}"
         time.sleep(0.1)
 
 

@@ -43,9 +43,9 @@ class Member:
         self.commits.append({})
 
 
-def progress(offset: int, name: str | None = None) -> Any:
+def progress(offset: int, name: str | None = None, run: str = "run") -> Any:
     source = SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}}))
-    return SimpleNamespace(progress=SimpleNamespace(name=name, sources=[source]))
+    return SimpleNamespace(progress=SimpleNamespace(name=name, runId=run, sources=[source]))
 
 
 def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group() -> None:
@@ -57,8 +57,18 @@ def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the
     listener.onQueryProgress(progress(5, "mine"))
     member.fenced = False
     listener.onQueryProgress(progress(6, "mine"))
-    listener.onQueryTerminated(None)
+    listener.onQueryTerminated(SimpleNamespace(runId="run"))
     assert member.commits == [{T0: 3}, {T0: 4}, {}]
+
+
+def test_it_leaves_the_group_at_the_end_of_its_own_run_alone() -> None:
+    listener, member = GroupCommits(KAFKA), Member()
+    listener._member = member  # type: ignore[assignment]
+    listener.onQueryProgress(progress(3, run="second"))
+    listener.onQueryTerminated(SimpleNamespace(runId="first"))
+    assert member.commits == [{T0: 3}]
+    listener.onQueryTerminated(SimpleNamespace(runId="second"))
+    assert member.commits == [{T0: 3}, {}]
 
 
 @pytest.mark.parametrize("name", KAFKA)

@@ -107,7 +107,7 @@ class Acknowledged:
         except BaseException:
             member.close()
             raise
-        running.session.streams.addListener(_Closer(self, running.query_id))
+        running.session.streams.addListener(_Closer(self, running.run_id))
         return member
 
     def _write_without_carried(
@@ -182,11 +182,11 @@ def _check_folder(running: RunningBatch, carry_over: CarryOver) -> None:
 
 
 class _Closer(StreamingQueryListener):
-    """Leaves the group when the query ends."""
+    """Leaves the group when this run of the query ends. Spark may tell that of an earlier run while this one runs."""
 
-    def __init__(self, owner: Acknowledged, query_id: str) -> None:
+    def __init__(self, owner: Acknowledged, run_id: str) -> None:
         self._owner = weakref.ref(owner)
-        self._query_id = query_id
+        self._run_id = run_id
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
         pass
@@ -199,5 +199,5 @@ class _Closer(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         owner = self._owner()
-        if owner is not None and str(event.id) == self._query_id:
+        if owner is not None and str(event.runId) == self._run_id:
             owner.close()

@@ -45,6 +45,8 @@ class GroupCommits(StreamingQueryListener):
         self._kafka = dict(kafka)
         self._query = query
         self._member: SoleMember | None = None
+        self._run_id: str | None = None
+        """Of the query's run that was heard of last."""
         self._stopped = False
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
@@ -62,14 +64,16 @@ class GroupCommits(StreamingQueryListener):
             found |= ended_at(source.endOffset)
         if not found:
             return
+        self._run_id = str(progress.runId)
         try:
             self._joined({topic for topic, _ in found}).commit(to_commit(found))
         except KeylaneError:
             logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
             self._stopped = True
 
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: ARG002, N802
-        self.close()
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        if str(event.runId) == self._run_id:
+            self.close()
 
     def close(self) -> None:
         """Leave the group."""

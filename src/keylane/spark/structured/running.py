@@ -27,7 +27,8 @@ QUERY_ID = "sql.streaming.queryId"
 class RunningBatch:
     """One batch of a query that reads one source `keylane`."""
 
-    query_id: str
+    run_id: str
+    """Of this run of the query: its other runs, from the same checkpoint, have the same query id."""
     session: SparkSession
     """The one that started the query; the batch's frame has a copy of it, which no listener hears of."""
     options: dict[str, str]
@@ -45,6 +46,7 @@ def running_batch(frame: DataFrame) -> RunningBatch:
         execution = _execution(frame, query_id)
         session = SparkSession(context, execution.sparkSession())
         found = _sources(execution)
+        run_id = str(execution.runId())
     except (Py4JError, AttributeError, TypeError) as error:
         raise PeerError(
             f"this Spark does not show its running query ({error}): keylane is tested with Spark 4.3"
@@ -52,7 +54,7 @@ def running_batch(frame: DataFrame) -> RunningBatch:
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
     ((options, plan),) = found
-    return RunningBatch(query_id, session, options, plan)
+    return RunningBatch(run_id, session, options, plan)
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:

@@ -1,0 +1,21 @@
+"""`acknowledged` without Spark: when it leaves the group."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from keylane.spark.structured.acknowledged import Acknowledged, _Closer
+
+
+def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:
+    """Spark may tell of a run's end when the next run, from the same checkpoint, has begun."""
+    left: list[str] = []
+    owner = Acknowledged(lambda _frame, _batch: None, None)
+    member: Any = SimpleNamespace(close=lambda: left.append("left"))
+    owner._member = member
+    closer = _Closer(owner, "second")
+    closer.onQueryTerminated(SimpleNamespace(id="query", runId="first"))
+    assert (left, owner._member) == ([], member)
+    closer.onQueryTerminated(SimpleNamespace(id="query", runId="second"))
+    assert (left, owner._member) == (["left"], None)
