@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import monotonic, perf_counter_ns
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
@@ -27,15 +27,27 @@ from keylane.options import takes_context
 from keylane.records import Context, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 
     from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
 
+new_object = object.__new__
+
 TURN = 100
 """Records that one task takes before it lets the others of the loop run."""
+
+
+class Suspended(NamedTuple):
+    """A handler that waits for something."""
+
+    work: Work
+    context: Context | None
+    handling: Coroutine[Any, Any, Any]
+    waits_for: Any
+    start_ns: int
 
 
 class AsyncioWorkers:
@@ -75,7 +87,7 @@ class AsyncioWorkers:
         """The record of the handler that ran last."""
         self._meter = Meter()
         self._unmeasured = self._left_out = 0
-        """Records still to leave out of the meter, and left out since the last that was measured."""
+        """Records still to leave out of the meter, and how many it was told to leave out."""
         self._closing = False
         self._close_error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_loop, name=f"{name}-asyncio", daemon=True)
@@ -165,7 +177,9 @@ class AsyncioWorkers:
                 await self._run_batch(unit)
             else:
                 first = unit
-                await self._run(unit)
+                works = iter((unit,) if unit.chain is None else unit.chain.works)
+                if (suspended := self._run(works)) is not None:
+                    await self._run_on(unit, works, suspended)
             if (task := self._tasks.pop(first, None)) is not None:
                 del self._begun[first]
                 if self._taking or task.cancelling():  # another one takes what waits, or is to
@@ -176,54 +190,74 @@ class AsyncioWorkers:
         self._taking = False
         self._begin()
 
-    async def _run(self, first: Work) -> None:
-        for work in (first,) if first.chain is None else first.chain.works:
+    def _run(self, works: Iterator[Work]) -> Suspended | None:
+        """Run these one after another, up to one whose handler suspends, or that is not done with its outcome."""
+        for work in works:
             if self._unmeasured:
                 self._unmeasured -= 1
-                self._left_out += 1
-                outcome = work.outcome = await self._outcome(first, work)
+                start_ns = 0
             else:
                 start_ns = perf_counter_ns()
-                outcome = work.outcome = await self._outcome(first, work)
-                left_out, self._left_out = self._left_out, 0
-                self._unmeasured = self._meter.add(perf_counter_ns() - start_ns, left_out)
-            self._report(work)
+            outcome: Outcome = None
+            if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
+                outcome = NOT_RUN
+            elif self._not_before is None or (outcome := kept(work, self._not_before)) is None:
+                self._at = work
+                context = None
+                try:
+                    record = new_object(Record)  # a call of `__init__` would take twice as long
+                    record._message = work.message  # noqa: SLF001 - a record of ours
+                    if self._takes_context:
+                        context = Context(self._resource, work.attempt)
+                        handling = self._handler(record, context)
+                    else:
+                        handling = self._handler(record)
+                    return Suspended(work, context, handling, handling.send(None), start_ns)
+                except StopIteration as done:
+                    if done.value is not None:
+                        outcome = outcome_of(done.value)
+                except GeneratorExit:  # the interpreter ends: there is nobody to report to
+                    raise
+                except BaseException as error:  # a handler's failure, whatever it is, must not end the loop
+                    outcome = self._failed(work, error)
+            self._came_to(work, outcome, start_ns)
             if outcome is not None:
                 break
+        return None
+
+    async def _run_on(self, first: Work, works: Iterator[Work], suspended: Suspended | None) -> None:
+        """The same for what is left, from a handler that has suspended. `first` is what its task is known by."""
+        while suspended is not None:
+            work = suspended.work
+            self._has_suspended(first, suspended.context)
+            try:
+                result = await _rest(suspended.handling, suspended.waits_for)
+                outcome = None if result is None else outcome_of(result)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                outcome = self._failed(work, error)
+            self._came_to(work, outcome, suspended.start_ns)
+            suspended = self._run(works) if outcome is None else None
+
+    def _failed(self, work: Work, error: BaseException) -> Outcome:
+        """What a handler's exception means; a cancellation may be ours."""
+        if isinstance(error, asyncio.CancelledError) and (self._closing or not work.assignment.wanted):
+            return NOT_RUN
+        return failure_of(error)
+
+    def _came_to(self, work: Work, outcome: Outcome, start_ns: int) -> None:
+        """Report it, and measure it unless `start_ns` is 0."""
+        work.outcome = outcome
+        if start_ns:
+            left_out = self._left_out - self._unmeasured
+            self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
+        self._report(work)
 
     async def _run_batch(self, batch: list[Work]) -> None:
         if works := startable(batch, self.lease, self._not_before):
             give_outcomes(works, await self._outcomes(batch[0], works))
         self._report(batch)
-
-    async def _outcome(self, first: Work, work: Work) -> Outcome:
-        """Run the handler on a record. `first` is what its task is known by."""
-        if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
-            return NOT_RUN
-        if self._not_before is not None and (outcome := kept(work, self._not_before)) is not None:
-            return outcome
-        self._at = work
-        try:
-            if self._takes_context:
-                context = Context(self._resource, work.attempt)
-                handling = self._handler(Record(work.message), context)
-            else:
-                context = None
-                handling = self._handler(Record(work.message))
-            try:
-                waits_for = handling.send(None)
-            except StopIteration as done:
-                result = done.value
-            else:
-                self._has_suspended(first, context)
-                result = await _rest(handling, waits_for)
-            return None if result is None else outcome_of(result)
-        except GeneratorExit:  # the interpreter ends: there is nobody to report to
-            raise
-        except asyncio.CancelledError as error:
-            return NOT_RUN if self._closing or not work.assignment.wanted else failure_of(error)
-        except BaseException as error:  # a handler's failure, whatever it is, must not end the loop
-            return failure_of(error)
 
     async def _outcomes(self, first: Work, works: list[Work]) -> Sequence[Outcome]:
         """Run the handler on a batch, as above."""
@@ -239,11 +273,8 @@ class AsyncioWorkers:
             return outcomes_of(await handling, len(works))
         except GeneratorExit:
             raise
-        except asyncio.CancelledError as error:
-            ours = self._closing
-            return [NOT_RUN if ours or not work.assignment.wanted else failure_of(error) for work in works]
         except BaseException as error:
-            return [failure_of(error)] * len(works)
+            return [self._failed(work, error) for work in works]
         finally:
             self._meter.add(perf_counter_ns() - start_ns)
 

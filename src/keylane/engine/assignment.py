@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING
 
 from keylane.engine.ordering import Shards, followers, shards_for
@@ -203,7 +203,7 @@ class Assignment:
                 works = list(ready)
                 ready.clear()
             else:
-                works = [ready.popleft() for _ in range(room)]
+                works = list(starmap(ready.popleft, repeat((), room)))
         else:
             works = self._take_within(limit, room)
         if works:

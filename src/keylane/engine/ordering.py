@@ -107,11 +107,11 @@ class ByKey:
             if key is None:
                 ready.append(work)
                 continue
-            if key in lasts:
-                lasts[key].next = work
-            else:
+            last = lasts.setdefault(key, work)
+            if last is work:
                 ready.append(work)
-            lasts[key] = work
+            else:
+                last.next = lasts[key] = work
         return ready
 
     def release(self, works: Iterable[Work]) -> list[Work]:
