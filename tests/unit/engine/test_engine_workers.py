@@ -13,6 +13,7 @@ import pytest
 
 from keylane import Context, Fatal, HandlerError, Output, Pipeline, Record, UsageError
 from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.latency import LEFT_OUT
 from keylane.engine.ports import WorkersFailed
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, Failure, Work, works_of
@@ -323,6 +324,17 @@ def test_a_task_takes_on_when_its_handler_has_ended() -> None:
     with Pool(handler, max_concurrency=2) as pool:
         assert pool.run(*[pool.work(offset) for offset in range(50)]) == [None] * 50
     assert len(tasks) < 10
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_every_record_on_asyncio_is_in_the_latency_once(waits: bool) -> None:
+    async def handler(record: Record) -> None:
+        if waits or record.offset % 3 == 0:
+            await asyncio.sleep(0)
+
+    with Pool(handler, max_concurrency=10) as pool:
+        pool.run(*[pool.work(offset) for offset in range(1_000)])
+        assert 1_000 - LEFT_OUT <= pool.workers.latency().count <= 1_000
 
 
 def test_a_task_that_was_cancelled_takes_nothing_more() -> None:
