@@ -150,4 +150,4 @@ def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> N
     print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows of {filled}")  # noqa: T201
     assert found == list(range(filled))
     assert sum(done.values()) == KILLS
-    shutil.rmtree(tmp_path / "spark-home")
+    shutil.rmtree(tmp_path / "spark-home", ignore_errors=True)  # executors of the last driver may still write there
