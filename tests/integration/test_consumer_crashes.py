@@ -46,7 +46,7 @@ def test_after_a_sigkill_only_what_no_acknowledged_commit_covers_runs_again(tmp_
         }
         with Member(**options) as child:
             until(
-                lambda: sum(found.span for found in stage.committed().values()) > 200,
+                lambda: sum(found.span for found in stage.committed().values()) > 200 and len(stage.covered()) > 100,
                 "a map with many records above a base that a held record keeps",
             )
             child.kill()
