@@ -109,7 +109,7 @@ class AsyncioWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what has no task and whose assignment may start nothing any more."""
-        kept_ones, withdrawn = sort_out(self._waiting)
+        kept_ones, withdrawn = sort_out(self._waiting.popleft)
         if kept_ones:
             self.submit(kept_ones)
         return withdrawn

@@ -18,9 +18,7 @@ from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import DecodedRecord, Output, Record, Returned
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
-    from queue import SimpleQueue
 
     from keylane.engine.lease import Lease
     from keylane.engine.work import Outcome, Unit, Work
@@ -85,27 +83,14 @@ def may_start(unit: Unit) -> bool:
     return unit.assignment.may_start
 
 
-def sort_out(waiting: deque[Unit]) -> tuple[list[Unit], list[Unit]]:
-    """Empty it; what may start, and what is of assignments that may start nothing any more."""
+def sort_out(take: Callable[[], Unit | None]) -> tuple[list[Unit], list[Unit]]:
+    """Take all that waits, up to a None: what may start, and what is of assignments that may start nothing any more."""
     kept_ones: list[Unit] = []
     withdrawn: list[Unit] = []
-    with suppress(IndexError):
-        while True:
-            unit = waiting.popleft()
+    with suppress(IndexError, Empty):  # of a deque, of a queue
+        while (unit := take()) is not None:
             (kept_ones if may_start(unit) else withdrawn).append(unit)
     return kept_ones, withdrawn
-
-
-def take_back(queue: SimpleQueue[Unit | None]) -> list[Unit]:
-    """What nobody has begun and whose assignment may start nothing any more; the rest stays in the queue."""
-    kept_ones: list[Unit] = []
-    withdrawn: list[Unit] = []
-    with suppress(Empty):
-        while (unit := queue.get_nowait()) is not None:
-            (kept_ones if may_start(unit) else withdrawn).append(unit)
-    for unit in kept_ones:
-        queue.put(unit)
-    return withdrawn
 
 
 def startable(batch: Sequence[Work], lease: Lease, not_before: NotBefore | None) -> list[Work]:

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.calls import give_outcomes, kept, startable, take_back
+from keylane.engine.calls import give_outcomes, kept, sort_out, startable
 from keylane.engine.cargo import pack
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
@@ -93,7 +93,9 @@ class ProcessWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what no process has, and whose assignment may start nothing any more."""
-        return take_back(self._queue)
+        kept_ones, withdrawn = sort_out(self._queue.get_nowait)
+        self.submit(kept_ones)
+        return withdrawn
 
     def cancel(self) -> None:
         """End the processes whose result nobody wants; they are replaced."""

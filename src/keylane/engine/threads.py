@@ -82,7 +82,7 @@ class ThreadWorkers:
 
     def withdraw(self) -> list[Unit]:
         """Take back what no thread has begun and whose assignment may start nothing any more."""
-        kept_ones, withdrawn = sort_out(self._waiting)
+        kept_ones, withdrawn = sort_out(self._waiting.popleft)
         self.submit(kept_ones)
         return withdrawn
 
