@@ -413,9 +413,9 @@ def test_a_missing_commit_is_damage() -> None:
 
     async def check() -> None:
         frames = list(SegmentReader(data, "", number=1, partitions=4, may_be_torn=False))
-        for frame, following in pairwise(frames):
-            without = data[: frame.position] + data[following.position :]
-            if any(later.partition == frame.partition for later in frames if later.position > frame.position):
+        for at, ((position, partition, *_), (following, *_)) in enumerate(pairwise(frames)):
+            without = data[:position] + data[following:]
+            if any(later == partition for _, later, *_ in frames[at + 1 :]):
                 with pytest.raises(JournalDamagedError, match="is due"):
                     await state_of(with_journal(without))
 

@@ -81,8 +81,8 @@ def _mended_ends(filesystem: FileSystem, folder: str, number: int, ends: list[in
     path = segment_path(folder, number)
     with contextlib.suppress(DataFolderError):
         reader = SegmentReader(filesystem.read(path), path, number=number, partitions=len(ends) - 1, may_be_torn=True)
-        for frame in reader:
-            first.setdefault(frame.partition, frame.base_offset)
+        for _, partition, base_offset, _, _ in reader:
+            first.setdefault(partition, base_offset)
     partitions = (*range(len(ends) - 1), TRANSACTION_STATE)
     return [first.get(partition, end) for partition, end in zip(partitions, ends, strict=True)]
 
@@ -129,10 +129,10 @@ class _Checker:
             return
         try:
             reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
-            for frame in reader:
-                self._check_frame(path, frame.position, frame.partition, frame.base_offset)
-                self._ends[frame.partition] = frame.base_offset + frame.last_offset_delta + 1
-                self._replay(path, frame.position, frame.partition, frame.batch)
+            for position, partition, base_offset, last_offset_delta, batch in reader:
+                self._check_frame(path, position, partition, base_offset)
+                self._ends[partition] = base_offset + last_offset_delta + 1
+                self._replay(path, position, partition, batch)
         except JournalDamagedError as error:
             self._is_broken = True
             self.found.append(Finding(path, "damaged", len(data), error.position, error.reason))

@@ -19,6 +19,7 @@ from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.members import JoinAnswer, SyncAnswer
+from keylane.coordinator.offset_columns import NO_OFFSET
 from keylane.coordinator.offset_service import (
     CommitRequest,
     CommitResult,
@@ -26,7 +27,6 @@ from keylane.coordinator.offset_service import (
     FetchedTopic,
     OffsetService,
 )
-from keylane.coordinator.offsets import NO_OFFSET
 from keylane.coordinator.records import NO_LEADER_EPOCH, partition_for
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State

@@ -15,7 +15,7 @@ frame, or zeros where a file's length was kept and its content was not. Anything
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
@@ -30,8 +30,8 @@ _FRAME_HEAD = struct.Struct(">IIi")
 FRAME_HEAD_SIZE = _FRAME_HEAD.size
 _COVERED = struct.Struct(">Ii")
 _CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
-_HEADS = struct.Struct(">IIiqiiBI2xi")
-"""A frame's head, and of its batch: base offset, length, leader epoch, magic, checksum, last offset delta."""
+_HEADS = struct.Struct(">IIiqi4xBI2xi")
+"""A frame's head, and of its batch: base offset, length, magic, checksum, last offset delta."""
 _HEADS_SIZE = _HEADS.size
 _U32 = struct.Struct(">I")
 
@@ -39,12 +39,8 @@ SECTOR_BYTES = 512
 """A disk writes at least this much at once: a write that was lost in part is zeros from such a boundary on."""
 
 
-class Frame(NamedTuple):
-    position: int
-    partition: int
-    base_offset: int
-    last_offset_delta: int
-    batch: bytes
+Frame = tuple[int, int, int, int, bytes]
+"""Position, offsets partition, base offset, last offset delta, batch: a plain tuple, since a start reads millions."""
 
 
 def encode_frame(partition: int, head: bytes, rest: bytes) -> bytes:
@@ -87,14 +83,15 @@ class SegmentReader:
         data = self._data
         size = len(data)
         unpack = _HEADS.unpack_from
-        while not self.is_torn and self.end < size:
-            position = self.end
-            start = position + FRAME_HEAD_SIZE
+        position = self.end
+        while not self.is_torn and position < size:
             if size - position < _HEADS_SIZE:
                 self._stop_short(position)
                 return
-            crc, length, partition, base_offset, batch_length, _, magic, batch_crc, delta = unpack(data, position)
-            if crc != crc32c(data[position + 4 : position + _CHECKED_SIZE]):
+            crc, length, partition, base_offset, batch_length, magic, batch_crc, delta = unpack(data, position)
+            start = position + FRAME_HEAD_SIZE
+            checked = position + _CHECKED_SIZE
+            if crc32c(data[position + 4 : checked]) != crc:
                 self._stop(position, "the checksum of a frame does not hold", is_cut=False)
                 return
             if length < BATCH_HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
@@ -103,12 +100,12 @@ class SegmentReader:
             if end > size:
                 self._stop(position, f"a frame of {length} bytes, and {size - start} are left", is_cut=True)
                 return
-            batch = data[start:end]
-            if crc32c(batch[CRC_START:]) != batch_crc:
+            if crc32c(data[checked:end]) != batch_crc:
                 self._stop(position, "the checksum of a record batch does not hold", is_cut=False)
                 return
             self.end = end
-            yield Frame(position, partition, base_offset, delta, batch)
+            yield position, partition, base_offset, delta, data[start:end]
+            position = end
 
     def _stop_short(self, position: int) -> None:
         """Less is left than a frame has at least."""

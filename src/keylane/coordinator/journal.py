@@ -19,10 +19,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from keylane.coordinator.commits import encode_batch
-from keylane.coordinator.frames import FRAME_HEAD_SIZE, Frame, SegmentReader, encode_frame, read_frame_head
+from keylane.coordinator.frames import FRAME_HEAD_SIZE, SegmentReader, encode_frame, read_frame_head
 from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from keylane.coordinator.headers import JournalDamagedError
 from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError
@@ -35,10 +36,11 @@ from keylane.storage.group_sync import GroupSync
 from keylane.wire.batches import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Executor
 
     from keylane.coordinator.commits import Records
+    from keylane.coordinator.frames import Frame
     from keylane.coordinator.image import Image
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.segments import Found
@@ -94,7 +96,7 @@ class Journal(Protocol):
 class _View:
     """Where one offsets partition's batches are, and how far they reach."""
 
-    __slots__ = ("appended", "durable", "offsets", "places", "tail")
+    __slots__ = ("appended", "durable", "next_place", "offsets", "places", "tail")
 
     def __init__(self) -> None:
         self.tail = 0
@@ -106,11 +108,14 @@ class _View:
         self.offsets = array("q")
         self.places = array("q")
         """A sparse index: base offset of a batch, and its frame's place (segment, then position)."""
+        self.next_place = 0
+        """From where on a frame gets its entry."""
 
     def note(self, base_offset: int, place: int) -> None:
-        if not self.places or place - self.places[-1] >= INDEX_INTERVAL_BYTES:
-            self.offsets.append(base_offset)
-            self.places.append(place)
+        """An index entry, from `next_place` on."""
+        self.offsets.append(base_offset)
+        self.places.append(place)
+        self.next_place = place + INDEX_INTERVAL_BYTES
 
     def begin(self, end: int) -> None:
         """The tail after a snapshot that was loaded."""
@@ -122,6 +127,8 @@ class _View:
         first = bisect_left(self.places, place)
         # New ones: a read that is under way goes on with the old.
         self.offsets, self.places = self.offsets[first:], self.places[first:]
+        if not self.places:
+            self.next_place = 0
 
 
 _POSITION_BITS = 40
@@ -136,6 +143,12 @@ class _Waiting(NamedTuple):
     records: Records
     frame: bytes
     done: Done
+
+
+def _misplaced(partition: int, base_offset: int, view: _View | None) -> str:
+    if view is None:
+        return f"a frame of offsets partition {partition}"
+    return f"offset {base_offset} of offsets partition {partition}, where {view.appended} is due"
 
 
 class FileJournal:
@@ -215,7 +228,9 @@ class FileJournal:
         base_offset = view.appended
         frame = encode_frame(partition, *encode_batch(records, base_offset, codec=self._codec))
         round_ = self._sync.append(frame)
-        view.note(base_offset, self._number << _POSITION_BITS | self._position)
+        place = self._number << _POSITION_BITS | self._position
+        if place >= view.next_place:
+            view.note(base_offset, place)
         view.appended = base_offset + records.record_count
         self._position += len(frame)
         if round_ is not self._round:
@@ -263,14 +278,11 @@ class FileJournal:
         data = await self._in_executor(partial(self._segments.read_all, number))
         path = self._segments.path_of(number)
         reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
-        for count, frame in enumerate(reader, 1):
-            self._note_replayed(number, path, frame)
-            try:
-                replayer.replay(frame.partition, frame.batch)
-            except RecordFormatError as error:  # its checksums hold, but this release did not write it
-                raise JournalDamagedError(path, frame.position, str(error)) from error
-            if count % REPLAY_SLICE_FRAMES == 0:
-                await asyncio.sleep(0)
+        frames = iter(reader)
+        is_more = True
+        while is_more:
+            is_more = self._replay(islice(frames, REPLAY_SLICE_FRAMES), number, path, replayer)
+            await asyncio.sleep(0)
         await self._in_executor(partial(self._segments.open, number, is_last=is_last))
         self._number = number
         self._position = max(reader.end, SEGMENT_HEADER_SIZE)
@@ -284,19 +296,22 @@ class FileJournal:
         if is_last:
             await self._in_executor(partial(self._segments.end_load, number, reader.end))
 
-    def _note_replayed(self, number: int, path: str, frame: Frame) -> None:
-        base_offset = frame.base_offset
-        if frame.partition not in self._views:
-            raise JournalDamagedError(path, frame.position, f"a frame of offsets partition {frame.partition}")
-        view = self._views[frame.partition]
-        if base_offset != view.appended:
-            raise JournalDamagedError(
-                path,
-                frame.position,
-                f"offset {base_offset} of offsets partition {frame.partition}, where {view.appended} is due",
-            )
-        view.note(base_offset, number << _POSITION_BITS | frame.position)
-        view.appended = base_offset + frame.last_offset_delta + 1
+    def _replay(self, frames: Iterable[Frame], number: int, path: str, replayer: Replayer) -> bool:
+        """Into the views and the image; whether there were any. One flat loop: it runs once for every commit."""
+        views, replay, place = self._views, replayer.replay, number << _POSITION_BITS
+        position = -1
+        try:
+            for position, partition, base_offset, last_offset_delta, batch in frames:
+                view = views.get(partition)
+                if view is None or base_offset != view.appended:
+                    raise JournalDamagedError(path, position, _misplaced(partition, base_offset, view))
+                if place + position >= view.next_place:
+                    view.note(base_offset, place + position)
+                view.appended = base_offset + last_offset_delta + 1
+                replay(partition, batch)
+        except RecordFormatError as error:  # its checksums hold, but this release did not write it
+            raise JournalDamagedError(path, position, str(error)) from error
+        return position >= 0
 
     def _roll(self) -> None:
         self._tail_bytes += self._position

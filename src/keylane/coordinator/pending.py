@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.commits import TopicCommit
-from keylane.coordinator.offsets import NO_OFFSET
+from keylane.coordinator.offset_columns import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,11 +8,11 @@ once, and of a commit of one partition everything but its last bytes is looked u
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.commits import TopicCommit, decode_run, run_limit
 from keylane.coordinator.records import (
-    NO_TIMESTAMP,
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
     TRANSACTION_STATE,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from keylane.coordinator.image import Image
-    from keylane.coordinator.offsets import OffsetColumns
+    from keylane.coordinator.offset_columns import OffsetColumns, OneOffset
 
 MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
@@ -121,17 +121,36 @@ def _unpacked(batch: bytes) -> bytes:
 def _names_of_one(batch: bytes, head: bytes) -> tuple[str, str, int] | None:
     """Group, topic and partition of a batch with one record, which begins with `head` and ends with a value without
     metadata from its offset on; None for any other batch."""
-    if batch[_COUNT_AT:HEADER_SIZE] != _ONE_RECORD or not head.endswith(_PLAIN_VALUE_HEAD):
+    start = _start_of_one(len(head))
+    if batch[_COUNT_AT:HEADER_SIZE] != _ONE_RECORD or batch[-1] or start is None or not head.startswith(start):
         return None
-    size, at = read_varint(head, 0)
-    key_at = at + len(_NO_DELTAS)
-    if at + size != len(head) + _PLAIN_TAIL.size or head[at:key_at] != _NO_DELTAS:
+    partition_at = len(head) - len(_PLAIN_VALUE_HEAD) - _I32.size
+    group_at = len(start) + 2
+    topic_at = group_at + (head[group_at - 2] << 8 | head[group_at - 1]) + 2
+    if topic_at > partition_at or topic_at + (head[topic_at - 2] << 8 | head[topic_at - 1]) != partition_at:
         return None
-    key_size, key_at = read_varint(head, key_at)
-    key = head[key_at : -len(_PLAIN_VALUE_HEAD)]
-    if len(key) != key_size or not key.startswith(_OFFSET_KEY) or batch[-1]:
+    if not head.endswith(_PLAIN_VALUE_HEAD):
         return None
-    return *decode_offset_key_prefix(key[:-4]), _I32.unpack(key[-4:])[0]
+    try:
+        group, topic = head[group_at : topic_at - 2].decode(), head[topic_at:partition_at].decode()
+    except UnicodeDecodeError:
+        return None
+    return group, topic, _I32.unpack_from(head, partition_at)[0]
+
+
+@lru_cache(maxsize=1_024)
+def _start_of_one(head_size: int) -> bytes | None:
+    """How a record without metadata begins, up to its key's group, that has so many bytes before its offset; None when
+    there is no such record."""
+    size = _size_behind_varint(head_size + _PLAIN_TAIL.size)
+    start = b"" if size is None else varint(size) + _NO_DELTAS
+    key_size = _size_behind_varint(head_size - len(start) - len(_PLAIN_VALUE_HEAD))
+    return None if size is None or key_size is None else start + varint(key_size) + _OFFSET_KEY
+
+
+def _size_behind_varint(total: int) -> int | None:
+    """How many bytes follow a varint of their number, when there are so many with it."""
+    return next((total - n for n in range(1, min(total, 6)) if len(varint(total - n)) == n), None)
 
 
 def _base_and_count(batch: bytes) -> tuple[int, int]:
@@ -146,7 +165,7 @@ class Replayer:
         self._image = image
         self._store = image.store
         self._prefixes: dict[bytes, tuple[str, str]] = {}
-        self._plain: dict[bytes, tuple[OffsetColumns, int]] = {}
+        self._plain: dict[bytes, tuple[OneOffset | OffsetColumns, int]] = {}
         """By all but the last bytes of the record: columns and partition of commits of one partition."""
 
     def replay(self, partition: int, batch: bytes) -> None:
@@ -165,8 +184,9 @@ class Replayer:
 
     def _replay_one(self, batch: bytes) -> bool:
         """A commit of one partition without metadata; False for any other batch."""
-        head = batch[HEADER_SIZE : -_PLAIN_TAIL.size]
-        offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, len(batch) - _PLAIN_TAIL.size)
+        tail_at = len(batch) - _PLAIN_TAIL.size
+        head = batch[HEADER_SIZE:tail_at]
+        offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, tail_at)
         (log_offset,) = _I64.unpack_from(batch)
         known = self._plain.get(head)
         if known is not None and known[0].overwrite(known[1], offset, leader_epoch, timestamp, log_offset):
@@ -174,8 +194,12 @@ class Replayer:
         names = _names_of_one(batch, head)
         if names is None:
             return False
-        self._store.put(*names, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP), log_offset)
-        self._learn(head, *names)
+        group, topic, partition = names
+        columns = self._store.columns(group, topic)
+        if columns is not None and columns.overwrite(partition, offset, leader_epoch, timestamp, log_offset):
+            self._learn(head, columns, partition)  # not before it comes again: most of many never do
+        else:
+            self._store.put_plain(group, topic, partition, offset, leader_epoch, timestamp, log_offset)
         return True
 
     def _replay_runs(self, batch: bytes) -> tuple[int, int]:
@@ -197,7 +221,12 @@ class Replayer:
         return at, done
 
     def _replay_each(self, partition: int, batch: bytes, plain: bytes, at: int, done: int) -> None:
-        put, unpack_key, unpack_value = self._store.put, _I32.unpack, _PLAIN_VALUE.unpack
+        put, put_plain, unpack_key, unpack_value = (
+            self._store.put,
+            self._store.put_plain,
+            _I32.unpack,
+            _PLAIN_VALUE.unpack,
+        )
         others: list[tuple[int, bytes, bytes | None]] = []
         for log_offset, key, value in records_of(plain, at, done):
             if value is None or not key.startswith(_OFFSET_KEY):
@@ -209,7 +238,7 @@ class Replayer:
             if len(value) == _PLAIN_VALUE.size and value.startswith(_OFFSET_VALUE):
                 # The usual value, without metadata, by hand; all others by the book.
                 _, offset, leader_epoch, _, timestamp = unpack_value(value)
-                put(*names, index, (offset, leader_epoch, "", timestamp, NO_TIMESTAMP), log_offset)
+                put_plain(*names, index, offset, leader_epoch, timestamp, log_offset)
             else:
                 put(*names, index, decode_offset_value(value), log_offset)
         if others:
@@ -234,13 +263,11 @@ class Replayer:
             raise RecordFormatError(f"a batch with attributes {header.attributes} at offset {header.base_offset}")
         self._image.transactional.end(owner, self._store, committed=committed)
 
-    def _learn(self, head: bytes, group: str, topic: str, index: int) -> None:
+    def _learn(self, head: bytes, columns: OneOffset | OffsetColumns, partition: int) -> None:
         """Know the next commit of this partition by its first bytes."""
         if len(self._plain) >= MAX_CACHED_PREFIXES:
             self._plain.clear()
-        columns = self._store.columns(group, topic)
-        assert columns is not None
-        self._plain[head] = columns, index
+        self._plain[head] = columns, partition
 
     def _names_of(self, prefix: bytes) -> tuple[str, str]:
         """Group and topic of an offset key without its partition. Raises `RecordFormatError`."""

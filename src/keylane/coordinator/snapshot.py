@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from keylane.coordinator.headers import HEADER_SIZE, SNAPSHOT, JournalDamagedError, check_header
 from keylane.coordinator.image import Kept, Tombstones
-from keylane.coordinator.offsets import OffsetColumns
+from keylane.coordinator.offset_columns import OffsetColumns
 from keylane.coordinator.records import (
     OffsetKey,
     OffsetValue,

@@ -126,6 +126,31 @@ def test_a_replayed_commit_is_the_commit(commits: list[TopicCommit], base_offset
     assert not image.kept
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from("xy"), st.integers(0, 1), st.booleans()), max_size=20))
+def test_what_is_known_of_a_partition_ends_with_it(steps: list[tuple[str, str, int, bool]]) -> None:
+    """Commits of one partition and tombstones, in any order: a partition that is gone is not written to, a group that
+    gets more than one is."""
+    live, image = OffsetStore(), Image()
+    replayer = Replayer(image)
+    for at, (group, topic, partition, is_tombstone) in enumerate(steps):
+        if is_tombstone:
+            live.remove(group, topic, partition)
+            records = encode_records([(encode_offset_key(group, topic, partition), None)], 5)
+        else:
+            commit = TopicCommit(topic, [partition], [at], [3], None)
+            live.apply(group, [commit], at, 5)
+            records = encode_commit(group, [commit], 5)
+        replayer.replay(0, b"".join(encode_batch(records, at)))
+        assert len(image.store) == len(live)
+        assert set(image.store.groups) == set(live.groups)
+        for name in live.groups:
+            mine, theirs = (
+                {topic: [*map(list, c.all())] for topic, c in s.columns_of(name)} for s in (image.store, live)
+            )
+            assert mine == theirs
+
+
 class LongWay(Replayer):
     """Reads every batch as it would read any."""
 

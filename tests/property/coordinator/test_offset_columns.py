@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.offset_columns import OffsetColumns
 from keylane.coordinator.offsets import OffsetStore
 from keylane.coordinator.records import OffsetValue
 
@@ -24,6 +25,8 @@ VALUE = st.builds(
     st.sampled_from([-1, -1, 2**62]),
 )
 MAX_BYTES_AN_ENTRY = 64
+MAX_BYTES_A_GROUP_OF_ONE = 320
+"""Without its name, and with its place in a dictionary that has just grown."""
 
 
 @st.composite
@@ -107,6 +110,71 @@ def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: i
         tracemalloc.stop()
     assert len(store) == groups * topics * partitions
     assert size / len(store) <= MAX_BYTES_AN_ENTRY
+
+
+STEP = st.tuples(
+    st.sampled_from(["put", "put", "apply", "remove", "restore"]), st.sampled_from("xy"), st.integers(0, 2), VALUE
+)
+
+
+@given(st.lists(STEP, max_size=12))
+def test_a_group_of_one_offset_is_as_any_other(steps: list[tuple[str, str, int, OffsetValue]]) -> None:
+    """From nothing to one offset, to more of them, and back, by every way in; all that can be asked."""
+    store = OffsetStore()
+    model: dict[tuple[str, int], OffsetValue] = {}
+    for at, (way, topic, partition, value) in enumerate(steps):
+        if way == "remove":
+            store.remove("g", topic, partition)
+            model.pop((topic, partition), None)
+            continue
+        if way == "restore" and not any(known == topic for known, _ in model):
+            columns = OffsetColumns()
+            columns.put(partition, value, at)
+            store.restore("g", topic, columns)
+        elif way == "apply":
+            offset, epoch, text, timestamp, expires = value
+            commit = TopicCommit(topic, [partition], [offset], [epoch], [text] if text else None)
+            store.apply("g", [commit], at, timestamp, expires)
+        else:
+            store.put("g", topic, partition, value, at)
+        model[topic, partition] = value
+        assert store.log_offset_of("g", topic, partition) == at
+    by_topic = {topic: sorted(one for known, one in model if known == topic) for topic, _ in model}
+    assert (len(store), "g" in store, store.size_of("g"), store.topics()) == (
+        len(model),
+        bool(model),
+        len(model),
+        set(by_topic),
+    )
+    assert {name: store.get("g", *name) for name in model} == model
+    assert dict(store.partitions_of("g")) == by_topic
+    assert {topic: list(columns.partitions) for topic, columns in store.fetch_all("g")} == by_topic
+    for topic in "xy":
+        assert list(store.entries_of(topic)) == ([("g", by_topic[topic])] if topic in by_topic else [])
+        known = [model.get((topic, one), OffsetValue(-1)) for one in range(4)]
+        found = store.fetch("g", topic, range(4))
+        assert [*zip(found.offsets, found.leader_epochs, strict=True)] == [value[:2] for value in known]
+        own = store.columns("g", topic)
+        plain = [None if own is None else own.plain(one) for one in range(4)]
+        has_texts = any(value.metadata or value.expire_timestamp_ms >= 0 for value in known)
+        assert plain == [value[:2] if own is not None and not has_texts else None for value in known]
+    if all(value.expire_timestamp_ms < 0 for value in model.values()):
+        before = 2**61
+        stale = {topic: [one for one in by_topic[topic] if model[topic, one][3] <= before] for topic in by_topic}
+        assert dict(store.stale("g", before, 0)) == {topic: found for topic, found in stale.items() if found}
+
+
+def test_a_group_of_one_offset_takes_little() -> None:
+    names = [f"consumer-group-{number:06d}" for number in range(20_000)]
+    store = OffsetStore()
+    tracemalloc.start()
+    try:
+        for at, name in enumerate(names):
+            store.put_plain(name, "topic", 3, (1 << 40) + at, 3, 1_700_000_000_000 + at, (1 << 30) + at)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size / len(names) <= MAX_BYTES_A_GROUP_OF_ONE
 
 
 def test_ended_topics_leave_nothing_behind() -> None:
