@@ -79,10 +79,8 @@ class AsyncioWorkers:
         self._tasks: dict[Work, asyncio.Task[None]] = {}
         self._begun: dict[Work, Context | None] = {}
         """The handlers that have suspended, as the tasks: only these can be cancelled."""
-        self._taking = False
-        """Whether a task takes what waits, or is about to."""
-        self._taker: asyncio.Task[None] | None = None
-        """The last one that did."""
+        self._coming = 0
+        """Tasks that are about to take what waits."""
         self._at: Work | None = None
         """The record of the handler that ran last."""
         self._meter = Meter()
@@ -156,15 +154,21 @@ class AsyncioWorkers:
             except BaseException as error:  # handed back by close()
                 self._close_error = error
 
-    def _begin(self) -> None:
-        """Let a task take what waits, if none does and there is room."""
-        if self._is_ready and not self._taking and self._waiting and len(self._tasks) < self.concurrency:
-            self._taking = True
-            self._taker = asyncio.get_running_loop().create_task(self._take())
+    def _begin(self, most: int = 1) -> None:
+        """Let up to `most` more tasks take what waits, as far as there is room."""
+        if not self._is_ready:
+            return
+        room = min(len(self._waiting), self.concurrency - len(self._tasks)) - self._coming
+        for _ in range(min(most, room)):
+            self._coming += 1
+            asyncio.get_running_loop().create_task(self._take())
 
     async def _take(self) -> None:
-        """Run what waits, one after another. While a handler suspends, this task is that handler's alone; afterwards it
-        takes on, if no other does."""
+        """Run what waits, one after another. While a handler suspends, other tasks take on; afterwards so does this
+        one."""
+        self._coming -= 1
+        task = asyncio.current_task()
+        assert task is not None
         for _ in range(TURN):
             if len(self._tasks) >= self.concurrency:
                 break
@@ -174,20 +178,17 @@ class AsyncioWorkers:
                 break
             if isinstance(unit, list):
                 first = unit[0]
-                await self._run_batch(unit)
+                await self._run_batch(task, unit)
             else:
                 first = unit
                 works = iter((unit,) if unit.chain is None else unit.chain.works)
                 if (suspended := self._run(works)) is not None:
-                    await self._run_on(unit, works, suspended)
-            if (task := self._tasks.pop(first, None)) is not None:
+                    await self._run_on(task, unit, works, suspended)
+            if self._tasks.pop(first, None) is not None:
                 del self._begun[first]
-                if self._taking or task.cancelling():  # another one takes what waits, or is to
-                    self._begin()
-                    return
-                self._taking, self._taker = True, task
+                if task.cancelling():
+                    break
         self._at = None
-        self._taking = False
         self._begin()
 
     def _run(self, works: Iterator[Work]) -> Suspended | None:
@@ -225,11 +226,13 @@ class AsyncioWorkers:
                 break
         return None
 
-    async def _run_on(self, first: Work, works: Iterator[Work], suspended: Suspended | None) -> None:
-        """The same for what is left, from a handler that has suspended. `first` is what its task is known by."""
+    async def _run_on(
+        self, task: asyncio.Task[Any], first: Work, works: Iterator[Work], suspended: Suspended | None
+    ) -> None:
+        """The same for what is left, from a handler that has suspended. `first` is what `task` is known by."""
         while suspended is not None:
             work = suspended.work
-            self._has_suspended(first, suspended.context)
+            self._has_suspended(task, first, suspended.context)
             try:
                 result = await _rest(suspended.handling, suspended.waits_for)
                 outcome = None if result is None else outcome_of(result)
@@ -254,19 +257,19 @@ class AsyncioWorkers:
             self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
         self._report(work)
 
-    async def _run_batch(self, batch: list[Work]) -> None:
+    async def _run_batch(self, task: asyncio.Task[Any], batch: list[Work]) -> None:
         if works := startable(batch, self.lease, self._not_before):
-            give_outcomes(works, await self._outcomes(batch[0], works))
+            give_outcomes(works, await self._outcomes(task, batch[0], works))
         self._report(batch)
 
-    async def _outcomes(self, first: Work, works: list[Work]) -> Sequence[Outcome]:
+    async def _outcomes(self, task: asyncio.Task[Any], first: Work, works: list[Work]) -> Sequence[Outcome]:
         """Run the handler on a batch, as above."""
         if self._closing:
             return [NOT_RUN] * len(works)
         self._at = first
         records = [Record(work.message) for work in works]
         context = Context(self._resource, works[0].attempt) if self._takes_context else None
-        self._has_suspended(first, context)
+        self._has_suspended(task, first, context)
         start_ns = perf_counter_ns()
         try:
             handling = self._handler(records, context) if context is not None else self._handler(records)
@@ -278,14 +281,13 @@ class AsyncioWorkers:
         finally:
             self._meter.add(perf_counter_ns() - start_ns)
 
-    def _has_suspended(self, first: Work, context: Context | None) -> None:
-        """The running task belongs to this hand-over from now on: another one takes what waits."""
+    def _has_suspended(self, task: asyncio.Task[Any], first: Work, context: Context | None) -> None:
+        """`task` belongs to this hand-over from now on: two others take what waits, so that many handlers that suspend
+        have begun after few turns of the loop."""
         self._begun[first] = context
         if first not in self._tasks:
-            assert self._taker is not None, "a handler ran outside a task"
-            self._tasks[first] = self._taker
-            self._taking = False
-            self._begin()
+            self._tasks[first] = task
+            self._begin(2)
 
     def _cancel_unwanted(self) -> None:
         self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])

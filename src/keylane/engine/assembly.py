@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keylane.engine.acknowledgements import CommitCallbacks
-from keylane.engine.admission import AHEAD_S
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.core import Core
 from keylane.engine.decoding import decoding
@@ -39,14 +38,12 @@ def assemble(
     ending_offsets: Mapping[TopicPartition, int] | None = None,
     stream: ResultQueue | None = None,
     session_s: float | None = None,
-    ahead_s: float = AHEAD_S,
     make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
-    (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout;
-    `ahead_s` is how much work, in time, may wait in the workers' queue.
+    (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
     """
     inbox = Inbox()
@@ -67,7 +64,6 @@ def assemble(
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),
         lease=lease,
-        ahead_s=ahead_s,
     )
     intake = Intake(
         consumer,

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.acknowledgements import Acknowledgements
-from keylane.engine.admission import AHEAD_S, CHAIN_S, HandOver
+from keylane.engine.admission import CHAIN_S, HandOver
 from keylane.engine.closing import CloseMode, Closing, Phase, Stall
 from keylane.engine.commit_first import CommitFirst
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
@@ -64,7 +64,6 @@ class Core:
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
         chain_s: float = CHAIN_S,
-        ahead_s: float = AHEAD_S,
         lease: Lease | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -80,7 +79,6 @@ class Core:
                 may_queue=may_queue and not self._commit_each,
                 elastic=elastic and pipeline.max_concurrency != "auto",
                 chain_s=chain_s,
-                ahead_s=ahead_s,
             ),
             pipeline,
         )

@@ -44,7 +44,7 @@ PRODUCER_CLOSE_S = 5.0
 
 
 REST_S = 0.001
-"""How long a turn may wait for more completions while the workers have enough to do (`AHEAD_S` is five times that).
+"""How long a turn may wait for more completions while the workers have enough to do (`AHEAD_S` is fifty times that).
 Each turn takes the interpreter's lock from the workers and costs some 50 µs, for one completion as for a hundred."""
 
 MANY = 200

@@ -353,6 +353,26 @@ def test_a_task_that_was_cancelled_takes_nothing_more() -> None:
     assert cancelling == [0] * 5
 
 
+def test_as_many_handlers_wait_on_asyncio_at_once_as_may() -> None:
+    """From the first turns of the asyncio loop on, and again after each that ends."""
+    at_once, records = 64, 2_000
+    running = 0
+    found: list[int] = []
+
+    async def handler(record: Record) -> None:
+        nonlocal running
+        running += 1
+        found.append(running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running -= 1
+
+    with Pool(handler, max_concurrency=at_once) as pool:
+        assert pool.run(*[pool.work(offset) for offset in range(records)]) == [None] * records
+    assert max(found) == at_once
+    assert sorted(found)[records // 4] == at_once, "three quarters begin as the last that may"
+
+
 def test_close_cancels_tasks_and_leaves_the_resource_after_them() -> None:
     seen = []
 

@@ -38,10 +38,6 @@ MAX_PENDING = 20_000
 WORTH_WAKING = 100
 """Results that the task's thread waits for: each of its turns takes the interpreter's lock from the handlers."""
 
-AHEAD_S = 0.05
-"""How much work, in time, waits in the workers' queue. Rows are nobody else's, so none gets old there; and calls that
-began together end together: the next ones then begin without a turn of the engine's loop."""
-
 _NO_MAP = 2**30
 """Nothing is committed, so no map bounds how far rows may overtake a slow one."""
 _NEVER_MS = 10**9
@@ -130,7 +126,6 @@ class RowEngine:
             _no_producer,
             random=random.Random().random,
             name="keylane-rows",
-            ahead_s=AHEAD_S,
         )
         self._next = 0
         self.pending: dict[int, tuple[Any, bytes | None]] = {}
