@@ -35,9 +35,9 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             [
                 (
                     one["way"],
-                    f"{one['limit_s']:.1f} s",
+                    f"{one['limit_s']:.1f} s" if one["limit_s"] else "",
                     f"{one['seconds']:.2f} s",
-                    f"{one['over_limit']:.2f}",
+                    f"{one['over_limit']:.2f}" if one["limit_s"] else "",
                     f"{one['load']:.1f}",
                 )
                 for one in found.get("calls", ())

@@ -24,7 +24,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from keylane.testing.processes import is_alive, parent, words
+from keylane.testing.processes import is_alive, of_session, parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,8 +44,8 @@ class Query:
         self._command = [sys.executable, str(PROGRAM), "local-cluster[2,1,1024]", servers, topic, str(folder)]
         self._folder = folder
         self._log = (folder / "driver.log").open("ab")
-        self._environment = os.environ | {"SPARK_HOME": str(_home(folder))}
-        self.starts = 0
+        self._environment = os.environ | {"SPARK_HOME": str(_home(folder)), "SPARK_LOCAL_DIRS": str(folder / "local")}
+        self._sessions: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def go_on(self) -> None:
@@ -55,7 +55,11 @@ class Query:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdout=self._log, stderr=self._log, start_new_session=True
             )
-            self.starts += 1
+            self._sessions.append(self._process.pid)
+
+    @property
+    def starts(self) -> int:
+        return len(self._sessions)
 
     def kill(self) -> None:
         """SIGKILL to the driver's process; its JVM and executors end by themselves."""
@@ -64,8 +68,13 @@ class Query:
             self._process.wait()
 
     def close(self) -> None:
+        """Returns when all that the drivers started is gone, too: their JVMs, the executors and the workers."""
         self.kill()
         self._log.close()
+        deadline = time.monotonic() + PATIENCE_S
+        while left := set().union(*map(of_session, self._sessions)):
+            assert time.monotonic() < deadline, f"still there: {[words(pid) for pid in left]}"
+            time.sleep(0.1)
 
     def log(self) -> str:
         """The end of what the drivers wrote."""
@@ -143,11 +152,15 @@ def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> N
                     broker.kill()
                     broker.start()
                 done[kind] = done.get(kind, 0) + 1
+                print(f"{sum(done.values())} of {KILLS}: {kind}, {len(query.batches())} batches", flush=True)  # noqa: T201
+            behind, since = filled - len(set(numbers(query))), time.monotonic()
             until(lambda: len(set(numbers(query))) >= filled, query)
+            print(f"{behind} rows were to come after the last kill; {time.monotonic() - since:.0f} s")  # noqa: T201
         finally:
             query.close()
     found = sorted(numbers(query))
     print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows of {filled}")  # noqa: T201
     assert found == list(range(filled))
     assert sum(done.values()) == KILLS
-    shutil.rmtree(tmp_path / "spark-home", ignore_errors=True)  # executors of the last driver may still write there
+    for name in ("spark-home", "local"):
+        shutil.rmtree(tmp_path / name)

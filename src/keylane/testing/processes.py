@@ -29,6 +29,17 @@ def children() -> set[int]:
     return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in _read(task).split()}
 
 
+def of_session(leader: int) -> set[int]:
+    """What runs of the session that a process began (`start_new_session=True`), whether it still runs itself or not."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, _, session = _stat(int(folder.name))[:4]
+            if int(session) == leader and state != "Z":
+                found.add(int(folder.name))
+    return found
+
+
 def _read(path: Path) -> bytes:
     """A file of /proc; nothing of a thread or process that has ended meanwhile."""
     with contextlib.suppress(OSError):

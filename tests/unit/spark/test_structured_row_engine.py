@@ -60,6 +60,19 @@ def test_failed_attempts_are_repeated() -> None:
         assert list(engine.run(iter([[("a", None)]]))) == [3]
 
 
+def test_no_more_rows_are_made_before_the_first_call() -> None:
+    seen: list[str] = []
+
+    def feeds() -> Iterator[list[tuple[int, None]]]:
+        for start in (0, 50):
+            seen.append("rows are made")
+            yield [(number, None) for number in range(start, start + 50)]
+
+    with RowEngine(options(lambda _: seen.append("a call"))) as engine:
+        assert len(list(engine.run(feeds()))) == 100
+    assert seen[:2] == ["rows are made", "a call"]
+
+
 def test_what_is_pending_when_it_is_stopped_is_named() -> None:
     began = threading.Event()
 

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -349,11 +349,13 @@ def _handler(
         if carry is not None and (held := carry.held(record)) is not None:
             return held
         began, returned, error = time.monotonic(), None, None
-        if timeout_s is not None:
-            context.deadline = began + timeout_s
         try:
-            async with nullcontext() if timeout_s is None else asyncio.timeout(timeout_s):
+            if timeout_s is None:
                 returned = await (function(record.value, context) if takes else function(record.value))
+            else:
+                context.deadline = began + timeout_s
+                async with asyncio.timeout(timeout_s):
+                    returned = await (function(record.value, context) if takes else function(record.value))
         except Exception as raised:  # judged by `ended`
             error = raised
         return ended(record, context.attempt, began, returned, error)

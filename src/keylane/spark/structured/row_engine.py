@@ -38,6 +38,9 @@ MAX_PENDING = 20_000
 WORTH_WAKING = 100
 """Results that the task's thread waits for: each of its turns takes the interpreter's lock from the handlers."""
 
+FIRST_CALLS_S = 0.01
+"""What the task's thread leaves the first calls to begin in, before it makes more rows."""
+
 _NO_MAP = 2**30
 """Nothing is committed, so no map bounds how far rows may overtake a slow one."""
 _NEVER_MS = 10**9
@@ -119,6 +122,8 @@ class RowEngine:
         """How many results the task's thread waits for, while it does."""
         self._over = False
         """Whether nothing more comes."""
+        self._begun = False
+        """Whether a handler was called."""
         self._there = threading.Event()
         self._loop = assemble(
             replace(options, handler=self._giving(options.handler)).pipeline(),
@@ -143,6 +148,8 @@ class RowEngine:
         """What the handlers return for all that the feeds give, as it comes; ends early when it was stopped."""
         for rows in feeds:
             self.feed(rows)
+            if not self._begun:
+                self._wait_for_first_calls()
             while True:
                 found = self.take(wait=len(self.pending) >= MAX_PENDING)
                 if found is None:
@@ -186,11 +193,18 @@ class RowEngine:
         self._loop.raise_failure()
         return None
 
-    def _wait_for(self, count: int) -> None:
+    def _wait_for_first_calls(self) -> None:
+        """Three threads lead to the first call, and each of them would wait 5 ms for the interpreter's lock while this
+        one makes rows."""
+        while self.pending and not self._begun and not self._over:
+            self._there.wait()
+            self._there.clear()
+        self._wait_for(min(WORTH_WAKING, len(self.pending)), FIRST_CALLS_S)
+
+    def _wait_for(self, count: int, timeout_s: float | None = None) -> None:
         """Until there are so many results, or nothing more comes."""
         self._wanted = count
-        while len(self._results) < count and not self._over:
-            self._there.wait()
+        while len(self._results) < count and not self._over and self._there.wait(timeout_s):
             self._there.clear()
         self._wanted = math.inf
 
@@ -200,15 +214,23 @@ class RowEngine:
         """The handler, whose result goes to the task's thread."""
         takes = takes_context(handler)
 
+        def begin() -> None:
+            self._begun = True
+            self._there.set()
+
         def give(record: Record, result: Any) -> None:
             self._results.append((record.offset, result))
             if len(self._results) >= self._wanted:
                 self._there.set()
 
         def call(record: Record, context: Context) -> None:
+            if not self._begun:
+                begin()
             give(record, handler(record, context) if takes else handler(record))
 
         async def call_async(record: Record, context: Context) -> None:
+            if not self._begun:
+                begin()
             give(record, await (handler(record, context) if takes else handler(record)))
 
         return call_async if is_coroutine_function(handler) else call
