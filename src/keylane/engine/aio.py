@@ -13,9 +13,10 @@ import threading
 from collections import deque
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from itertools import islice
 from time import monotonic, perf_counter_ns
 from types import coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
@@ -27,7 +28,7 @@ from keylane.options import takes_context
 from keylane.records import Context, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
@@ -38,16 +39,6 @@ new_object = object.__new__
 
 TURN = 100
 """Records that one task takes before it lets the others of the loop run."""
-
-
-class Suspended(NamedTuple):
-    """A handler that waits for something."""
-
-    work: Work
-    context: Context | None
-    handling: Coroutine[Any, Any, Any]
-    waits_for: Any
-    start_ns: int
 
 
 class AsyncioWorkers:
@@ -103,7 +94,8 @@ class AsyncioWorkers:
     def submit(self, units: Sequence[Unit]) -> None:
         assert self._loop is not None, "submit before start"
         self._waiting.extend(units)
-        self._loop.call_soon_threadsafe(self._begin)
+        if len(self._tasks) < self.concurrency:  # otherwise a task looks for more once it has left `_tasks`
+            self._loop.call_soon_threadsafe(self._begin)
 
     def withdraw(self) -> list[Unit]:
         """Take back what has no task and whose assignment may start nothing any more."""
@@ -181,9 +173,7 @@ class AsyncioWorkers:
                 await self._run_batch(task, unit)
             else:
                 first = unit
-                works = iter((unit,) if unit.chain is None else unit.chain.works)
-                if (suspended := self._run(works)) is not None:
-                    await self._run_on(task, unit, works, suspended)
+                await self._run(task, unit)
             if self._tasks.pop(first, None) is not None:
                 del self._begun[first]
                 if task.cancelling():
@@ -191,14 +181,12 @@ class AsyncioWorkers:
         self._at = None
         self._begin()
 
-    def _run(self, works: Iterator[Work]) -> Suspended | None:
-        """Run these one after another, up to one whose handler suspends, or that is not done with its outcome."""
-        for work in works:
-            if self._unmeasured:
-                self._unmeasured -= 1
-                start_ns = 0
-            else:
-                start_ns = perf_counter_ns()
+    async def _run(self, task: asyncio.Task[Any], first: Work) -> None:
+        """Run a record, or one after another of its chain. Flat: a handler may take less time than one more call."""
+        work: Work | None = first
+        following = None if first.chain is None else islice(first.chain.works, 1, None)
+        while work is not None:
+            start_ns = 0 if self._is_left_out() else perf_counter_ns()
             outcome: Outcome = None
             if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
                 outcome = NOT_RUN
@@ -213,49 +201,41 @@ class AsyncioWorkers:
                         handling = self._handler(record, context)
                     else:
                         handling = self._handler(record)
-                    return Suspended(work, context, handling, handling.send(None), start_ns)
-                except StopIteration as done:
-                    if done.value is not None:
-                        outcome = outcome_of(done.value)
+                    try:
+                        waits_for = handling.send(None)
+                    except StopIteration as done:
+                        result = done.value
+                    else:
+                        self._has_suspended(task, first, context)
+                        result = await _rest(handling, waits_for)
+                    if result is not None:
+                        outcome = outcome_of(result)
                 except GeneratorExit:  # the interpreter ends: there is nobody to report to
                     raise
                 except BaseException as error:  # a handler's failure, whatever it is, must not end the loop
                     outcome = self._failed(work, error)
-            self._came_to(work, outcome, start_ns)
-            if outcome is not None:
-                break
-        return None
+            work.outcome = outcome
+            if start_ns:
+                self._measure(start_ns)
+            self._report(work)
+            work = None if following is None or outcome is not None else next(following, None)
 
-    async def _run_on(
-        self, task: asyncio.Task[Any], first: Work, works: Iterator[Work], suspended: Suspended | None
-    ) -> None:
-        """The same for what is left, from a handler that has suspended. `first` is what `task` is known by."""
-        while suspended is not None:
-            work = suspended.work
-            self._has_suspended(task, first, suspended.context)
-            try:
-                result = await _rest(suspended.handling, suspended.waits_for)
-                outcome = None if result is None else outcome_of(result)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                outcome = self._failed(work, error)
-            self._came_to(work, outcome, suspended.start_ns)
-            suspended = self._run(works) if outcome is None else None
+    def _is_left_out(self) -> bool:
+        """Whether the next record is one that is not measured."""
+        if not self._unmeasured:
+            return False
+        self._unmeasured -= 1
+        return True
+
+    def _measure(self, start_ns: int) -> None:
+        left_out = self._left_out - self._unmeasured
+        self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
 
     def _failed(self, work: Work, error: BaseException) -> Outcome:
         """What a handler's exception means; a cancellation may be ours."""
         if isinstance(error, asyncio.CancelledError) and (self._closing or not work.assignment.wanted):
             return NOT_RUN
         return failure_of(error)
-
-    def _came_to(self, work: Work, outcome: Outcome, start_ns: int) -> None:
-        """Report it, and measure it unless `start_ns` is 0."""
-        work.outcome = outcome
-        if start_ns:
-            left_out = self._left_out - self._unmeasured
-            self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
-        self._report(work)
 
     async def _run_batch(self, task: asyncio.Task[Any], batch: list[Work]) -> None:
         if works := startable(batch, self.lease, self._not_before):
@@ -287,7 +267,8 @@ class AsyncioWorkers:
         self._begun[first] = context
         if first not in self._tasks:
             self._tasks[first] = task
-            self._begin(2)
+            if len(self._tasks) < self.concurrency:
+                self._begin(2)
 
     def _cancel_unwanted(self) -> None:
         self._cancel_tasks([work for work in self._begun if not work.assignment.wanted])
