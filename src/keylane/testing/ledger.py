@@ -33,12 +33,15 @@ class Entry:
 
 
 class Ledger:
-    """Appends to, and reads, one file. Thread safety: any thread, any process."""
+    """Appends to, and reads, one file. Thread safety: any thread, any process; `done_times` one thread at a time."""
 
     def __init__(self, path: str | Path, member: str = "") -> None:
         self.path = Path(path)
         self._member = member or str(os.getpid())
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._done: Counter[Source] = Counter()
+        """Of the file's first `_counted` bytes."""
+        self._counted = 0
 
     def began(self, record: Record) -> None:
         self._write("began", record)
@@ -62,15 +65,18 @@ class Ledger:
     # --- reading ---
 
     def entries(self) -> Iterator[Entry]:
-        for line in self.path.read_text().splitlines():
-            what, member, topic, partition, offset, key = line.split(" ")
-            assert what in ("began", "done", "died"), line
-            source = (topic, int(partition), int(offset))
-            yield Entry(what, member, source, None if key == "-" else bytes.fromhex(key[1:]))  # type: ignore[arg-type]
+        return map(_entry, self.path.read_text().splitlines())
 
     def done_times(self) -> Counter[Source]:
-        """How often each record's handler succeeded."""
-        return Counter(entry.source for entry in self.entries() if entry.what == "done")
+        """How often each record's handler succeeded. Reads only what was appended since the last call: whoever waits
+        for work to be done asks often."""
+        with self.path.open("rb") as file:
+            file.seek(self._counted)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        entries = map(_entry, whole.decode().splitlines())
+        self._done.update(entry.source for entry in entries if entry.what == "done")
+        self._counted += len(whole) + len(newline)
+        return self._done.copy()
 
     def running(self) -> int:
         """Handlers that have begun and have not succeeded, when none has failed and no member has died."""
@@ -142,6 +148,13 @@ class Ledger:
                 count += one in overlapped
                 overlapped.discard(one)
         return count
+
+
+def _entry(line: str) -> Entry:
+    what, member, topic, partition, offset, key = line.split(" ")
+    assert what in ("began", "done", "died"), line
+    source = (topic, int(partition), int(offset))
+    return Entry(what, member, source, None if key == "-" else bytes.fromhex(key[1:]))  # type: ignore[arg-type]
 
 
 def _shard(source: Source, key: bytes | None, ordering: Ordering) -> Hashable:

@@ -47,3 +47,16 @@ def test_what_the_checks_find(tmp_path: Path, story: str, disorders: int, fenced
     assert len(ledger.disorders("key", RECORDS)) == disorders
     assert ledger.overlaps_of_fenced("key") == fenced
     ledger.close()
+
+
+def test_what_was_done_is_counted_on_from_the_last_look(tmp_path: Path) -> None:
+    ledger = written(tmp_path, "A+0 A-0 A+1")
+    assert ledger.done_times() == {("t", 0, 0): 1}
+    written(tmp_path, "A-1 A! B+0 B-0").close()
+    with ledger.path.open("a") as file:
+        file.write("done B t 0")  # a line that is being written
+        file.flush()
+        assert ledger.done_times() == {("t", 0, 0): 2, ("t", 0, 1): 1}
+        file.write(" 2 -\n")
+    assert ledger.done_times() == {("t", 0, 0): 2, ("t", 0, 1): 1, ("t", 0, 2): 1}
+    ledger.close()
