@@ -308,7 +308,7 @@ class FileJournal:
                 if place + position >= view.next_place:
                     view.note(base_offset, place + position)
                 view.appended = base_offset + last_offset_delta + 1
-                replay(partition, batch)
+                replay(partition, base_offset, batch)
         except RecordFormatError as error:  # its checksums hold, but this release did not write it
             raise JournalDamagedError(path, position, str(error)) from error
         return position >= 0

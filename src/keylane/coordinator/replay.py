@@ -168,38 +168,40 @@ class Replayer:
         self._plain: dict[bytes, tuple[OneOffset | OffsetColumns, int]] = {}
         """By all but the last bytes of the record: columns and partition of commits of one partition."""
 
-    def replay(self, partition: int, batch: bytes) -> None:
-        """Raises `RecordFormatError` for a batch that the coordinator did not write."""
+    def replay(self, partition: int, base_offset: int, batch: bytes) -> None:
+        """A batch of this offsets partition, which begins at that offset in it.
+
+        Raises `RecordFormatError` for a batch that the coordinator did not write.
+        """
         if partition == TRANSACTION_STATE:
             self._image.note(partition, read_header(batch).max_timestamp, records_of(batch), batch)
             return
         if batch[_ATTRIBUTES] & ~CODEC_MASK:
             self._replay_transactional(partition, batch)
             return
-        if not batch[_ATTRIBUTES] and self._replay_one(batch):
+        if not batch[_ATTRIBUTES] and self._replay_one(base_offset, batch):
             return
         plain = _unpacked(batch)
         at, done = self._replay_runs(plain)
         self._replay_each(partition, batch, plain, at, done)
 
-    def _replay_one(self, batch: bytes) -> bool:
+    def _replay_one(self, base_offset: int, batch: bytes) -> bool:
         """A commit of one partition without metadata; False for any other batch."""
         tail_at = len(batch) - _PLAIN_TAIL.size
         head = batch[HEADER_SIZE:tail_at]
         offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, tail_at)
-        (log_offset,) = _I64.unpack_from(batch)
         known = self._plain.get(head)
-        if known is not None and known[0].overwrite(known[1], offset, leader_epoch, timestamp, log_offset):
+        if known is not None and known[0].overwrite(known[1], offset, leader_epoch, timestamp, base_offset):
             return True
         names = _names_of_one(batch, head)
         if names is None:
             return False
         group, topic, partition = names
         columns = self._store.columns(group, topic)
-        if columns is not None and columns.overwrite(partition, offset, leader_epoch, timestamp, log_offset):
+        if columns is not None and columns.overwrite(partition, offset, leader_epoch, timestamp, base_offset):
             self._learn(head, columns, partition)  # not before it comes again: most of many never do
         else:
-            self._store.put_plain(group, topic, partition, offset, leader_epoch, timestamp, log_offset)
+            self._store.put_plain(group, topic, partition, offset, leader_epoch, timestamp, base_offset)
         return True
 
     def _replay_runs(self, batch: bytes) -> tuple[int, int]:

@@ -79,7 +79,7 @@ def test_offsets_groups_and_tombstones() -> None:
     ]
     image = Image()
     store = image.store
-    Replayer(image).replay(0, b"".join(encode_batch(encode_records(pairs, 5), 0)))
+    Replayer(image).replay(0, 0, b"".join(encode_batch(encode_records(pairs, 5), 0)))
     assert [store.get("g", "t", p) for p in range(4)] == [
         OffsetValue(1, 2, "", 3),
         OffsetValue(4, -1, "m", 5),
@@ -117,7 +117,7 @@ def test_a_replayed_commit_is_the_commit(commits: list[TopicCommit], base_offset
     for turn in range(2):  # the second time shapes are known
         live.apply("g", commits, base_offset + turn, 5, expires)
         records = encode_commit("g", commits, 5, expires)
-        replayer.replay(0, b"".join(encode_batch(records, base_offset + turn)))
+        replayer.replay(0, base_offset + turn, b"".join(encode_batch(records, base_offset + turn)))
     for topic, columns in live.columns_of("g"):
         replayed = dict(image.store.columns_of("g"))[topic]
         assert [column.tolist() for column in replayed.all()] == [column.tolist() for column in columns.all()]
@@ -141,7 +141,7 @@ def test_what_is_known_of_a_partition_ends_with_it(steps: list[tuple[str, str, i
             commit = TopicCommit(topic, [partition], [at], [3], None)
             live.apply(group, [commit], at, 5)
             records = encode_commit(group, [commit], 5)
-        replayer.replay(0, b"".join(encode_batch(records, at)))
+        replayer.replay(0, at, b"".join(encode_batch(records, at)))
         assert len(image.store) == len(live)
         assert set(image.store.groups) == set(live.groups)
         for name in live.groups:
@@ -154,7 +154,7 @@ def test_what_is_known_of_a_partition_ends_with_it(steps: list[tuple[str, str, i
 class LongWay(Replayer):
     """Reads every batch as it would read any."""
 
-    def _replay_one(self, batch: bytes) -> bool:
+    def _replay_one(self, base_offset: int, batch: bytes) -> bool:
         return False
 
 
@@ -169,7 +169,7 @@ def test_the_short_way_of_one_partition_reads_what_the_long_way_reads(commit: To
     for replayer in (Replayer, LongWay):
         image = Image()
         try:
-            replayer(image).replay(0, bytes(batch))
+            replayer(image).replay(0, 7, bytes(batch))
         except RecordFormatError:
             found.append(None)
         else:

@@ -343,8 +343,8 @@ class WholeStoreMachine(RuleBasedStateMachine):
     def replay_the_rest(self) -> None:
         path = f"/coordinator/{1:010d}{SEGMENT_SUFFIX}"
         reader = SegmentReader(self.filesystem.read(path), path, number=1, partitions=3, may_be_torn=False)
-        for _, partition, _, _, batch in islice(reader, self.read_frames, None):
-            self.replayer.replay(partition, batch)
+        for _, partition, base_offset, _, batch in islice(reader, self.read_frames, None):
+            self.replayer.replay(partition, base_offset, batch)
             self.read_frames += 1
 
     def teardown(self) -> None:
