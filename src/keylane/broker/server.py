@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import selectors
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from keylane.broker.dispatch import (
 from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
-from keylane.storage.group_sync import Round
 from keylane.wire.framing import FrameError, FrameReader
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
     from keylane.broker.security import Security
+    from keylane.storage.group_sync import Round
 
 logger = logging.getLogger("keylane.broker")
 
@@ -119,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
         else:
             self.flush()
+            self._server.sync_if_alone()
 
     def pause_writing(self) -> None:
         self._may_write = False
@@ -275,6 +277,17 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
 
+class ReadySockets(selectors.DefaultSelector):
+    """A loop's selector that tells how many sockets the present turn of the loop serves."""
+
+    count = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        self.count = len(found)
+        return found
+
+
 _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 """A call that waits for a disk, and how it goes on."""
 
@@ -282,8 +295,12 @@ _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 class BrokerServer:
     """Listens, and knows its connections."""
 
-    def __init__(self, node: Node, apis: dict[int, Api], security: Security = OPEN) -> None:
+    def __init__(
+        self, node: Node, apis: dict[int, Api], security: Security = OPEN, ready: ReadySockets | None = None
+    ) -> None:
+        """`ready` is the loop's selector, where that is known."""
         self.node = node
+        self._ready = ready
         self.security = security
         self.limits = ConnectionLimits(node.config)
         self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)
@@ -334,16 +351,22 @@ class BrokerServer:
         calls = self.waiting.get(durable)
         if calls is None:
             calls = self.waiting[durable] = []
-            durable.add_done_callback(self._resume)
+            durable.when_over(self._resume)
         calls.append(call)
 
-    def _resume(self, durable: asyncio.Future[None]) -> None:
-        assert isinstance(durable, Round)
+    def _resume(self, durable: Round) -> None:
         calls = self.waiting.pop(durable)
         for connection, call, place, finish in calls:
             connection.advance(call, place, finish)
         for connection in dict.fromkeys(waiting[0] for waiting in calls):
             connection.flush()
+
+    def sync_if_alone(self) -> None:
+        """Start the sync that calls wait for without another turn of the loop, when no other socket has been read from
+        in this one: nobody is there to share it with."""
+        if self._ready is not None and self._ready.count == 1:
+            for durable in tuple(self.waiting):
+                durable.start_now()
 
     def _regulate_all(self) -> None:
         for connection in list(self.connections):

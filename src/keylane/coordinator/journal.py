@@ -236,7 +236,7 @@ class FileJournal:
         if round_ is not self._round:
             self._round = round_
             self._waiting = []
-            round_.add_done_callback(partial(self._finish, self._waiting))
+            round_.when_over(partial(self._finish, self._waiting))
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
 
@@ -341,7 +341,7 @@ class FileJournal:
         finally:
             self._snapshot_task = None
 
-    def _finish(self, waiting: list[_Waiting], round_: asyncio.Future[None]) -> None:
+    def _finish(self, waiting: list[_Waiting], round_: Round) -> None:
         error = round_.exception()
         assert error is None or isinstance(error, StorageError), error
         if error is None:

@@ -49,6 +49,29 @@ class SyncTarget(Protocol):
 class Round(asyncio.Future[None]):
     """Resolved when the sync that covers an append is done. Shared by many waiters, so none of them may cancel it."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop, start: Step) -> None:
+        super().__init__(loop=loop)
+        self.start_now = start
+        """For who knows that nobody will append in this turn of the loop any more."""
+        self._calls: list[Callable[[Round], None]] = []
+
+    def when_over(self, call: Callable[[Round], None]) -> None:
+        """Call this in the same turn of the loop in which the round is over: in order, and before any waiter goes on. A
+        done callback would take a turn more."""
+        if self.done():
+            self.get_loop().call_soon(call, self)
+        else:
+            self._calls.append(call)
+
+    def tell(self) -> None:
+        """It is over."""
+        for call in self._calls:
+            try:
+                call(self)
+            except Exception as error:  # one's failure is not the others', as with done callbacks
+                message = f"a call at the end of a sync failed: {call}"
+                self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
+
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002
         return False
 
@@ -136,7 +159,7 @@ class GroupSync:
             raise self._failure
         if self._next is None:
             loop = asyncio.get_running_loop()
-            self._next = Round(loop=loop)
+            self._next = Round(loop, self._start)
             if self._current is None:
                 loop.call_soon(self._start)  # not now: what else this turn of the loop appends shares the sync
         return self._next
@@ -200,8 +223,10 @@ class GroupSync:
         if self._on_synced is not None:
             self._on_synced(mark)
         round_.set_result(None)
-        if self._next is not None:
-            self._start()
+        if self._next is not None and not self._is_for_the_loop(self._queue):
+            self._start()  # the disk works while answers are written
+        round_.tell()
+        self._start()
 
     def _fail(self, error: BaseException, round_: Round) -> None:
         self._failure = StorageError(
@@ -214,3 +239,4 @@ class GroupSync:
             if waiting is not None:
                 waiting.set_exception(self._failure)
                 waiting.exception()  # a round may have no waiter (acks=0); asyncio must not warn about it
+                waiting.tell()

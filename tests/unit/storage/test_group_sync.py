@@ -13,6 +13,7 @@ from keylane.storage.group_sync import (
     JOIN_LIMIT_BYTES,
     SHARED_INLINE_LIMIT_S,
     GroupSync,
+    Round,
 )
 from keylane.testing.executor import InlineExecutor
 
@@ -197,3 +198,82 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
     asyncio.run(scenario())
     here = threading.current_thread().name
     assert [name == here for name in threads] == [True, False, True, False, True, False]
+
+
+def test_who_appends_last_may_start_the_sync_at_once() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        group = GroupSync(file, InlineExecutor(), may_sync_inline=True)
+        over: list[Round] = []
+        first = group.append(b"a")
+        first.when_over(over.append)
+        first.start_now()
+        assert file.done == [b"a", "sync"], "without a turn of the loop"
+        assert over == [first]
+        assert first.done()
+        second = group.append(b"b")
+        first.start_now()
+        assert second.done()
+        third = group.append(b"c")
+        await asyncio.sleep(0)
+        assert third.done()
+        assert file.done[4:] == [b"c", "sync"]
+
+    asyncio.run(scenario())
+
+
+def test_calls_come_in_order_at_the_end_of_a_round_and_before_waiters() -> None:
+    """Also when the next round is short and done on the loop, and when a call fails."""
+
+    async def scenario() -> None:
+        order: list[str] = []
+        failures: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+
+        def fail(_: Round) -> None:
+            raise ValueError("a call's own failure")
+
+        async def wait(round_: Round) -> None:
+            await round_
+            order.append("waiter")
+
+        file = Recorder()
+        with ThreadPoolExecutor(1) as executor:
+            group = GroupSync(file, executor, may_sync_inline=True)
+            group._last_s = INLINE_LIMIT_S
+            file.may_sync.clear()
+            first = group.append(b"a")
+            waiter = asyncio.create_task(wait(first))
+            first.when_over(fail)
+            first.when_over(lambda _: order.append("first"))
+            await asyncio.to_thread(file.has_written.wait, 10)
+            second = group.append(b"b")
+            second.when_over(lambda _: order.append(f"second {len(file.done)}"))
+            group._last_s = 0
+            file.may_sync.set()
+            await second
+            await waiter
+        assert order == ["first", "second 4", "waiter"]
+        assert failures == ["a call's own failure"]
+        late: list[Round] = []
+        second.when_over(late.append)
+        assert not late
+        await asyncio.sleep(0)
+        assert late == [second]
+
+    asyncio.run(scenario())
+
+
+def test_calls_are_told_of_a_failure() -> None:
+    async def scenario() -> None:
+        file = Recorder()
+        file.error = OSError(5, "broken")
+        group = GroupSync(file, InlineExecutor(), may_sync_inline=True)
+        told: list[str] = []
+        round_ = group.append(b"a")
+        round_.when_over(lambda over: told.append(str(over.exception())))
+        round_.start_now()
+        assert len(told) == 1
+        assert "broken; nothing more is written" in told[0]
+
+    asyncio.run(scenario())
