@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Found = dict[str, Any]
 """`rows` by name (what was asked for, and runs by contestant), `shapes` by name, `environment`."""
 MANY = 1_000
+_SYNCED = "synced_round_trips_per_s"
 
 
 def read(path: Path) -> Found:
@@ -43,7 +44,8 @@ def _speed(rows: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     head = ["| load | keylane | peer | ratio | asked | p99 | load average |", "|---|---:|---:|---:|---:|---:|---:|"]
-    return [*head, *(_row(name, row) for name, row in rows.items()), *_collapse(rows)]
+    lines = [line for name, row in rows.items() for line in (_row(name, row), *_bounds(row))]
+    return [*head, *lines, *_collapse(rows)]
 
 
 def _sizes(shapes: Mapping[str, Any]) -> list[str]:
@@ -74,6 +76,21 @@ def _row(name: str, row: Mapping[str, Any]) -> str:
     loads = [run["load"] for one in runs.values() for run in one]
     cells.append(f"{min(loads):.1f}–{max(loads):.1f}")
     return f"| {' | '.join(cells)} |"
+
+
+def _bounds(row: Mapping[str, Any]) -> list[str]:
+    """Beside one client with one commit in flight: what the disk and the socket allow."""
+    runs = [run for one in row["contestants"].values() for run in one if _SYNCED in run]
+    if not runs:
+        return []
+    share = median([run[_SYNCED] / run["syncs_per_s"] for run in runs])
+    ours = median([run["per_s"] / run[_SYNCED] for run in row["contestants"][OURS]])
+    rates = {name: f"{median(runs, name):,.0f}/s" for name in ("syncs_per_s", "round_trips_per_s", _SYNCED)}
+    return [
+        f"| – fdatasync, one after the other | | {rates['syncs_per_s']} | | | | |",
+        f"| – bare round trip | | {rates['round_trips_per_s']} | | | | |",
+        f"| – bare round trip + sync | | {rates[_SYNCED]} | {ours:.2f} ×; that has {share:.2f} of fdatasync | | | |",
+    ]
 
 
 def _collapse(rows: Mapping[str, Any]) -> list[str]:

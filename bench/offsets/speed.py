@@ -8,7 +8,6 @@ import json
 import os
 import statistics
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +16,7 @@ from peers import jvm
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from offsets.bare import bounds
 from offsets.load import TOPIC
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 OURS, KAFKA, FLUSHING = "keylane", "Apache Kafka 4.3.1", "Apache Kafka 4.3.1, flushed"
 PARTITIONS = 1_000
 WARM_UP_S = 10
-SYNCED_BYTES = 160
-"""About what a commit of one partition takes in keylane's journal."""
-DISK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ class Contest:
             for name in names if turn % 2 == 0 else reversed(names):
                 run = {"load": os.getloadavg()[0]}
                 if row.is_against_disk:
-                    run["syncs_per_s"] = syncs_per_s(self._folder)
+                    run |= bounds(self._folder)
                 run |= self._run(name, row, seconds)
                 standings[name].runs.append(run)
                 report(name, run)
@@ -139,19 +136,3 @@ class Contest:
         if "error" in answer:
             raise RuntimeError(f"{name} on {row.name}: {answer['error']}")
         return answer
-
-
-def syncs_per_s(folder: Path) -> float:
-    """What the disk does in one thread: a small append and fdatasync, again and again."""
-    path = folder / "disk"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < DISK_S:
-            os.write(fd, bytes(SYNCED_BYTES))
-            os.fdatasync(fd)
-            count += 1
-        return count / (time.perf_counter() - start)
-    finally:
-        os.close(fd)
-        path.unlink()
