@@ -54,9 +54,16 @@ def _sizes(shapes: Mapping[str, Any]) -> list[str]:
     lines = ["| groups × topics × partitions | bytes an entry | snapshot | written | loaded | longest stall |"]
     lines += ["|---|---:|---:|---:|---:|---:|"]
     lines += [_shape(name, one) for name, one in shapes.items() if "bytes_an_entry" in one]
-    lines += ["", "| tail: groups × topics × partitions a commit | entries a second |", "|---|---:|"]
+    lines += [
+        "",
+        "| tail: groups × topics × partitions a commit | entries a second | of processor time | load average |",
+    ]
+    lines += ["|---|---:|---:|---:|"]
     tails = {name: one for name, one in shapes.items() if "entries_per_s" in one}
-    return lines + [f"| {name} | {one['entries_per_s']:,.0f} |" for name, one in tails.items()]
+    return lines + [
+        f"| {name} | {one['entries_per_s']:,.0f} | {one['entries_per_cpu_s']:,.0f} | {one['load']:.1f} |"
+        for name, one in tails.items()
+    ]
 
 
 def _row(name: str, row: Mapping[str, Any]) -> str:

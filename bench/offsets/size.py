@@ -148,11 +148,17 @@ async def tail(shape: Shape, folder: str) -> dict[str, float]:
         await writer.flush()
         await writer.close()
         reader = journal()
-        start = time.perf_counter()
+        start, used_s = time.perf_counter(), time.process_time()
         await reader.load()
-        replayed_s = time.perf_counter() - start
+        replayed_s, used_s = time.perf_counter() - start, time.process_time() - used_s
         await reader.close()
-    return {"replayed_s": replayed_s, "entries_per_s": shape.entries * shape.times / replayed_s}
+    entries = shape.entries * shape.times
+    return {
+        "replayed_s": replayed_s,
+        "entries_per_s": entries / replayed_s,
+        "entries_per_cpu_s": entries / used_s,
+        "load": os.getloadavg()[0],
+    }
 
 
 def main() -> None:
