@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.broker import codes
 from keylane.errors import PeerError
-from keylane.storage.log import LEADER_EPOCH, PartitionLog
+from keylane.storage.log import LEADER_EPOCH
 from keylane.wire.batches import batches
 from keylane.wire.encoders import FetchedPartition
 
 if TYPE_CHECKING:
     from keylane.broker.offsets_topic import OffsetsTopic
+    from keylane.storage.log_view import LogView
 
 logger = logging.getLogger("keylane.broker")
 
@@ -36,7 +37,7 @@ class PartitionRead(Protocol):
         ...
 
     @property
-    def log(self) -> PartitionLog | None:
+    def log(self) -> LogView | None:
         """What to listen to for more; None when nothing tells."""
         ...
 
@@ -48,7 +49,7 @@ class PartitionRead(Protocol):
 class LogRead:
     """A partition of a topic; with `committed_only`, up to its last stable offset."""
 
-    def __init__(self, log: PartitionLog | None, wanted: Any, *, committed_only: bool) -> None:
+    def __init__(self, log: LogView | None, wanted: Any, *, committed_only: bool) -> None:
         self.log = log
         self._committed_only = committed_only
         self.code = codes.NONE
@@ -67,7 +68,7 @@ class LogRead:
         if self.code == codes.NONE:
             await self._find(log)
 
-    async def _find(self, log: PartitionLog) -> None:
+    async def _find(self, log: LogView) -> None:
         if not self._is_in(log):
             return
         try:
@@ -81,7 +82,7 @@ class LogRead:
             if self._is_in(log):
                 self._fail(error)
 
-    def _is_in(self, log: PartitionLog) -> bool:
+    def _is_in(self, log: LogView) -> bool:
         """Whether the log has the offset; if not, that is the answer."""
         if log.log_start_offset <= self._offset <= log.next_offset:
             return True
@@ -95,7 +96,7 @@ class LogRead:
         # A position behind the last stable offset is that of a reader who was further before (of all records).
         return max(min(self._end(self.log) - self._position, self._max_bytes), 0)
 
-    def _end(self, log: PartitionLog) -> int:
+    def _end(self, log: LogView) -> int:
         return log.stable_position if self._committed_only else log.synced_position
 
     async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
@@ -116,7 +117,7 @@ class LogRead:
         offsets = (log.high_watermark, log.log_start_offset)
         return FetchedPartition(self._index, self.code, *offsets, records, log.stable_offset, aborted)
 
-    def _aborted(self, log: PartitionLog, records: bytes) -> list[tuple[int, int]]:
+    def _aborted(self, log: LogView, records: bytes) -> list[tuple[int, int]]:
         """The aborted transactions that the consumer has to know of for these records."""
         found = log.aborted(self._offset, log.stable_offset)
         if not found:

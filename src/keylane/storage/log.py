@@ -1,14 +1,11 @@
-"""A partition's log: record batches in segments, appended through one group commit, read up to what is durable.
+"""A partition's log: record batches in segments, appended through one group commit; reading is `log_view`'s.
 
 The idea that keeps it honest: an append assigns offsets at once but enters the index, and raises the high watermark,
 only when its bytes are synced. So what readers see is exactly what a restart would find. The same holds for markers: a
 transaction is decided when its marker is durable.
 
-Positions are bytes of the whole log, counted from the first segment that is left; they give a fetch the amount of data
-that waits for it without reading.
-
 Thread safety: all methods belong to the event loop's thread. Writing, rolling and syncing run in the executor, one
-round at a time; reads use pread on the loop.
+round at a time.
 """
 
 from __future__ import annotations
@@ -16,18 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.storage.compaction import Decided, Plan, Written
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync, Round
+from keylane.storage.log_view import LogView
 from keylane.storage.sealed import write_sealed
 from keylane.storage.segment import Segment, segment_name
-from keylane.storage.times import OffsetAndTimestamp, latest_record, record_at
-from keylane.storage.transactions import Ended, PartitionTransactions
-from keylane.wire.batches import HEADER_SIZE, PREFIX_SIZE, BatchHeader, read_header
+from keylane.storage.transactions import Ended
+from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
 from keylane.wire.control import encode_marker
 
 if TYPE_CHECKING:
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
 
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.producers import ProducerDescription, Producers
+    from keylane.storage.transactions import PartitionTransactions
 
 logger = logging.getLogger("keylane.storage")
 
@@ -108,8 +105,9 @@ class _Writer:
         self._segment = segment
 
 
-class PartitionLog:
-    """The log of one partition. Opened by the functions of `keylane.storage.open_log`."""
+class PartitionLog(LogView):
+    """The log of one partition: what is read of it, and here what changes it, which is appending, removing old segments
+    and putting compacted ones in their place. Opened by the functions of `keylane.storage.open_log`."""
 
     def __init__(
         self,
@@ -125,31 +123,13 @@ class PartitionLog:
         start_offset: int = 0,
         clean_offset: int = 0,
     ) -> None:
-        self.folder = folder
+        super().__init__(filesystem, folder, executor, segments, transactions, next_offset, start_offset)
         self.options = options
         """May be replaced at any time."""
-        self.log_start_offset = max(start_offset, segments[0].base_offset)
-        """No record below is shown."""
         self.clean_offset = clean_offset
         """Segments below were compacted; a crash forgets it, and they are once more."""
-        self.version = 0
-        """Changes when a position may stand for other bytes than before, or for none."""
-        self.next_offset = next_offset
-        """The offset that the next record gets; records below it may not be durable yet."""
-        self.high_watermark = next_offset
-        """All records below are durable, and visible."""
-        self.synced_position = segments[-1].end
-        self.listeners: set[Callable[[int], None]] = set()
-        """Called with the number of new visible bytes; with 0 when the log is closed."""
-        self.stable_listeners: set[Callable[[int], None]] = set()
-        """The same for bytes below the last stable offset."""
-        self.is_closed = False
-        self._filesystem = filesystem
-        self._executor = executor
-        self._segments = segments
         self._active = segments[-1]
         self._producers = producers
-        self._transactions = transactions
         self._unsynced: deque[_Unsynced] = deque()
         self._writer = _Writer(filesystem, folder, self._active)
         self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
@@ -159,22 +139,6 @@ class PartitionLog:
         """Segments that left the log and whose files are still there, in order."""
         self._trimming: asyncio.Lock | None = None
         """Made when it is first needed: most logs of many never do."""
-
-    @property
-    def stable_offset(self) -> int:
-        """All records below are durable, and of no transaction that is undecided (the last stable offset)."""
-        first = self._transactions.first_undecided
-        return self.high_watermark if first is None else min(first[0], self.high_watermark)
-
-    @property
-    def stable_position(self) -> int:
-        """Where the stable records end."""
-        first = self._transactions.first_undecided
-        return self.synced_position if first is None else min(first[1], self.synced_position)
-
-    def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Producer id and first offset of the aborted transactions that may have records in these offsets."""
-        return self._transactions.aborted(start_offset, end_offset)
 
     def producers(self) -> list[ProducerDescription]:
         """The idempotent and transactional producers that the log remembers."""
@@ -241,60 +205,6 @@ class PartitionLog:
         prefix = PLACED_PREFIX.pack(base_offset, length - PREFIX_SIZE, LEADER_EPOCH)
         rest = memoryview(batch)[PLACED_PREFIX.size :]
         return Appended(base_offset, self._sync.append_all((prefix, rest), self.next_offset))
-
-    def locate(self, offset: int) -> int:
-        """The position of the batch that holds `offset`; for one at or above the high watermark, the end.
-
-        `prepare` must have been awaited for this offset. Raises `StorageError` for damage.
-        """
-        if offset >= self.high_watermark:
-            return self.synced_position
-        segment = self._segment_of(offset)
-        return segment.start + segment.find_offset(self._filesystem, offset)
-
-    def read(self, position: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> bytes:
-        """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment, and only
-        up to the position `end`.
-
-        With `at_least_one` the first batch is whole, however large. Blocks on the file.
-        """
-        end = self.synced_position if end is None else end
-        if position >= end:
-            return b""
-        segment = self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
-        start = position - segment.start
-        size = min(max_bytes, min(segment.end, end) - position)
-        file = segment.open(self._filesystem)
-        if not at_least_one:
-            return file.read(start, size) if size > 0 else b""
-        data = file.read(start, max(size, HEADER_SIZE))
-        first = read_header(data).length
-        if first > len(data):
-            return file.read(start, first)
-        return data[: max(size, first)]
-
-    async def prepare(self, offset: int) -> None:
-        """Make the index of the segment that holds `offset` (after a clean start it is built by the first reader)."""
-        if self.log_start_offset <= offset < self.high_watermark:
-            await self._segment_of(offset).prepare(self._filesystem, self._executor)
-
-    def is_prepared(self, offset: int) -> bool:
-        """Whether `locate(offset)` can be called."""
-        return not self.log_start_offset <= offset < self.high_watermark or self._segment_of(offset).index is not None
-
-    async def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first visible record of this time or later, or None. Raises `StorageError` for damage."""
-        for segment in list(self._segments):
-            if segment.max_timestamp >= timestamp_ms:
-                await segment.prepare(self._filesystem, self._executor)
-                found = record_at(self._filesystem, segment, timestamp_ms, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def latest_timestamp(self) -> OffsetAndTimestamp | None:
-        """The (first) visible record with the latest timestamp, or None in an empty log."""
-        return latest_record(self._filesystem, self._segments, self.log_start_offset)
 
     async def delete_before(self, offset: int) -> None:
         """Let the log start here: durable on return, files of whole segments are removed. Not above the high watermark.
@@ -442,9 +352,6 @@ class PartitionLog:
             "producers": self._producers.snapshot(),
             "transactions": self._transactions.snapshot(),
         }
-
-    def _segment_of(self, offset: int) -> Segment:
-        return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1]
 
     def _roll(self, base_offset: int) -> None:
         path = f"{self.folder}/{segment_name(base_offset)}"

@@ -23,7 +23,7 @@ from keylane.wire.versions import entity, response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.storage.log import PartitionLog
+    from keylane.storage.log_view import LogView
 
 API_KEY = 2
 MIN_VERSION = 1
@@ -68,7 +68,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 NOT_FOUND = OffsetAndTimestamp(-1, -1)
 
 
-def _stable(log: PartitionLog | None, timestamp: int, found: OffsetAndTimestamp) -> OffsetAndTimestamp:
+def _stable(log: LogView | None, timestamp: int, found: OffsetAndTimestamp) -> OffsetAndTimestamp:
     """What a reader of committed records is told instead."""
     if log is None or found.offset < log.stable_offset or timestamp in (EARLIEST, EARLIEST_LOCAL):
         return found

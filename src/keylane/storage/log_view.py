@@ -1,0 +1,132 @@
+"""What readers see of a partition's log: durable batches, from its start to the high watermark, by offset and by time.
+
+Nothing in here changes the log; `PartitionLog`, which extends it, moves its ends and its segments.
+
+Positions are bytes of the whole log, counted from the first segment that is left; they give a fetch the amount of data
+that waits for it without reading.
+
+Thread safety: all methods belong to the event loop's thread; reads use pread on the loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from keylane.storage.times import OffsetAndTimestamp, latest_record, record_at
+from keylane.wire.batches import HEADER_SIZE, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from keylane.storage.filesystem import FileSystem
+    from keylane.storage.segment import Segment
+    from keylane.storage.transactions import PartitionTransactions
+
+
+class LogView:
+    """The durable part of one partition's log."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        executor: Executor,
+        segments: list[Segment],
+        transactions: PartitionTransactions,
+        next_offset: int,
+        start_offset: int,
+    ) -> None:
+        self.folder = folder
+        self.log_start_offset = max(start_offset, segments[0].base_offset)
+        """No record below is shown."""
+        self.version = 0
+        """Changes when a position may stand for other bytes than before, or for none."""
+        self.next_offset = next_offset
+        """The offset that the next record gets; records below it may not be durable yet."""
+        self.high_watermark = next_offset
+        """All records below are durable, and visible."""
+        self.synced_position = segments[-1].end
+        self.listeners: set[Callable[[int], None]] = set()
+        """Called with the number of new visible bytes; with 0 when the log is closed."""
+        self.stable_listeners: set[Callable[[int], None]] = set()
+        """The same for bytes below the last stable offset."""
+        self.is_closed = False
+        self._filesystem = filesystem
+        self._executor = executor
+        self._segments = segments
+        self._transactions = transactions
+
+    @property
+    def stable_offset(self) -> int:
+        """All records below are durable, and of no transaction that is undecided (the last stable offset)."""
+        first = self._transactions.first_undecided
+        return self.high_watermark if first is None else min(first[0], self.high_watermark)
+
+    @property
+    def stable_position(self) -> int:
+        """Where the stable records end."""
+        first = self._transactions.first_undecided
+        return self.synced_position if first is None else min(first[1], self.synced_position)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Producer id and first offset of the aborted transactions that may have records in these offsets."""
+        return self._transactions.aborted(start_offset, end_offset)
+
+    def locate(self, offset: int) -> int:
+        """The position of the batch that holds `offset`; for one at or above the high watermark, the end.
+
+        `prepare` must have been awaited for this offset. Raises `StorageError` for damage.
+        """
+        if offset >= self.high_watermark:
+            return self.synced_position
+        segment = self._segment_of(offset)
+        return segment.start + segment.find_offset(self._filesystem, offset)
+
+    def read(self, position: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> bytes:
+        """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment, and only
+        up to the position `end`.
+
+        With `at_least_one` the first batch is whole, however large. Blocks on the file.
+        """
+        end = self.synced_position if end is None else end
+        if position >= end:
+            return b""
+        segment = self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
+        start = position - segment.start
+        size = min(max_bytes, min(segment.end, end) - position)
+        file = segment.open(self._filesystem)
+        if not at_least_one:
+            return file.read(start, size) if size > 0 else b""
+        data = file.read(start, max(size, HEADER_SIZE))
+        first = read_header(data).length
+        if first > len(data):
+            return file.read(start, first)
+        return data[: max(size, first)]
+
+    async def prepare(self, offset: int) -> None:
+        """Make the index of the segment that holds `offset` (after a clean start it is built by the first reader)."""
+        if self.log_start_offset <= offset < self.high_watermark:
+            await self._segment_of(offset).prepare(self._filesystem, self._executor)
+
+    def is_prepared(self, offset: int) -> bool:
+        """Whether `locate(offset)` can be called."""
+        return not self.log_start_offset <= offset < self.high_watermark or self._segment_of(offset).index is not None
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first visible record of this time or later, or None. Raises `StorageError` for damage."""
+        for segment in list(self._segments):
+            if segment.max_timestamp >= timestamp_ms:
+                await segment.prepare(self._filesystem, self._executor)
+                found = record_at(self._filesystem, segment, timestamp_ms, self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def latest_timestamp(self) -> OffsetAndTimestamp | None:
+        """The (first) visible record with the latest timestamp, or None in an empty log."""
+        return latest_record(self._filesystem, self._segments, self.log_start_offset)
+
+    def _segment_of(self, offset: int) -> Segment:
+        return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1]
