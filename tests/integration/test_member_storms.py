@@ -20,9 +20,10 @@ from keylane.testing.ledger import Ledger
 from keylane.testing.stage import Member, Stage, until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from keylane.testing.ledger import Source
+    from keylane.offsets import OffsetMap
 
 PARTITIONS = 8
 KEYS = 64
@@ -43,8 +44,8 @@ class Storm:
         self._most = most
         self._members: list[Member] = []
         self._frozen: list[Member] = []
-        self._acknowledged: list[tuple[int, set[Source]]] = []
-        """Lines of the ledger, and what was acknowledged as complete when it had so many."""
+        self._acknowledged: list[tuple[int, Mapping[tuple[str, int], OffsetMap]]] = []
+        """Lines of the ledger, and what was committed when it had so many."""
         self._filled = 0
         self.kills = self.freezes = self.restarts = 0
 
@@ -80,9 +81,10 @@ class Storm:
         lost = {source for source, _ in sources} - self.ledger.done_times().keys()
         again = [
             entry
-            for place, covered in self._acknowledged
+            for place, maps in self._acknowledged
             for entry in entries[place:]
-            if entry.what == "began" and entry.source in covered
+            if entry.what == "began" and entry.source[:2] in maps
+            if maps[entry.source[:2]].is_complete(entry.source[2])
         ]
         assert lost == set(), f"lost: {sorted(lost)[:10]}"
         assert again == [], f"acknowledged, and run again: {again[:10]}"
@@ -153,8 +155,8 @@ class Storm:
     def _note_acknowledged(self) -> None:
         """What another client reads of the group's commits, right after a kill."""
         with contextlib.suppress(Exception):  # the broker may be restarting
-            covered = self.stage.covered()
-            self._acknowledged.append((sum(1 for _ in self.ledger.entries()), covered))
+            maps = self.stage.committed()
+            self._acknowledged.append((self.ledger.path.read_bytes().count(b"\n"), maps))
 
     def _fill(self) -> None:
         numbers = range(self._filled, self._filled + FILL)
