@@ -111,12 +111,15 @@ LATER = kl.Retries(max_attempts=5, delay_ms=1, max_delay_ms=1)
 NOT_NOW = kl.Retries(max_attempts=5, delay_ms=3_600_000, max_delay_ms=3_600_000)
 
 
-def test_the_group_has_what_the_sink_has(job: Job) -> None:
+def test_the_group_has_what_the_sink_has(job: Job, until: Callable[..., None]) -> None:
+    streams = job.spark._jsparkSession.streams()
+    heard_by = len(streams.listListeners())
     job.run(job.source(maxOffsetsPerTrigger="8"), acknowledged(job.sink))
     assert [len(numbers) for _, numbers in job.written] == [8, 8, 4]
     assert job.standing() == OffsetMap(20)
     members = job.admin.describe_group(job.name).members
     assert [one.group_instance_id for one in members] == [INSTANCE_ID]
+    until(lambda: len(streams.listListeners()) == heard_by)  # a query that has ended leaves none behind
 
 
 def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., None]) -> None:

@@ -14,8 +14,10 @@ def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:
     owner = Acknowledged(lambda _frame, _batch: None, None)
     member: Any = SimpleNamespace(close=lambda: left.append("left"))
     owner._member = member
-    closer = _Closer(owner, "second")
+    session = SimpleNamespace(streams=SimpleNamespace(removeListener=lambda _: left.append("unheard")))
+    running: Any = SimpleNamespace(run_id="second", session=session)
+    closer = _Closer(owner, running)
     closer.onQueryTerminated(SimpleNamespace(id="query", runId="first"))
     assert (left, owner._member) == ([], member)
     closer.onQueryTerminated(SimpleNamespace(id="query", runId="second"))
-    assert (left, owner._member) == (["left"], None)
+    assert (left, owner._member) == (["left", "unheard"], None)

@@ -12,14 +12,13 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from keylane.errors import PeerError, UsageError
 from keylane.offsets import encode
 from keylane.options import DEFAULT_METADATA_CAP
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.plans import group_offsets
+from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import running_batch
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class Acknowledged:
         except BaseException:
             member.close()
             raise
-        running.session.streams.addListener(_Closer(self, running.run_id))
+        running.session.streams.addListener(_Closer(self, running))
         return member
 
     def _write_without_carried(
@@ -181,23 +180,20 @@ def _check_folder(running: RunningBatch, carry_over: CarryOver) -> None:
         )
 
 
-class _Closer(StreamingQueryListener):
+class _Closer(QueryListener):
     """Leaves the group when this run of the query ends. Spark may tell that of an earlier run while this one runs."""
 
-    def __init__(self, owner: Acknowledged, run_id: str) -> None:
+    wants_progress = False
+
+    def __init__(self, owner: Acknowledged, running: RunningBatch) -> None:
         self._owner = weakref.ref(owner)
-        self._run_id = run_id
+        self._run_id = running.run_id
+        self._streams = running.session.streams
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        if str(event.runId) != self._run_id:
+            return
         owner = self._owner()
-        if owner is not None and str(event.runId) == self._run_id:
+        if owner is not None:
             owner.close()
+        self._streams.removeListener(self)

@@ -10,12 +10,11 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from keylane.errors import KeylaneError, UsageError
 from keylane.offsets import OffsetMap
 from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
 from keylane.spark.structured.plans import Plan, group_offsets
+from keylane.spark.structured.query_events import QueryListener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class GroupCommits(StreamingQueryListener):
+class GroupCommits(QueryListener):
     """`spark.streams.addListener(GroupCommits({"bootstrap.servers": …, "group.id": …}, query="name"))`.
 
     - `kafka`: librdkafka settings with the group; this driver becomes its one member.
@@ -38,6 +37,8 @@ class GroupCommits(StreamingQueryListener):
     Raises `UsageError` when the settings name no broker or no group.
     """
 
+    wants_progress = True
+
     def __init__(self, kafka: Mapping[str, Any], *, query: str | None = None) -> None:
         for name in ("bootstrap.servers", "group.id"):
             if not kafka.get(name):
@@ -49,13 +50,7 @@ class GroupCommits(StreamingQueryListener):
         """Of the query's run that was heard of last."""
         self._stopped = False
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's names
         progress = event.progress
         if self._stopped or (self._query is not None and progress.name != self._query):
             return
