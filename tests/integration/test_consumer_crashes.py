@@ -81,17 +81,7 @@ def test_a_member_that_was_frozen_starts_nothing_when_it_wakes(tmp_path: Path) -
         }
         with Member(**options) as frozen:
             until(lambda: len(ledger.done_times()) > 50, "it works")
-
-            def is_frozen_in_handlers() -> bool:
-                """Not between having been allowed to start and the handler's first word."""
-                frozen.freeze()
-                if ledger.running() == THREADS:
-                    return True
-                frozen.wake()
-                return False
-
-            until(is_frozen_in_handlers, "each thread is in a handler")
-            ledger.died(frozen.name)  # its handlers may end after this, but none may begin
+            freeze_in_handlers(frozen, ledger)
             with Member(**options) as other:
                 other.end()
             frozen.wake()
@@ -101,6 +91,49 @@ def test_a_member_that_was_frozen_starts_nothing_when_it_wakes(tmp_path: Path) -
         assert set(ledger.done_times()) == {source for source, _ in stage.sources()}, "lost"
         assert stage.all_is_committed()
         ledger.close()
+
+
+@pytest.mark.soak
+def test_nor_does_an_answer_from_before_it_was_frozen_let_it_start(tmp_path: Path) -> None:
+    """It reads the answer to a heartbeat of before when it wakes, and the broker says nothing more for a while."""
+    heartbeat_s = 0.3
+    with BrokerProcess(tmp_path / "data") as broker:
+        stage = Stage(broker.bootstrap, "old-answer")
+        filled(stage)
+        ledger = Ledger(tmp_path / "ledger")
+        kafka = stage.kafka | {"session.timeout.ms": 6_000, "heartbeat.interval.ms": int(heartbeat_s * 1000)}
+        options = {"kafka": kafka, "topic": stage.topic, "ledger": str(ledger.path), "work_s": 0.1}
+        with Member(**options) as frozen:
+            until(lambda: len(ledger.done_times()) > 50, "it works")
+            broker.pause()
+            time.sleep(2 * heartbeat_s)  # a heartbeat goes out
+            freeze_in_handlers(frozen, ledger)
+            broker.resume()
+            with Member(**options) as other:
+                other.end()
+            broker.pause()
+            frozen.wake()
+            time.sleep(5 * heartbeat_s)  # several statistics tell of the answer
+            broker.resume()
+            frozen.end()
+        begun = [entry.member for entry in ledger.after_deaths() if entry.what == "began"]
+        assert set(begun) == {other.name}
+        ledger.close()
+
+
+def freeze_in_handlers(member: Member, ledger: Ledger) -> None:
+    """Freeze it while each of its threads is in a handler; not between having been allowed to start one and the
+    handler's first word. Its handlers may end after this, but none may begin."""
+
+    def is_frozen() -> bool:
+        member.freeze()
+        if ledger.running() == THREADS:
+            return True
+        member.wake()
+        return False
+
+    until(is_frozen, "each thread is in a handler")
+    ledger.died(member.name)
 
 
 @pytest.mark.parametrize("workers", ["threads", "asyncio"])

@@ -94,7 +94,10 @@ class Revoking:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
+    """Whoever learnt of it waits for `answer`: that nothing of these partitions starts any more."""
+
     names: list[TopicPartition]
+    answer: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,14 +215,16 @@ class Intake:
         return request
 
     def on_revoked(self, revoking: Revoking) -> None:
-        try:
-            entries = revoking.answer.get(timeout=self._answer_within_s)
-        except Empty:
-            text = f"the loop did not say within {self._answer_within_s:.0f} s what to commit of {revoking.names}"
-            raise InternalError(text) from None
-        if entries:
+        if entries := self._answer_of(revoking):
             self._commit_revoked(entries)
         self._tell(self._listener.on_revoked, revoking.names)
+
+    def _answer_of(self, event: Revoking | Lost) -> list[CommitEntry] | None:
+        try:
+            return event.answer.get(timeout=self._answer_within_s)
+        except Empty:
+            text = f"the loop did not say within {self._answer_within_s:.0f} s what is left of {event.names}"
+            raise InternalError(text) from None
 
     def _commit_revoked(self, entries: list[CommitEntry]) -> None:
         with self._sending:  # a commit that was begun before is sent before, and the broker applies this one after it
@@ -238,7 +240,9 @@ class Intake:
         self._report(Assigned(starts))
 
     def on_lost(self, names: list[TopicPartition]) -> None:
-        self._report(Lost(names))
+        lost = Lost(names)
+        self._report(lost)
+        self._answer_of(lost)  # the consumer's thread also hears the coordinator, which lets handlers start
         self._tell(self._listener.on_lost, names)
 
     def _tell(self, method: Callable[[list[TopicPartition]], None], names: list[TopicPartition]) -> None:

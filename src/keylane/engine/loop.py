@@ -94,7 +94,7 @@ class Loop:
             events.Assigned: lambda event, now: core.assigned(event.starts, now),
             events.Revoking: lambda event, now: core.revoking(event.names, event.answer, now),
             events.LeaseRenewed: lambda _, __: None,
-            events.Lost: lambda event, _: core.lost(event.names),
+            events.Lost: self._on_lost,
             events.LogEnds: lambda event, _: core.partitions.log_ends(event.ends),
             events.CommitAnswered: lambda event, now: core.commit_answered(
                 event.entries, event.problems, now, event.sent
@@ -256,6 +256,10 @@ class Loop:
         for name, epoch, log_end in event.polled.ends:
             self._core.partition_ended(name, epoch, log_end)
 
+    def _on_lost(self, event: events.Lost, _: float) -> None:
+        self._core.lost(event.names)
+        event.answer.put(None)
+
     def _snapshot(self, now: float) -> Snapshot:
         return replace(self._core.snapshot(now), handler_latency=self._workers.latency())
 
@@ -281,6 +285,8 @@ class Loop:
             for event in self._inbox.take(None):
                 if isinstance(event, events.Revoking):
                     event.answer.put([])
+                elif isinstance(event, events.Lost):
+                    event.answer.put(None)
                 elif isinstance(event, events.IntakeClosed):
                     self._intake_closed = True
 

@@ -61,7 +61,8 @@ class ConsumerListener(Protocol):
     def on_reloaded(self, starts: list[Start]) -> None:
         """What `reload` has read."""
 
-    def on_lost(self, names: list[TopicPartition]) -> None: ...
+    def on_lost(self, names: list[TopicPartition]) -> None:
+        """Returns once nothing of these partitions starts any more."""
 
     def on_heard(self, heard_at: float) -> None:
         """The group's coordinator answered this member at `heard_at` (`time.monotonic()`)."""

@@ -2,6 +2,11 @@
 
 The idea: librdkafka has no callback for heartbeats, but its statistics say how long ago each connection last received
 something, and the coordinator has a connection of its own that carries heartbeats, joins and commits.
+
+Two things that it receives say nothing. What was on its way when the process was frozen is read when it wakes, and
+looks new; a connection's answers come in order, so what is new begins after as many as were awaited then. And an answer
+may say that the member was thrown out; librdkafka reports that, in order with its statistics, before the next ones. So
+what statistics have seen counts when the next ones come.
 """
 
 from __future__ import annotations
@@ -25,8 +30,7 @@ INTERVALS_A_SESSION = 20
 """Statistics in a session timeout: the lease is two thirds of it, and what they say must not be old."""
 
 BELIEVED_INTERVALS = 4
-"""Statistics that come later than this many intervals after the ones before are not believed: the process was frozen,
-and what it received meanwhile looks as if it were new."""
+"""Statistics that come later than this many intervals after the ones before say that the process was frozen."""
 
 DEFAULT_SESSION_MS = 45_000
 """librdkafka's default, and the broker's for KIP-848's protocol, where the broker decides."""
@@ -61,6 +65,10 @@ class Heartbeats:
         self._heard = heard
         self._failed = failed
         self._before = -inf
+        self._old = 0
+        """How many answers may be to what was asked before the process woke."""
+        self._received_at: float | None = None
+        """When the coordinator answered last, by the statistics before; None when that may be an old answer."""
         self._ahead = inf
         """Of our clock before the client's, at least: statistics may have waited for the poll."""
         self._connected_at: float | None = None
@@ -75,9 +83,12 @@ class Heartbeats:
         for broker in statistics["brokers"].values():
             if broker["name"] != COORDINATOR:
                 continue
-            idle_us = broker["rxidle"]
-            if gap <= self._believed_s and idle_us >= 0:
-                self._heard(taken + self._ahead - idle_us / 1e6)
+            if gap > self._believed_s:
+                self._old = broker["rx"] + broker["waitresp_cnt"]
+            elif self._received_at is not None:
+                self._heard(self._received_at)
+            is_new = broker["rx"] > self._old
+            self._received_at = taken + self._ahead - broker["rxidle"] / 1e6 if is_new else None
             if self._is_kip_848 and broker["state"] == "UP":
                 self._check_kip_848(statistics["cgrp"]["join_state"])
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from math import inf
+from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keylane import Pipeline
+from keylane import Pipeline, RebalanceListener
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.assignment import Start
 from keylane.engine.core import Core
+from keylane.engine.events import Lost
+from keylane.engine.intake import Intake
 from keylane.engine.lease import Lease
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, works_of
@@ -22,6 +26,8 @@ from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from keylane.engine.ports import TopicPartition
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
@@ -101,3 +107,25 @@ def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is
     assert not ran
     assert [work.outcome for work in works] == [NOT_RUN, NOT_RUN]
     assert len(reports) == (1 if batch_size > 1 else 2)
+
+
+def test_whoever_is_told_of_a_loss_waits_until_nothing_of_it_starts() -> None:
+    """The same thread hears the coordinator next, which would let handlers start."""
+    told: list[list[TopicPartition]] = []
+
+    class Listener(RebalanceListener):
+        def on_lost(self, partitions: list[TopicPartition]) -> None:
+            told.append(partitions)
+
+    events: SimpleQueue[Any] = SimpleQueue()
+    intake = Intake(cast("Any", None), events.put, revoke_timeout_s=10, name="test", listener=Listener())
+    losing = threading.Thread(target=intake.on_lost, args=([("t", 0)],))
+    losing.start()
+    lost = events.get(timeout=10)
+    assert isinstance(lost, Lost)
+    losing.join(0.05)
+    assert losing.is_alive()
+    assert told == []
+    lost.answer.put(None)
+    losing.join(10)
+    assert told == [[("t", 0)]]

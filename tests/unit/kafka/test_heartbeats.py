@@ -22,45 +22,74 @@ class Clients:
         self.failures: list[PeerError] = []
         self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
         self.now = monotonic()
+        self.answers = 0
 
-    def taken(self, wait_s: float, idle_s: float, *, state: str = "UP", joining: str = "init") -> None:
+    def taken(
+        self,
+        wait_s: float,
+        idle_s: float,
+        *,
+        answers: int = 1,
+        awaited: int = 0,
+        state: str = "UP",
+        joining: str = "init",
+    ) -> None:
+        """Statistics after a while: how many more answers there were, and how many are awaited."""
         self.now += wait_s
+        self.answers += answers
         coordinator = {
             "name": "GroupCoordinator",
             "state": state,
             "rxidle": idle_s * 1e6,
+            "rx": self.answers,
+            "waitresp_cnt": awaited,
         }
         brokers = {"1": {"name": "here:1/1", "rxidle": 0}, "GroupCoordinator": coordinator}
         taken = {"ts": (self.now - 1.0) * 1e6, "brokers": brokers, "cgrp": {"join_state": joining}}
         self.heartbeats.read(json.dumps(taken))
 
 
-def test_it_was_heard_as_long_ago_as_its_connection_is_idle() -> None:
+def test_it_was_heard_as_long_ago_as_its_connection_was_idle() -> None:
     clients = Clients()
     clients.taken(0, 0.5)
-    assert clients.heard == [], "whether the first ones are old cannot be said"
     clients.taken(0.5, 0.3)
+    assert clients.heard == [], "it may have said that this member is out of the group"
+    clients.taken(0.5, 0.1)
     [heard] = clients.heard
-    assert heard == pytest.approx(clients.now - 0.3 - 0.5, abs=0.4), "in our clock, or somewhat before"
+    before = clients.now - 0.5
+    assert heard == pytest.approx(before - 0.3 - 0.5, abs=0.4), "in our clock, or somewhat before"
     assert heard <= monotonic()
 
 
-def test_statistics_after_a_gap_are_not_believed() -> None:
-    """A process that was frozen reads an old answer when it wakes, and takes it for a new one."""
+def test_what_was_on_its_way_when_the_process_was_frozen_is_not_believed() -> None:
+    """It reads the old answer when it wakes, and takes it for a new one."""
+    clients = Clients(**{"session.timeout.ms": 6_000})
+    for _ in range(3):
+        clients.taken(0.3, 0)
+    assert len(clients.heard) == 1
+    clients.taken(10, 10, answers=0, awaited=2)
+    clients.taken(0.3, 0, answers=2, awaited=1)
+    clients.taken(0.3, 0.3, answers=0, awaited=1)
+    clients.taken(0.3, 0.6, answers=0, awaited=1)
+    assert len(clients.heard) == 1
+    clients.taken(0.3, 0.1)
+    clients.taken(0.3, 0.1)
+    assert len(clients.heard) == 2
+
+
+def test_what_was_read_before_the_first_statistics_after_it_is_not_believed_either() -> None:
     clients = Clients(**{"session.timeout.ms": 6_000})
     clients.taken(0, 0)
-    clients.taken(0.3, 0)
-    assert len(clients.heard) == 1
     clients.taken(10, 0)
-    assert len(clients.heard) == 1
-    clients.taken(0.3, 0)
-    assert len(clients.heard) == 2
+    clients.taken(0.3, 0.3, answers=0)
+    clients.taken(0.3, 0.6, answers=0)
+    assert clients.heard == []
 
 
 def test_a_connection_that_never_received_anything_says_nothing() -> None:
     clients = Clients()
-    clients.taken(0, -1e-6)
-    clients.taken(0.5, -1e-6)
+    for _ in range(3):
+        clients.taken(0.5, -1e-6, answers=0)
     assert clients.heard == []
 
 
