@@ -59,7 +59,8 @@ class Run:
         self.noop(record)
 
     def gated(self, record: kl.Record) -> None:  # noqa: ARG002 - a handler's signature
-        self._gate.wait()
+        if not self._gate.is_set():  # `wait` would have all threads take its lock for each record
+            self._gate.wait()
         if next(self._done) == self._records:
             self.last_ns = time.perf_counter_ns()
 

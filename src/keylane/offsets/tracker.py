@@ -304,12 +304,16 @@ class PartitionTracker:
         at = bisect_left(self._stuck, start) + n - 1
         if at < len(self._stuck):
             return self._stuck[at]
-        index = max(start - self._start, self._head) - 1
-        for _ in range(at - len(self._stuck) + 1):
-            index = self._window.find(_INCOMPLETE, index + 1)
-            if index < 0:
-                return None
-        return self._start + index
+        left = at - len(self._stuck) + 1
+        window = self._window
+        index = window.find(_INCOMPLETE, max(start - self._start, self._head))
+        while index >= 0:  # it is at least `left` bytes away: those are counted at once, at the speed of memory
+            stop = index + left
+            left -= window.count(_INCOMPLETE, index, stop)
+            if not left:
+                return self._start + window.rfind(_INCOMPLETE, index, stop)
+            index = window.find(_INCOMPLETE, stop)
+        return None
 
 
 def _contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
