@@ -132,19 +132,21 @@ class Ledger:
         begun with their shard. `disorders` leaves them out: such a member can still run its handlers to their end, and
         can commit nothing (docs/adr/0009)."""
         running: dict[Hashable, tuple[Source, str]] = {}
-        fenced: dict[tuple[Source, str], Hashable] = {}
+        fenced: defaultdict[Hashable, set[tuple[Source, str]]] = defaultdict(set)  # by shard
         overlapped: set[tuple[Source, str]] = set()
         count = 0
         for entry in self.entries():
             one, shard = (entry.source, entry.member), _shard(entry.source, entry.key, ordering)
             if entry.what == "died":
-                fenced |= {held: where for where, held in running.items() if held[1] == entry.member}
+                for where, held in running.items():
+                    if held[1] == entry.member:
+                        fenced[where].add(held)
                 running = {where: held for where, held in running.items() if held[1] != entry.member}
             elif entry.what == "began" and shard is not None:
-                overlapped.update(held for held, where in fenced.items() if where == shard and held[1] != entry.member)
+                overlapped.update(held for held in fenced[shard] if held[1] != entry.member)
                 running[shard] = one
             elif entry.what == "done":
-                fenced.pop(one, None)
+                fenced[shard].discard(one)
                 count += one in overlapped
                 overlapped.discard(one)
         return count
