@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ from keylane.testing.faults import api_names
 from keylane.testing.protocol import ProtocolClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from keylane.testing.embedded import EmbeddedBroker
 
@@ -53,11 +53,14 @@ def traces(folder: Path) -> Counter[str]:
     return Counter([*threads, *open_files(), *map(str, folder.iterdir())])
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made: one of this test's own."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def alone(check: Callable[[Path], None], folder: Path) -> None:
+    """Run it in a process of its own, whose temporary folders are in `folder`: clients that other tests have left to
+    end by themselves open and close files meanwhile."""
+    call = f"[{check.__name__!r}](Path({str(folder)!r}))"
+    code = f"import runpy; from pathlib import Path; runpy.run_path({__file__!r}){call}"
+    environment = os.environ | {"TMPDIR": str(folder)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
 
 
 def open_files() -> Iterator[str]:
@@ -66,19 +69,27 @@ def open_files() -> Iterator[str]:
             yield str(path.readlink())
 
 
-def test_it_leaves_nothing_behind(temporary: Path) -> None:
+def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    alone(leaves_nothing_behind, tmp_path)
+
+
+def leaves_nothing_behind(folder: Path) -> None:
     with keylane.testing.broker():
         pass
-    before = traces(temporary)
+    before = traces(folder)
     with keylane.testing.broker(topics={"t": 3}, users={"alice": "x"}) as broker:
-        assert traces(temporary) - before
+        assert traces(folder) - before
         with ProtocolClient(broker.bootstrap_servers) as client:
             client.ask("api_versions", 0)
-    assert traces(temporary) - before == Counter()
+    assert traces(folder) - before == Counter()
 
 
-def test_it_leaves_nothing_behind_when_it_does_not_start(temporary: Path) -> None:
-    before = traces(temporary)
+def test_it_leaves_nothing_behind_when_it_does_not_start(tmp_path: Path) -> None:
+    alone(leaves_nothing_behind_when_it_does_not_start, tmp_path)
+
+
+def leaves_nothing_behind_when_it_does_not_start(folder: Path) -> None:
+    before = traces(folder)
     wrong: tuple[dict[str, Any], ...] = (
         {"settings": {"num.partition": "3"}},
         {"topics": {"a/b": 1}},
@@ -88,7 +99,7 @@ def test_it_leaves_nothing_behind_when_it_does_not_start(temporary: Path) -> Non
     for arguments in wrong:
         with pytest.raises(UsageError), keylane.testing.broker(**arguments):
             pytest.fail("it started")
-    assert traces(temporary) - before == Counter()
+    assert traces(folder) - before == Counter()
 
 
 def test_records_are_there_after_a_stop_and_a_start_on_the_same_port() -> None:
