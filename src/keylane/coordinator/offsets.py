@@ -47,6 +47,14 @@ class OffsetStore:
 
     def _columns(self, group: str, topic: str) -> OffsetColumns:
         """Those of this group and topic, made when there are none."""
+        topics = self._by_topic(group)
+        columns = topics.get(topic)
+        if columns is None:
+            columns = topics[sys.intern(topic)] = OffsetColumns()
+        return columns
+
+    def _by_topic(self, group: str) -> dict[str, OffsetColumns]:
+        """What this group has, to be added to: a single record becomes columns."""
         topics = self._groups.get(group)
         if topics is None:
             topics = self._groups[group] = {}
@@ -54,10 +62,7 @@ class OffsetStore:
             one, topics = topics, {topics.topic: topics.columns()}
             self._groups[group] = topics
             one.let_go()
-        columns = topics.get(topic)
-        if columns is None:
-            columns = topics[sys.intern(topic)] = OffsetColumns()
-        return columns
+        return topics
 
     def _topics(self, group: str) -> Mapping[str, OffsetColumns]:
         """What this group has, by topic, to be looked at only."""
@@ -122,17 +127,11 @@ class OffsetStore:
         """Columns from a snapshot, for a group and topic that have none yet."""
         topic = sys.intern(topic)
         self._size += len(columns)
-        known = self._groups.get(group)
-        if known is None and columns.beside is None and len(columns) == 1:
+        if group not in self._groups and columns.beside is None and len(columns) == 1:
             partition, offset, timestamp, leader_epoch, log_offset = (column[0] for column in columns.all())
             self._groups[group] = OneOffset(topic, partition, offset, leader_epoch, timestamp, log_offset)
-        elif known is None:
-            self._groups[group] = {topic: columns}
-        elif isinstance(known, OneOffset):
-            self._groups[group] = {known.topic: known.columns(), topic: columns}
-            known.let_go()
         else:
-            known[topic] = columns
+            self._by_topic(group)[topic] = columns
 
     def columns(self, group: str, topic: str) -> OneOffset | OffsetColumns | None:
         """Those of this group and topic."""
