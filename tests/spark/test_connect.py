@@ -12,7 +12,6 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.admin import Admin
-from keylane.testing.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +23,10 @@ PROGRAM = Path(__file__).with_name("connect_program.py")
 
 @pytest.fixture
 def remote(jvm: None) -> Iterator[str]:
-    """A Connect server: a session of the one JVM with Spark's plugin."""
+    """A Connect server: a session of the one JVM, whose settings it has, with Spark's plugin."""
     for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
         pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": LIGHT_JVM,
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.options import Retries
+from keylane.spark.structured import row_engine
 from keylane.spark.structured.row_engine import RowEngine, RowOptions
 
 if TYPE_CHECKING:
@@ -71,6 +72,42 @@ def test_no_more_rows_are_made_before_the_first_call() -> None:
     with RowEngine(options(lambda _: seen.append("a call"))) as engine:
         assert len(list(engine.run(feeds()))) == 100
     assert seen[:2] == ["rows are made", "a call"]
+
+
+def test_no_more_rows_are_made_before_as_many_calls_have_begun_as_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_engine, "FIRST_CALLS_S", 60.0)
+    began: list[Any] = []
+    rows_came = threading.Event()
+
+    def feeds() -> Iterator[list[tuple[int, None]]]:
+        yield [(number, None) for number in range(50)]
+        assert len(began) == 8
+        rows_came.set()
+        yield [(50, None)]
+
+    def handler(record: Any) -> Any:
+        began.append(record.value)
+        assert rows_came.wait(60)
+        return record.value
+
+    with RowEngine(options(handler)) as engine:
+        assert sorted(engine.run(feeds())) == list(range(51))
+
+
+def test_more_rows_are_made_when_few_keys_let_few_calls_begin() -> None:
+    rows_came = threading.Event()
+
+    def feeds() -> Iterator[list[tuple[int, bytes]]]:
+        yield [(number, b"one key") for number in range(50)]
+        rows_came.set()
+        yield [(50, b"another")]
+
+    def handler(record: Any) -> Any:
+        assert rows_came.wait(60)
+        return record.value
+
+    with RowEngine(options(handler, "key")) as engine:
+        assert sorted(engine.run(feeds())) == list(range(51))
 
 
 def test_what_is_pending_when_it_is_stopped_is_named() -> None:

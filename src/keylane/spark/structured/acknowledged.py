@@ -22,7 +22,7 @@ from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import running_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -81,7 +81,7 @@ class Acknowledged:
         if self._carry_over is None:
             self._write(frame, batch)
         else:
-            carried = self._write_without_carried(frame, batch, running, self._carry_over).records()
+            carried = self._write_without_carried(frame, batch, running.plan, self._carry_over).records()
         offsets = to_commit(group_offsets(running.plan, carried))
         if offsets:
             self._member.commit(offsets)
@@ -96,7 +96,10 @@ class Acknowledged:
         """Before the first write, so that a group that others work in is left alone."""
         from keylane.kafka.sole_member import SoleMember
 
-        settings = kafka_settings(running.options)
+        options = running.options()
+        if self._carry_over is not None:
+            _check_folder(options, self._carry_over)
+        settings = kafka_settings(options)
         if not settings.get("group.id"):
             raise UsageError("acknowledged(…) commits for a group: give the source the option kafka.group.id")
         names = set(running.plan.next)
@@ -109,12 +112,9 @@ class Acknowledged:
         running.session.streams.addListener(_Closer(self, running))
         return member
 
-    def _write_without_carried(
-        self, frame: DataFrame, batch: int, running: RunningBatch, carry_over: CarryOver
-    ) -> CarryList:
+    def _write_without_carried(self, frame: DataFrame, batch: int, plan: Plan, carry_over: CarryOver) -> CarryList:
         """The steps (1) to (3) of docs/adr/0040; returns the batch's list."""
-        plan, lists = running.plan, Lists(carry_over.folder)
-        _check_folder(running, carry_over)
+        lists = Lists(carry_over.folder)
         found = list_of(lists, plan, batch)
         if found is not None:
             self._write(frame, batch)
@@ -171,11 +171,11 @@ def to_commit(found: dict[tuple[str, int], OffsetMap]) -> list[GroupOffset]:
     return made
 
 
-def _check_folder(running: RunningBatch, carry_over: CarryOver) -> None:
-    options = {name.lower(): value for name, value in running.options.items()}
-    if options.get("carryover") != carry_over.folder:
+def _check_folder(options: Mapping[str, str], carry_over: CarryOver) -> None:
+    folder = {name.lower(): value for name, value in options.items()}.get("carryover")
+    if folder != carry_over.folder:
         raise UsageError(
-            f"the source's option carryOver is {options.get('carryover')!r}, and the CarryOver has "
+            f"the source's option carryOver is {folder!r}, and the CarryOver has "
             f"{carry_over.folder!r}: give both the same folder"
         )
 

@@ -38,8 +38,11 @@ MAX_PENDING = 20_000
 WORTH_WAKING = 100
 """Results that the task's thread waits for: each of its turns takes the interpreter's lock from the handlers."""
 
-FIRST_CALLS_S = 0.01
-"""What the task's thread leaves the first calls to begin in, before it makes more rows."""
+FIRST_CALLS_S = 0.1
+"""After the first call: how long the task's thread at most leaves the others that can begin at once."""
+
+CLOSING_POLL_S = 0.001
+"""How long a poll waits for the engine to end: without a wait it would keep the interpreter's lock from it."""
 
 _NO_MAP = 2**30
 """Nothing is committed, so no map bounds how far rows may overtake a slow one."""
@@ -95,6 +98,11 @@ class RowOptions:
     retries: Retries
     resource: Callable[[], Any] | None = None
 
+    @property
+    def at_once(self) -> int:
+        """Calls that run at once when there are rows enough."""
+        return self.max_concurrency if is_coroutine_function(self.handler) else min(self.threads, self.max_concurrency)
+
     def pipeline(self) -> Pipeline:
         return Pipeline(
             kafka={"bootstrap.servers": "none", "group.id": "rows"},  # no client is made
@@ -122,8 +130,10 @@ class RowEngine:
         """How many results the task's thread waits for, while it does."""
         self._over = False
         """Whether nothing more comes."""
-        self._begun = False
-        """Whether a handler was called."""
+        self._first_calls = options.at_once
+        """How many calls begin before the task's thread makes more rows."""
+        self._begun: deque[None] | None = deque()
+        """One for each of them; None once that is over."""
         self._there = threading.Event()
         self._loop = assemble(
             replace(options, handler=self._giving(options.handler)).pipeline(),
@@ -148,8 +158,8 @@ class RowEngine:
         """What the handlers return for all that the feeds give, as it comes; ends early when it was stopped."""
         for rows in feeds:
             self.feed(rows)
-            if not self._begun:
-                self._wait_for_first_calls()
+            if self._begun is not None and self.pending:
+                self._wait_for_first_calls(self._begun)
             while True:
                 found = self.take(wait=len(self.pending) >= MAX_PENDING)
                 if found is None:
@@ -193,18 +203,21 @@ class RowEngine:
         self._loop.raise_failure()
         return None
 
-    def _wait_for_first_calls(self) -> None:
-        """Three threads lead to the first call, and each of them would wait 5 ms for the interpreter's lock while this
+    def _wait_for_first_calls(self, begun: deque[None]) -> None:
+        """Until all have begun that can at once; of a few keys only as many do, hence the limit. Three threads lead to
+        the first call, and each worker thread is one more: each would wait 5 ms for the interpreter's lock while this
         one makes rows."""
-        while self.pending and not self._begun and not self._over:
-            self._there.wait()
+        self._first_calls = min(self._first_calls, len(self.pending))
+        while len(begun) < self._first_calls and not self._over:
+            if not self._there.wait(FIRST_CALLS_S) and begun:
+                break
             self._there.clear()
-        self._wait_for(min(WORTH_WAKING, len(self.pending)), FIRST_CALLS_S)
+        self._begun = None
 
-    def _wait_for(self, count: int, timeout_s: float | None = None) -> None:
+    def _wait_for(self, count: int) -> None:
         """Until there are so many results, or nothing more comes."""
         self._wanted = count
-        while len(self._results) < count and not self._over and self._there.wait(timeout_s):
+        while len(self._results) < count and not self._over and self._there.wait():
             self._there.clear()
         self._wanted = math.inf
 
@@ -214,9 +227,10 @@ class RowEngine:
         """The handler, whose result goes to the task's thread."""
         takes = takes_context(handler)
 
-        def begin() -> None:
-            self._begun = True
-            self._there.set()
+        def begin(begun: deque[None]) -> None:
+            begun.append(None)
+            if len(begun) >= self._first_calls:
+                self._there.set()
 
         def give(record: Record, result: Any) -> None:
             self._results.append((record.offset, result))
@@ -224,13 +238,13 @@ class RowEngine:
                 self._there.set()
 
         def call(record: Record, context: Context) -> None:
-            if not self._begun:
-                begin()
+            if (begun := self._begun) is not None:
+                begin(begun)
             give(record, handler(record, context) if takes else handler(record))
 
         async def call_async(record: Record, context: Context) -> None:
-            if not self._begun:
-                begin()
+            if (begun := self._begun) is not None:
+                begin(begun)
             give(record, await (handler(record, context) if takes else handler(record)))
 
         return call_async if is_coroutine_function(handler) else call
@@ -261,8 +275,8 @@ class _Feed:
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         with self._condition:
-            if not (max_records and self._messages) and not self._closed:
-                self._condition.wait(timeout_s)
+            if not (max_records and self._messages):
+                self._condition.wait(CLOSING_POLL_S if self._closed else timeout_s)
             count = min(max_records, len(self._messages))
             taken: list[Any] = [self._messages.popleft() for _ in range(count)]
         return Polled([(NAME, EPOCH, taken)], count=count) if taken else None

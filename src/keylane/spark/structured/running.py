@@ -31,9 +31,13 @@ class RunningBatch:
     """Of this run of the query: its other runs, from the same checkpoint, have the same query id."""
     session: SparkSession
     """The one that started the query; the batch's frame has a copy of it, which no listener hears of."""
-    options: dict[str, str]
-    """Of the source."""
     plan: Plan
+    java_options: Any
+    """Of the source, in the JVM."""
+
+    def options(self) -> dict[str, str]:
+        """Of the source. Each one asks the JVM some times: not for every batch."""
+        return dict(self.java_options)
 
 
 def running_batch(frame: DataFrame) -> RunningBatch:
@@ -53,8 +57,8 @@ def running_batch(frame: DataFrame) -> RunningBatch:
         ) from error
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
-    ((options, plan),) = found
-    return RunningBatch(run_id, session, options, plan)
+    ((plan, options),) = found
+    return RunningBatch(run_id, session, plan, options)
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
@@ -65,8 +69,8 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
     return session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)  # noqa: SLF001
 
 
-def _sources(execution: Any) -> list[tuple[dict[str, str], Plan]]:
-    """Options of each source `keylane`, and its plan of the batch that runs."""
+def _sources(execution: Any) -> list[tuple[Plan, Any]]:
+    """The plan of each source `keylane` for the batch that runs, and its options in the JVM."""
     leaves = execution.logicalPlan().collectLeaves()
     found = []
     for index in range(leaves.length()):
@@ -75,5 +79,5 @@ def _sources(execution: Any) -> list[tuple[dict[str, str], Plan]]:
             continue
         offset = json.loads(execution.availableOffsets().get(leaf.stream()).get().json())
         if isinstance(offset, dict) and {"id", "seq", "from", "next"} <= offset.keys():
-            found.append((dict(leaf.relation().options().asCaseSensitiveMap()), Plan.from_json(offset)))
+            found.append((Plan.from_json(offset), leaf.relation().options().asCaseSensitiveMap()))
     return found

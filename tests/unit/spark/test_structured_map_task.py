@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keylane.options import Retries
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.parallel_map import MapOptions, MapTask
+from keylane.spark.structured.map_task import MapOptions, MapTask
 from keylane.spark.structured.row_engine import RowOptions
 
 if TYPE_CHECKING:
