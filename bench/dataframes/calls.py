@@ -8,7 +8,9 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import processors
 
 from keylane.spark import parallel_map
 from keylane.spark.structured.arrow_map import map_in_arrow
@@ -33,42 +35,65 @@ WARM_UPS = 10
 
 
 def run(spark: SparkSession, repeat: int) -> list[dict[str, Any]]:
-    """Seconds of each way, beside the limit: calls × 50 ms / concurrency; and of a job without calls: Spark's part."""
-    for _ in range(WARM_UPS):
-        _job(spark, ROWS, _copied)
-    found = [
-        _way("rows that are copied, without a call", spark, repeat, _copied, limit_s=0),
-        _way("parallel_map, async", spark, repeat, _async()),
-        _way("parallel_map, async, in order by key (1,000 keys)", spark, repeat, _async(ordering="key", key="key")),
-        _way("parallel_map, threads", spark, repeat, _threads()),
-    ]
+    """Seconds of each way, beside the limit: calls × 50 ms / concurrency; and of a job without calls: Spark's part.
+
+    The ways run in turn, so that a bad minute of the machine is everybody's.
+    """
+    ways: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "rows that are copied, without a call": _copied,
+        "parallel_map, async": _async(),
+        "parallel_map, async, in order by key (1,000 keys)": _async(ordering="key", key="key"),
+        "parallel_map, threads": _threads(),
+    }
     if _has_pandas():
-        found.append(_way("mapInPandas with a pool of threads", spark, repeat, _in_pandas))
+        ways["mapInPandas with a pool of threads"] = _in_pandas
     else:
         print("mapInPandas is left out: pandas is not installed")
-    of_one = ROWS * CALL_MS / 1000 / TASKS
-    found.append(_way("a plain UDF", spark, 1, _udf, rows=UDF_ROWS, limit_s=of_one))
-    return found
+    for _ in range(WARM_UPS):
+        _job(spark, ROWS, _copied)
+    for step in ways.values():
+        _job(spark, ROWS, step)  # starts what the way needs
+    runs: dict[str, list[Run]] = {way: [] for way in ways}
+    for _ in range(repeat):
+        for way, step in ways.items():
+            runs[way].append(_measured(spark, ROWS, step))
+    found = [_result(way, took, 0 if ways[way] is _copied else LIMIT_S) for way, took in runs.items()]
+    _job(spark, TASKS, _udf)
+    of_rows = _measured(spark, UDF_ROWS, _udf)
+    udf = Run(of_rows.seconds * ROWS / UDF_ROWS, of_rows.others)
+    return [*found, _result("a plain UDF", [udf], ROWS * CALL_MS / 1000 / TASKS)]
 
 
-def _way(
-    name: str,
-    spark: SparkSession,
-    repeat: int,
-    step: Callable[[DataFrame], DataFrame],
-    *,
-    rows: int = ROWS,
-    limit_s: float = LIMIT_S,
-) -> dict[str, Any]:
-    """The median of `repeat` jobs after one that starts the workers; of fewer rows, times what is missing."""
-    took = [_job(spark, rows, step) * ROWS / rows for _ in range(1 + repeat)][1:]
-    seconds = statistics.median(took)
+DISTURBED = 0.05
+"""Of a run: others took more than this share of the processors' time. An undisturbed one has 0 to 2 %."""
+
+
+class Run(NamedTuple):
+    seconds: float
+    others: float | None
+    """The share of the processors' time that others took (`processors.taken_by_others`)."""
+
+
+def _measured(spark: SparkSession, rows: int, step: Callable[[DataFrame], DataFrame]) -> Run:
+    before = processors.times()
+    seconds = _job(spark, rows, step)
+    return Run(seconds, processors.taken_by_others(before, processors.times()))
+
+
+def _result(way: str, runs: list[Run], limit_s: float) -> dict[str, Any]:
+    """The median of the undisturbed runs (of all, when none is), and the slowest of all."""
+    undisturbed = [one.seconds for one in runs if one.others is None or one.others <= DISTURBED]
+    seconds = statistics.median(undisturbed or [one.seconds for one in runs])
+    slowest = max(runs)
     return {
-        "way": name,
+        "way": way,
         "limit_s": limit_s,
         "seconds": round(seconds, 2),
         "over_limit": round(seconds / limit_s, 3) if limit_s else None,
-        "runs": took,
+        "undisturbed": len(undisturbed),
+        "slowest_s": round(slowest.seconds, 2),
+        "slowest_others": slowest.others,
+        "runs": runs,
         "load": os.getloadavg()[0],
     }
 

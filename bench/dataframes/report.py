@@ -31,14 +31,16 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         ),
         table(
             "**10,000 calls of 50 ms, two tasks, 100 at once in each** (the UDF: one)",
-            ("way", "limit", "seconds", "seconds / limit", "load"),
+            ("way", "limit", "seconds", "seconds / limit", "undisturbed runs", "the slowest run", "others took of it"),
             [
                 (
                     one["way"],
                     f"{one['limit_s']:.1f} s" if one["limit_s"] else "",
                     f"{one['seconds']:.2f} s",
                     f"{one['over_limit']:.2f}" if one["limit_s"] else "",
-                    f"{one['load']:.1f}",
+                    f"{one['undisturbed']} of {len(one['runs'])}",
+                    f"{one['slowest_s']:.2f} s",
+                    _share(one["slowest_others"]),
                 )
                 for one in found.get("calls", ())
             ],
@@ -59,3 +61,7 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         ),
     ]
     return "\n\n".join(one for one in made if one)
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
