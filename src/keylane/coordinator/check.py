@@ -132,7 +132,7 @@ class _Checker:
             for position, partition, base_offset, last_offset_delta, batch in reader:
                 self._check_frame(path, position, partition, base_offset)
                 self._ends[partition] = base_offset + last_offset_delta + 1
-                self._replay(path, position, partition, base_offset, batch)
+                self._replay(path, position, partition, batch)
         except JournalDamagedError as error:
             self._is_broken = True
             self.found.append(Finding(path, "damaged", len(data), error.position, error.reason))
@@ -146,9 +146,9 @@ class _Checker:
         if self._knows_ends and base_offset != self._ends[partition]:
             raise JournalDamagedError(path, position, f"offset {base_offset}, where {self._ends[partition]} is due")
 
-    def _replay(self, path: str, position: int, partition: int, base_offset: int, batch: bytes) -> None:
+    def _replay(self, path: str, position: int, partition: int, batch: bytes) -> None:
         try:
-            self._replayer.replay(partition, base_offset, batch)
+            self._replayer.replay(partition, batch)
         except RecordFormatError as error:
             raise JournalDamagedError(path, position, str(error)) from error
 

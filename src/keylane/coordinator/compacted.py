@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.commits import Records, encode_batch, encode_record
+from keylane.coordinator.offset_columns import as_columns
 from keylane.coordinator.records import OffsetValue, encode_offset_key, encode_offset_value, offset_key_prefix
 from keylane.coordinator.replay import records_of
 from keylane.coordinator.snapshot import (
@@ -151,8 +152,9 @@ _ROWS = {KEPT: _kept_rows, TRANSACTIONAL: _waiting_rows, TOMBSTONES: _tombstone_
 
 
 def _offset_rows(payload: bytes) -> Iterator[_Row]:
-    for group, topic, columns in sections(payload):
+    for group, topic, kept in sections(payload):
         prefix = offset_key_prefix(group, topic)
+        columns = as_columns(kept) if isinstance(kept, tuple) else kept
         for index, log_offset in zip(columns.partitions, columns.log_offsets, strict=True):
             value = columns.get(index)
             assert value is not None

@@ -19,7 +19,6 @@ from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.image import Image
 from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.members import JoinAnswer, SyncAnswer
-from keylane.coordinator.offset_columns import NO_OFFSET
 from keylane.coordinator.offset_service import (
     CommitRequest,
     CommitResult,
@@ -27,7 +26,7 @@ from keylane.coordinator.offset_service import (
     FetchedTopic,
     OffsetService,
 )
-from keylane.coordinator.records import NO_LEADER_EPOCH, partition_for
+from keylane.coordinator.records import partition_for
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
@@ -287,8 +286,7 @@ class Coordinator:
             or not 0 <= partition < (self._partition_count(topic) or 0)
         ):
             return None
-        columns = self._offsets.store.columns(group, topic)
-        return (NO_OFFSET, NO_LEADER_EPOCH) if columns is None else columns.plain(partition)
+        return self._offsets.store.plain(group, topic, partition)
 
     async def delete_topic_offsets(self, topic: str) -> None:
         """End every group's offsets in `topic`, durably. Call it when the topic takes no more commits.

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _FRAME_HEAD = struct.Struct(">IIi")
 FRAME_HEAD_SIZE = _FRAME_HEAD.size
 _COVERED = struct.Struct(">Ii")
-_CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
+CHECKED_SIZE = FRAME_HEAD_SIZE + CRC_START
+"""The frame's checksum covers what is before, the batch's what is behind."""
 _HEADS = struct.Struct(">IIiqi4xBI2xi")
 """A frame's head, and of its batch: base offset, length, magic, checksum, last offset delta."""
 _HEADS_SIZE = _HEADS.size
@@ -59,28 +60,29 @@ def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
 class SegmentReader:
     """Reads one segment from memory. `may_be_torn` is true for the last one: only there a crash can cut a write short.
 
-    Iterating yields the frames in order; then `end` is where sound content ends, and `is_torn` whether a tail follows.
+    Iterating yields the frames in order, from `end` on, and moves it; then `end` is where sound content ends, and
+    `is_torn` whether a tail follows.
     Raises `JournalDamagedError`.
     """
 
     def __init__(self, data: bytes, path: str, *, number: int, partitions: int, may_be_torn: bool) -> None:
-        self._data = data
-        self._path = path
+        self.data = data
+        self.path = path
         self._may_be_torn = may_be_torn
         self.end = 0
         self.is_torn = False
         self._check_header(number, partitions)
 
     def _check_header(self, number: int, partitions: int) -> None:
-        head = self._data[:HEADER_SIZE]
+        head = self.data[:HEADER_SIZE]
         if not any(head) or (len(head) < HEADER_SIZE and SEGMENT.magic.startswith(head[: len(SEGMENT.magic)])):
-            self._stop(0, f"its header of {HEADER_SIZE} bytes is not there", is_cut=len(head) == len(self._data))
+            self._stop(0, f"its header of {HEADER_SIZE} bytes is not there", is_cut=len(head) == len(self.data))
             return
-        check_header(head, self._path, SEGMENT, number=number, partitions=partitions)
+        check_header(head, self.path, SEGMENT, number=number, partitions=partitions)
         self.end = HEADER_SIZE
 
     def __iter__(self) -> Iterator[Frame]:
-        data = self._data
+        data = self.data
         size = len(data)
         unpack = _HEADS.unpack_from
         position = self.end
@@ -90,12 +92,12 @@ class SegmentReader:
                 return
             crc, length, partition, base_offset, batch_length, magic, batch_crc, delta = unpack(data, position)
             start = position + FRAME_HEAD_SIZE
-            checked = position + _CHECKED_SIZE
+            checked = position + CHECKED_SIZE
             if crc32c(data[position + 4 : checked]) != crc:
                 self._stop(position, "the checksum of a frame does not hold", is_cut=False)
                 return
             if length < BATCH_HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
-                raise JournalDamagedError(self._path, position, f"a frame of {length} bytes that holds no such batch")
+                raise JournalDamagedError(self.path, position, f"a frame of {length} bytes that holds no such batch")
             end = start + length
             if end > size:
                 self._stop(position, f"a frame of {length} bytes, and {size - start} are left", is_cut=True)
@@ -109,9 +111,9 @@ class SegmentReader:
 
     def _stop_short(self, position: int) -> None:
         """Less is left than a frame has at least."""
-        left = len(self._data) - position
-        if left >= _CHECKED_SIZE and _U32.unpack_from(self._data, position)[0] != crc32c(
-            self._data[position + 4 : position + _CHECKED_SIZE]
+        left = len(self.data) - position
+        if left >= CHECKED_SIZE and _U32.unpack_from(self.data, position)[0] != crc32c(
+            self.data[position + 4 : position + CHECKED_SIZE]
         ):
             self._stop(position, "the checksum of a frame does not hold", is_cut=False)
         else:
@@ -119,10 +121,10 @@ class SegmentReader:
 
     def _stop(self, position: int, reason: str, *, is_cut: bool) -> None:
         """What begins at `position` does not hold: a torn tail, or damage."""
-        if self._may_be_torn and (is_cut or _ends_in_lost_writes(self._data, position)):
+        if self._may_be_torn and (is_cut or _ends_in_lost_writes(self.data, position)):
             self.is_torn = True
             return
-        raise JournalDamagedError(self._path, position, reason)
+        raise JournalDamagedError(self.path, position, reason)
 
 
 def _ends_in_lost_writes(data: bytes, position: int) -> bool:

@@ -15,32 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from keylane.coordinator.commits import encode_batch
 from keylane.coordinator.frames import FRAME_HEAD_SIZE, SegmentReader, encode_frame, read_frame_head
 from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
-from keylane.coordinator.headers import JournalDamagedError
-from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError
-from keylane.coordinator.replay import Replayer
+from keylane.coordinator.records import TRANSACTION_STATE
 from keylane.coordinator.segments import Segments, find_files
 from keylane.coordinator.snapshots import Snapshots, SnapshotStoppedError
+from keylane.coordinator.tail import TailReplay
+from keylane.coordinator.views import INDEX_INTERVAL_BYTES, POSITION_BITS, View
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync
 from keylane.wire.batches import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from array import array
+    from collections.abc import Iterator
     from concurrent.futures import Executor
 
     from keylane.coordinator.commits import Records
-    from keylane.coordinator.frames import Frame
     from keylane.coordinator.image import Image
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.segments import Found
@@ -50,10 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.coordinator")
 T = TypeVar("T")
 
-INDEX_INTERVAL_BYTES = 64 * 1024
-"""A partition's view has one index entry for at least this much journal: 16 bytes of memory each."""
-REPLAY_SLICE_FRAMES = 2_000
-"""Frames replayed before other work gets its turn: some 20 ms."""
+REPLAY_SLICE_BYTES = 256 * 1024
+"""Replayed before other work gets its turn: some 10 ms."""
 
 Done = Callable[["StorageError | None", int], None]
 """Called when a batch is durable (None), or when it never will be; and with its base offset."""
@@ -93,48 +89,6 @@ class Journal(Protocol):
     async def close(self) -> None: ...
 
 
-class _View:
-    """Where one offsets partition's batches are, and how far they reach."""
-
-    __slots__ = ("appended", "durable", "next_place", "offsets", "places", "tail")
-
-    def __init__(self) -> None:
-        self.tail = 0
-        """The first offset that stands in a segment; what is below it is seen through the last snapshot."""
-        self.appended = 0
-        """The next offset to give."""
-        self.durable = 0
-        """The offset behind the last durable record."""
-        self.offsets = array("q")
-        self.places = array("q")
-        """A sparse index: base offset of a batch, and its frame's place (segment, then position)."""
-        self.next_place = 0
-        """From where on a frame gets its entry."""
-
-    def note(self, base_offset: int, place: int) -> None:
-        """An index entry, from `next_place` on."""
-        self.offsets.append(base_offset)
-        self.places.append(place)
-        self.next_place = place + INDEX_INTERVAL_BYTES
-
-    def begin(self, end: int) -> None:
-        """The tail after a snapshot that was loaded."""
-        self.tail = self.appended = self.durable = end
-
-    def drop_before(self, end: int, place: int) -> None:
-        """A snapshot stands for everything before."""
-        self.tail = end
-        first = bisect_left(self.places, place)
-        # New ones: a read that is under way goes on with the old.
-        self.offsets, self.places = self.offsets[first:], self.places[first:]
-        if not self.places:
-            self.next_place = 0
-
-
-_POSITION_BITS = 40
-"""A place is a segment number and, in these low bits, a position in it."""
-
-
 class _Waiting(NamedTuple):
     """A batch that is not durable yet."""
 
@@ -143,12 +97,6 @@ class _Waiting(NamedTuple):
     records: Records
     frame: bytes
     done: Done
-
-
-def _misplaced(partition: int, base_offset: int, view: _View | None) -> str:
-    if view is None:
-        return f"a frame of offsets partition {partition}"
-    return f"offset {base_offset} of offsets partition {partition}, where {view.appended} is due"
 
 
 class FileJournal:
@@ -182,7 +130,7 @@ class FileJournal:
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
         self._sync = GroupSync(self._segments, executor, may_sync_inline=may_sync_inline)
-        self._views = {partition: _View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
+        self._views = {partition: View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
         self._number = 0
         self._position = 0
         self._tail_bytes = 0
@@ -204,9 +152,9 @@ class FileJournal:
         if found.snapshot is not None:
             for view, end in zip(self._views.values(), await self._snapshots.load(found.snapshot), strict=True):
                 view.begin(end)
-        replayer = Replayer(self._image)
+        tail = TailReplay(self._image, self._views)
         for number in found.segments:
-            await self._load_segment(number, replayer, is_last=number == found.segments[-1])
+            await self._load_segment(number, tail, is_last=number == found.segments[-1])
         for view in self._views.values():
             view.durable = view.appended
         if not found.segments:
@@ -228,10 +176,8 @@ class FileJournal:
         base_offset = view.appended
         frame = encode_frame(partition, *encode_batch(records, base_offset, codec=self._codec))
         round_ = self._sync.append(frame)
-        place = self._number << _POSITION_BITS | self._position
-        if place >= view.next_place:
-            view.note(base_offset, place)
-        view.appended = base_offset + records.record_count
+        place = self._number << POSITION_BITS | self._position
+        view.append(base_offset, base_offset + records.record_count, place)
         self._position += len(frame)
         if round_ is not self._round:
             self._round = round_
@@ -274,14 +220,13 @@ class FileJournal:
         self._filesystem.sync_dir(self._folder)
         return find_files(self._filesystem, self._folder)
 
-    async def _load_segment(self, number: int, replayer: Replayer, *, is_last: bool) -> None:
+    async def _load_segment(self, number: int, tail: TailReplay, *, is_last: bool) -> None:
         data = await self._in_executor(partial(self._segments.read_all, number))
         path = self._segments.path_of(number)
         reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
-        frames = iter(reader)
         is_more = True
         while is_more:
-            is_more = self._replay(islice(frames, REPLAY_SLICE_FRAMES), number, path, replayer)
+            is_more = tail.replay(reader, number, stop=reader.end + REPLAY_SLICE_BYTES)
             await asyncio.sleep(0)
         await self._in_executor(partial(self._segments.open, number, is_last=is_last))
         self._number = number
@@ -295,23 +240,6 @@ class FileJournal:
             )
         if is_last:
             await self._in_executor(partial(self._segments.end_load, number, reader.end))
-
-    def _replay(self, frames: Iterable[Frame], number: int, path: str, replayer: Replayer) -> bool:
-        """Into the views and the image; whether there were any. One flat loop: it runs once for every commit."""
-        views, replay, place = self._views, replayer.replay, number << _POSITION_BITS
-        position = -1
-        try:
-            for position, partition, base_offset, last_offset_delta, batch in frames:
-                view = views.get(partition)
-                if view is None or base_offset != view.appended:
-                    raise JournalDamagedError(path, position, _misplaced(partition, base_offset, view))
-                if place + position >= view.next_place:
-                    view.note(base_offset, place + position)
-                view.appended = base_offset + last_offset_delta + 1
-                replay(partition, base_offset, batch)
-        except RecordFormatError as error:  # its checksums hold, but this release did not write it
-            raise JournalDamagedError(path, position, str(error)) from error
-        return position >= 0
 
     def _roll(self) -> None:
         self._tail_bytes += self._position
@@ -331,7 +259,7 @@ class FileJournal:
             self._image.forget_tombstones(self._clock() - self._tombstones_ms)
             await self._snapshots.write(number, ends)
             for view, end in zip(self._views.values(), ends, strict=True):
-                view.drop_before(end, number << _POSITION_BITS)
+                view.drop_before(end, number << POSITION_BITS)
             await self._in_executor(partial(self._segments.drop_before, number))
         except SnapshotStoppedError:
             pass
@@ -381,7 +309,7 @@ class FileJournal:
 
     def _frames_near(self, place: int, partition: int) -> Iterator[bytes]:
         """The partition's batches whose frames begin within one index interval of `place`."""
-        number, first = place >> _POSITION_BITS, place & ((1 << _POSITION_BITS) - 1)
+        number, first = place >> POSITION_BITS, place & ((1 << POSITION_BITS) - 1)
         file = self._segments.files[number]
         data = file.read(first, INDEX_INTERVAL_BYTES + FRAME_HEAD_SIZE)
         at = 0

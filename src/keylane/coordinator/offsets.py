@@ -12,14 +12,22 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.offset_columns import NO_OFFSET, OffsetColumns, OneOffset, nothing_committed
+from keylane.coordinator.offset_columns import (
+    NO_OFFSET,
+    NOTHING,
+    OffsetColumns,
+    as_columns,
+    fetch_one,
+    nothing_committed,
+    value_of,
+)
 from keylane.coordinator.records import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keylane.coordinator.commits import TopicCommit
-    from keylane.coordinator.offset_columns import FetchedColumns
+    from keylane.coordinator.offset_columns import FetchedColumns, OneOffset
     from keylane.coordinator.records import OffsetValue
 
 
@@ -58,36 +66,34 @@ class OffsetStore:
         topics = self._groups.get(group)
         if topics is None:
             topics = self._groups[group] = {}
-        elif isinstance(topics, OneOffset):
-            one, topics = topics, {topics.topic: topics.columns()}
-            self._groups[group] = topics
-            one.let_go()
+        elif isinstance(topics, tuple):
+            topics = self._groups[group] = {topics[0]: as_columns(topics)}
         return topics
 
     def _topics(self, group: str) -> Mapping[str, OffsetColumns]:
         """What this group has, by topic, to be looked at only."""
         topics = self._groups.get(group)
-        return {topics.topic: topics.columns()} if isinstance(topics, OneOffset) else topics or {}
+        return {topics[0]: as_columns(topics)} if isinstance(topics, tuple) else topics or {}
 
     def put_plain(
         self, group: str, topic: str, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int
     ) -> None:
         """One offset without metadata and expiry."""
-        known = self._groups.get(group)
-        if known is None:
-            self._groups[group] = OneOffset(
-                sys.intern(topic), partition, offset, leader_epoch, timestamp_ms, log_offset
-            )
+        topics = self._groups.get(group)
+        if topics is None:
+            self._groups[group] = sys.intern(topic), partition, offset, leader_epoch, timestamp_ms, log_offset
             self._size += 1
-        elif (
-            type(known) is not OneOffset
-            or known.topic != topic
-            or not known.overwrite(partition, offset, leader_epoch, timestamp_ms, log_offset)
-        ):
-            columns = self._columns(group, topic)
-            before = len(columns.partitions)
-            columns.put(partition, (offset, leader_epoch, "", timestamp_ms, NO_TIMESTAMP), log_offset)
-            self._size += len(columns.partitions) - before
+            return
+        if isinstance(topics, tuple):
+            if topics[1] == partition and topics[0] == topic:
+                self._groups[group] = topics[0], partition, offset, leader_epoch, timestamp_ms, log_offset
+                return
+        elif topic in topics and topics[topic].overwrite(partition, offset, leader_epoch, timestamp_ms, log_offset):
+            return
+        columns = self._columns(group, topic)
+        before = len(columns.partitions)
+        columns.put(partition, (offset, leader_epoch, "", timestamp_ms, NO_TIMESTAMP), log_offset)
+        self._size += len(columns.partitions) - before
 
     def apply(
         self,
@@ -123,22 +129,23 @@ class OffsetStore:
         columns.put(partition, value, log_offset)
         self._size += len(columns.partitions) - before
 
-    def restore(self, group: str, topic: str, columns: OffsetColumns) -> None:
-        """Columns from a snapshot, for a group and topic that have none yet."""
+    def restore(self, group: str, topic: str, kept: OneOffset | OffsetColumns) -> None:
+        """What a snapshot has of a group and topic that have nothing yet."""
         topic = sys.intern(topic)
-        self._size += len(columns)
-        if group not in self._groups and columns.beside is None and len(columns) == 1:
-            partition, offset, timestamp, leader_epoch, log_offset = (column[0] for column in columns.all())
-            self._groups[group] = OneOffset(topic, partition, offset, leader_epoch, timestamp, log_offset)
+        if not isinstance(kept, tuple):
+            self._by_topic(group)[topic] = kept
+            self._size += len(kept)
+            return
+        if group in self._groups:
+            self._by_topic(group)[topic] = as_columns(kept)
         else:
-            self._by_topic(group)[topic] = columns
+            self._groups[group] = topic, *kept[1:]
+        self._size += 1
 
-    def columns(self, group: str, topic: str) -> OneOffset | OffsetColumns | None:
-        """Those of this group and topic."""
+    def one_of(self, group: str) -> OneOffset | None:
+        """All of this group, when it is one offset without metadata."""
         topics = self._groups.get(group)
-        if isinstance(topics, OneOffset):
-            return topics if topics.topic == topic else None
-        return topics.get(topic) if topics else None
+        return topics if isinstance(topics, tuple) else None
 
     def columns_of(self, group: str) -> list[tuple[str, OffsetColumns]]:
         """What the group has, by topic; the list is the caller's, the columns are not."""
@@ -147,10 +154,9 @@ class OffsetStore:
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone; removing what is not there is no error."""
         topics = self._groups.get(group)
-        if isinstance(topics, OneOffset):
-            if (topics.topic, topics.partition) == (topic, partition):
+        if isinstance(topics, tuple):
+            if topics[:2] == (topic, partition):
                 del self._groups[group]
-                topics.let_go()
                 self._size -= 1
             return
         columns = topics.get(topic) if topics else None
@@ -163,22 +169,39 @@ class OffsetStore:
                 del self._groups[group]
 
     def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
-        columns = self._topics(group).get(topic)
-        return None if columns is None else columns.get(partition)
+        topics = self._groups.get(group)
+        if isinstance(topics, tuple):
+            return value_of(topics) if topics[:2] == (topic, partition) else None
+        return topics[topic].get(partition) if topics and topic in topics else None
+
+    def plain(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
+        """Offset and leader epoch (-1 for none), where no partition of the topic has metadata; or None."""
+        topics = self._groups.get(group)
+        if isinstance(topics, tuple):
+            return topics[2:4] if topics[1] == partition and topics[0] == topic else NOTHING
+        return topics[topic].plain(partition) if topics and topic in topics else NOTHING
 
     def log_offset_of(self, group: str, topic: str, partition: int) -> int:
         """Where in `__consumer_offsets` the record stands that committed this offset; -1 when none did."""
-        columns = self._topics(group).get(topic)
-        return NO_OFFSET if columns is None else columns.log_offset_of(partition)
+        topics = self._groups.get(group)
+        if isinstance(topics, tuple):
+            return topics[5] if topics[:2] == (topic, partition) else NO_OFFSET
+        return topics[topic].log_offset_of(partition) if topics and topic in topics else NO_OFFSET
 
     def fetch(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedColumns:
         """The committed offsets of these partitions, -1 where there is none."""
-        columns = self._topics(group).get(topic)
-        return nothing_committed(partitions) if columns is None else columns.fetch(partitions)
+        topics = self._groups.get(group)
+        if isinstance(topics, tuple):
+            return fetch_one(topics, partitions) if topics[0] == topic else nothing_committed(partitions)
+        return topics[topic].fetch(partitions) if topics and topic in topics else nothing_committed(partitions)
 
     def fetch_all(self, group: str) -> Iterator[tuple[str, FetchedColumns]]:
         """Everything that `group` has committed, by topic."""
-        for topic, columns in self._topics(group).items():
+        topics = self._groups.get(group)
+        if isinstance(topics, tuple):
+            yield topics[0], fetch_one(topics, topics[1:2])
+            return
+        for topic, columns in (topics or {}).items():
             yield topic, columns.fetch(None)
 
     def partitions_of(self, group: str) -> Iterator[tuple[str, list[int]]]:
@@ -194,8 +217,9 @@ class OffsetStore:
         """By topic: partitions committed at or before that time; one with an expiry of its own only when that has
         come."""
         known = self._groups.get(group)
-        if isinstance(known, OneOffset):
-            return [(known.topic, [known.partition])] if known.timestamp <= committed_before_ms else []
+        if isinstance(known, tuple):
+            topic, partition, _, _, timestamp_ms, _ = known
+            return [(topic, [partition])] if timestamp_ms <= committed_before_ms else []
         found = []
         for topic, columns in (known or {}).items():
             partitions = columns.stale(committed_before_ms, now_ms)
@@ -207,8 +231,8 @@ class OffsetStore:
         """Every topic that some group has an offset in."""
         found: set[str] = set()
         for topics in self._groups.values():
-            if isinstance(topics, OneOffset):
-                found.add(topics.topic)
+            if isinstance(topics, tuple):
+                found.add(topics[0])
             else:
                 found.update(topics)
         return found
@@ -216,8 +240,8 @@ class OffsetStore:
     def entries_of(self, topic: str) -> Iterator[tuple[str, list[int]]]:
         """Groups with offsets in `topic`, each with its partitions."""
         for group, topics in self._groups.items():
-            if isinstance(topics, OneOffset):
-                if topics.topic == topic:
-                    yield group, [topics.partition]
+            if isinstance(topics, tuple):
+                if topics[0] == topic:
+                    yield group, [topics[1]]
             elif topic in topics:
                 yield group, topics[topic].partitions.tolist()

@@ -8,7 +8,6 @@ once, and of a commit of one partition everything but its last bytes is looked u
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.commits import TopicCommit, decode_run, run_limit
@@ -36,13 +35,12 @@ from keylane.wire.batches import (
     read_header,
 )
 from keylane.wire.control import is_commit
-from keylane.wire.varints import read_varint, varint
+from keylane.wire.varints import read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from keylane.coordinator.image import Image
-    from keylane.coordinator.offset_columns import OffsetColumns, OneOffset
 
 MAX_CACHED_PREFIXES = 100_000
 """Decoded key prefixes that are kept: some 20 MB while a start replays."""
@@ -56,13 +54,6 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PLAIN_VALUE = struct.Struct(">hqihq")
 """An offset value of version 3 with empty metadata: 24 bytes, as only those are."""
-_PLAIN_TAIL = struct.Struct(">qihqb")
-"""What differs between two commits of one partition: its value from the offset on, and the end of its record."""
-_PLAIN_VALUE_HEAD = varint(_PLAIN_VALUE.size) + OFFSET_VALUE_VERSION.to_bytes(2, "big")
-_COUNT_AT = HEADER_SIZE - 4
-_ONE_RECORD = b"\0\0\0\1"
-_NO_DELTAS = b"\0\0\0"
-"""A record's attributes, timestamp delta and offset delta."""
 _OFFSET_KEY = OFFSET_KEY_VERSION.to_bytes(2, "big")
 _OFFSET_VALUE = OFFSET_VALUE_VERSION.to_bytes(2, "big")
 
@@ -118,41 +109,6 @@ def _unpacked(batch: bytes) -> bytes:
     return b"".join((batch[:CRC_START], b"\0\0", batch[_ATTRIBUTES + 1 : HEADER_SIZE], body))
 
 
-def _names_of_one(batch: bytes, head: bytes) -> tuple[str, str, int] | None:
-    """Group, topic and partition of a batch with one record, which begins with `head` and ends with a value without
-    metadata from its offset on; None for any other batch."""
-    start = _start_of_one(len(head))
-    if batch[_COUNT_AT:HEADER_SIZE] != _ONE_RECORD or batch[-1] or start is None or not head.startswith(start):
-        return None
-    partition_at = len(head) - len(_PLAIN_VALUE_HEAD) - _I32.size
-    group_at = len(start) + 2
-    topic_at = group_at + (head[group_at - 2] << 8 | head[group_at - 1]) + 2
-    if topic_at > partition_at or topic_at + (head[topic_at - 2] << 8 | head[topic_at - 1]) != partition_at:
-        return None
-    if not head.endswith(_PLAIN_VALUE_HEAD):
-        return None
-    try:
-        group, topic = head[group_at : topic_at - 2].decode(), head[topic_at:partition_at].decode()
-    except UnicodeDecodeError:
-        return None
-    return group, topic, _I32.unpack_from(head, partition_at)[0]
-
-
-@lru_cache(maxsize=1_024)
-def _start_of_one(head_size: int) -> bytes | None:
-    """How a record without metadata begins, up to its key's group, that has so many bytes before its offset; None when
-    there is no such record."""
-    size = _size_behind_varint(head_size + _PLAIN_TAIL.size)
-    start = b"" if size is None else varint(size) + _NO_DELTAS
-    key_size = _size_behind_varint(head_size - len(start) - len(_PLAIN_VALUE_HEAD))
-    return None if size is None or key_size is None else start + varint(key_size) + _OFFSET_KEY
-
-
-def _size_behind_varint(total: int) -> int | None:
-    """How many bytes follow a varint of their number, when there are so many with it."""
-    return next((total - n for n in range(1, min(total, 6)) if len(varint(total - n)) == n), None)
-
-
 def _base_and_count(batch: bytes) -> tuple[int, int]:
     fields = HEADER.unpack_from(batch)
     return fields[0], fields[12]
@@ -165,44 +121,18 @@ class Replayer:
         self._image = image
         self._store = image.store
         self._prefixes: dict[bytes, tuple[str, str]] = {}
-        self._plain: dict[bytes, tuple[OneOffset | OffsetColumns, int]] = {}
-        """By all but the last bytes of the record: columns and partition of commits of one partition."""
 
-    def replay(self, partition: int, base_offset: int, batch: bytes) -> None:
-        """A batch of this offsets partition, which begins at that offset in it.
-
-        Raises `RecordFormatError` for a batch that the coordinator did not write.
-        """
+    def replay(self, partition: int, batch: bytes) -> None:
+        """A batch of this offsets partition. Raises `RecordFormatError` for one that the coordinator did not write."""
         if partition == TRANSACTION_STATE:
             self._image.note(partition, read_header(batch).max_timestamp, records_of(batch), batch)
             return
         if batch[_ATTRIBUTES] & ~CODEC_MASK:
             self._replay_transactional(partition, batch)
             return
-        if not batch[_ATTRIBUTES] and self._replay_one(base_offset, batch):
-            return
         plain = _unpacked(batch)
         at, done = self._replay_runs(plain)
         self._replay_each(partition, batch, plain, at, done)
-
-    def _replay_one(self, base_offset: int, batch: bytes) -> bool:
-        """A commit of one partition without metadata; False for any other batch."""
-        tail_at = len(batch) - _PLAIN_TAIL.size
-        head = batch[HEADER_SIZE:tail_at]
-        offset, leader_epoch, _, timestamp, _ = _PLAIN_TAIL.unpack_from(batch, tail_at)
-        known = self._plain.get(head)
-        if known is not None and known[0].overwrite(known[1], offset, leader_epoch, timestamp, base_offset):
-            return True
-        names = _names_of_one(batch, head)
-        if names is None:
-            return False
-        group, topic, partition = names
-        columns = self._store.columns(group, topic)
-        if columns is not None and columns.overwrite(partition, offset, leader_epoch, timestamp, base_offset):
-            self._learn(head, columns, partition)  # not before it comes again: most of many never do
-        else:
-            self._store.put_plain(group, topic, partition, offset, leader_epoch, timestamp, base_offset)
-        return True
 
     def _replay_runs(self, batch: bytes) -> tuple[int, int]:
         """Commits of many partitions, a column at a time; where the first record is that is left, and its number."""
@@ -264,12 +194,6 @@ class Replayer:
         if committed is None:
             raise RecordFormatError(f"a batch with attributes {header.attributes} at offset {header.base_offset}")
         self._image.transactional.end(owner, self._store, committed=committed)
-
-    def _learn(self, head: bytes, columns: OneOffset | OffsetColumns, partition: int) -> None:
-        """Know the next commit of this partition by its first bytes."""
-        if len(self._plain) >= MAX_CACHED_PREFIXES:
-            self._plain.clear()
-        self._plain[head] = columns, partition
 
     def _names_of(self, prefix: bytes) -> tuple[str, str]:
         """Group and topic of an offset key without its partition. Raises `RecordFormatError`."""

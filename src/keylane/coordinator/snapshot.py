@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.image import Image
+    from keylane.coordinator.offset_columns import OneOffset
     from keylane.coordinator.transactional_offsets import Owner
     from keylane.storage.filesystem import AppendFile
 
@@ -54,6 +55,8 @@ _COVERED = struct.Struct(">IIi")
 CHUNK_HEAD_SIZE = _CHUNK.size
 _U32 = struct.Struct(">I")
 _SECTION = struct.Struct(">HHII")
+_ONE_ROW = struct.Struct("<iqqiq")
+"""The columns of a section with one offset."""
 _BESIDE = struct.Struct(">iqH")
 _KEPT = struct.Struct(">iqqII")
 _BATCH = struct.Struct(">iqI")
@@ -92,6 +95,15 @@ def encode_section(group: str, topic: str, columns: OffsetColumns) -> bytes:
         text = metadata.encode()
         parts += (_BESIDE.pack(partition, expires, len(text)), text)
     return b"".join(parts)
+
+
+def encode_one(group: str, one: OneOffset) -> bytes:
+    """The same as a section of one offset, without columns."""
+    topic, partition, offset, leader_epoch, timestamp_ms, log_offset = one
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    head = _SECTION.pack(len(group_bytes), len(topic_bytes), 1, 0)
+    row = _ONE_ROW.pack(partition, offset, timestamp_ms, leader_epoch, log_offset)
+    return b"".join((head, group_bytes, topic_bytes, row))
 
 
 def encode_kept(partition: int, key: bytes, kept: Kept) -> bytes:
@@ -166,8 +178,8 @@ def read_chunks(
 def load_chunk(chunk: Chunk, image: Image) -> None:
     """Put what a chunk holds into the image."""
     if chunk.kind == OFFSETS:
-        for group, topic, columns in sections(chunk.payload):
-            image.store.restore(group, topic, columns)
+        for group, topic, kept_offsets in sections(chunk.payload):
+            image.store.restore(group, topic, kept_offsets)
     elif chunk.kind == KEPT:
         for partition, key, kept in kept_records(chunk.payload):
             image.kept[partition, key] = kept
@@ -188,8 +200,8 @@ def decode_entries(chunk: Chunk) -> int:
     return entries
 
 
-def sections(payload: bytes) -> Iterator[tuple[str, str, OffsetColumns]]:
-    """Group, topic and columns of each section of a chunk."""
+def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | OffsetColumns]]:
+    """Group, topic and offsets of each section of a chunk."""
     data = memoryview(payload)
     at = 0
     while at < len(data):
@@ -199,6 +211,11 @@ def sections(payload: bytes) -> Iterator[tuple[str, str, OffsetColumns]]:
         at += group_size
         topic = str(data[at : at + topic_size], "utf-8")
         at += topic_size
+        if count == 1 and not beside_count:
+            partition, offset, timestamp_ms, leader_epoch, log_offset = _ONE_ROW.unpack_from(data, at)
+            at += _ONE_ROW.size
+            yield group, topic, (topic, partition, offset, leader_epoch, timestamp_ms, log_offset)
+            continue
         columns = OffsetColumns()
         for column in columns.all():
             size = count * column.itemsize

@@ -144,8 +144,14 @@ class Snapshots:
             yield snapshot.TOMBSTONES, snapshot.ALL_PARTITIONS, payload
 
     def _sections(self, groups: Iterable[str]) -> Iterator[bytes]:
+        store = self._image.store
         for group in groups:
-            for topic, columns in self._image.store.columns_of(group):
+            one = store.one_of(group)
+            if one is not None:
+                self._entries += 1
+                yield snapshot.encode_one(group, one)
+                continue
+            for topic, columns in store.columns_of(group):
                 if len(columns):  # it may have been emptied since
                     self._entries += len(columns)
                     yield snapshot.encode_section(group, topic, columns)

@@ -257,7 +257,7 @@ class OffsetStoreMachine(RuleBasedStateMachine):
                 for position, header in batches(data):
                     # A snapshot since the last read may have put records into other batches.
                     assert header.next_offset > offset, "the same batch twice"
-                    replayer.replay(partition, header.base_offset, data[position : position + header.length])
+                    replayer.replay(partition, data[position : position + header.length])
                     offset = header.next_offset
                 assert data, "there is more to read"
         state: State = {}

@@ -8,9 +8,9 @@ the same: offsets with metadata, commit and expiry times, generations and member
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +26,10 @@ from keylane.coordinator.frames import SegmentReader
 from keylane.coordinator.image import Image
 from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
-from keylane.coordinator.replay import Replayer
+from keylane.coordinator.records import TRANSACTION_STATE
 from keylane.coordinator.segments import SEGMENT_SUFFIX
+from keylane.coordinator.tail import TailReplay
+from keylane.coordinator.views import View
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.conditional_commit import CONDITION_FAILED
@@ -193,8 +195,8 @@ class WholeStoreMachine(RuleBasedStateMachine):
         self.members: dict[str, tuple[str, int]] = {}
         """By group: the member id and generation that its client was told last."""
         self.replayed = Image()
-        self.replayer = Replayer(self.replayed)
-        self.read_frames = 0
+        self.tail = TailReplay(self.replayed, {partition: View() for partition in (*range(3), TRANSACTION_STATE)})
+        self.read_bytes = 0
         self.open()
 
     # The machinery
@@ -343,9 +345,9 @@ class WholeStoreMachine(RuleBasedStateMachine):
     def replay_the_rest(self) -> None:
         path = f"/coordinator/{1:010d}{SEGMENT_SUFFIX}"
         reader = SegmentReader(self.filesystem.read(path), path, number=1, partitions=3, may_be_torn=False)
-        for _, partition, base_offset, _, batch in islice(reader, self.read_frames, None):
-            self.replayer.replay(partition, base_offset, batch)
-            self.read_frames += 1
+        reader.end = max(reader.end, self.read_bytes)
+        assert not self.tail.replay(reader, 1, stop=sys.maxsize)
+        self.read_bytes = reader.end
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
