@@ -1,8 +1,8 @@
 """From the journal's batches back into the image: what a start does with what came after the last snapshot.
 
 Only batches that the coordinator wrote come here, so their records have no headers, and no compression but those that
-it writes; anything else is refused as damage. Groups, topics and partitions repeat a lot: key prefixes are decoded
-once, and of a commit of one partition everything but its last bytes is looked up.
+it writes; anything else is refused as damage. Groups and topics repeat a lot, so key prefixes are decoded once; commits
+of one partition, which are most of many tails, rarely come here (`single_commits`).
 """
 
 from __future__ import annotations
