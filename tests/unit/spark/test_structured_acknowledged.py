@@ -5,7 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from keylane.errors import UsageError
 from keylane.spark.structured.acknowledged import Acknowledged, _Closer
+from keylane.spark.structured.carry_over import CarryOver
 
 
 def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:
@@ -21,3 +25,17 @@ def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:
     assert (left, owner._member) == ([], member)
     closer.onQueryTerminated(SimpleNamespace(id="query", runId="second"))
     assert (left, owner._member) == (["left", "unheard"], None)
+
+
+def test_the_source_must_have_the_folder_of_the_carry_over_before_the_group_is_joined() -> None:
+    asked: list[str] = []
+
+    def options() -> dict[str, str]:
+        asked.append("options")
+        return {"carryOver": "/others", "kafka.group.id": "g"}
+
+    owner = Acknowledged(lambda _frame, _batch: None, CarryOver("/lists"))
+    running: Any = SimpleNamespace(options=options, plan=SimpleNamespace(next={}))
+    with pytest.raises(UsageError, match="carryOver is '/others', and the CarryOver has '/lists'"):
+        owner._join(running)
+    assert (asked, owner._member) == (["options"], None)
