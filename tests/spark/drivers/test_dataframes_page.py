@@ -28,7 +28,7 @@ def test_what_the_page_shows_does_what_it_says(java: None, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr[-3000:]
         said = [line for line in done.stdout.splitlines() if "orders" in line]
         assert said == ["2000 orders scored", "2000 orders written", "1990 orders judged, 10 dead"]
-        assert len(re.findall(r"^\| +[0-3]\| +\d+\|$", done.stdout, re.MULTILINE)) == 4  # partitions of a part of the topic
+        assert len(re.findall(r"^\| +[0-3]\| +\d+\|$", done.stdout, re.MULTILINE)) == 4  # partitions
         assert done.stdout.count("|RuntimeError: no such customer|2       |") == 3
         admin = Admin({"bootstrap.servers": broker.bootstrap})
         for group in ("scoring", "upper", "judging"):
