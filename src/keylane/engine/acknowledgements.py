@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.work import Work
 from keylane.errors import HandlerError, PeerError
 from keylane.records import Record
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from keylane.engine.commits import CommitEntry, CommitProblem
     from keylane.engine.ports import TopicPartition
     from keylane.options import Pipeline
+    from keylane.records import Message
 
 logger = logging.getLogger("keylane.engine")
 
@@ -36,7 +36,7 @@ class Told:
     refused: dict[TopicPartition, int]
     problem: str
     """Why, of the first that was refused."""
-    records: Sequence[Work]
+    records: Sequence[Message]
     """Whose completion is in an acknowledged commit now."""
 
 
@@ -47,22 +47,23 @@ class Acknowledgements:
         self._tells_commits = pipeline.on_commit is not None
         self._tells_records = pipeline.on_committed is not None
         self._keeps_records = self._tells_records or pipeline.delivery == "almost_once"
-        self._waiting: dict[Assignment, deque[tuple[int, Sequence[Work]]]] = {}
+        self._waiting: dict[Assignment, deque[tuple[int, Sequence[Message]]]] = {}
         """By the tracker's changes right after their completion."""
         self.waiting = 0
         """Records in it."""
 
-    def completed(self, assignment: Assignment, works: Sequence[Work]) -> None:
+    def completed(self, assignment: Assignment, messages: Sequence[Message]) -> None:
         if self._keeps_records:
             queue = self._waiting.setdefault(assignment, deque())
-            queue.append((assignment.tracker.changes, works))
-            self.waiting += len(works)
+            queue.append((assignment.tracker.changes, messages))
+            self.waiting += len(messages)
 
     def answered(self, entries: Sequence[CommitEntry], problems: Mapping[TopicPartition, CommitProblem]) -> Told | None:
         """The broker answered a commit; what there is to tell."""
         if not (self._tells_commits or self._keeps_records):
             return None
-        taken, refused, records = {}, {}, list[Work]()
+        taken, refused = {}, {}
+        records: list[Message] = []
         for entry in entries:
             if entry.name in problems:
                 refused[entry.name] = entry.offset
@@ -79,19 +80,19 @@ class Acknowledgements:
     def forget(self, assignments: Iterable[Assignment]) -> None:
         """No commit of these follows."""
         for assignment in assignments:
-            self.waiting -= sum(len(works) for _, works in self._waiting.pop(assignment, ()))
+            self.waiting -= sum(len(messages) for _, messages in self._waiting.pop(assignment, ()))
 
-    def _in(self, entry: CommitEntry) -> list[Work]:
+    def _in(self, entry: CommitEntry) -> list[Message]:
         """What this commit has complete. Without a map it speaks of what lies below its offset alone."""
         queue = self._waiting.get(entry.assignment)
-        found: list[Work] = []
-        kept: list[tuple[int, Sequence[Work]]] = []
+        found: list[Message] = []
+        kept: list[tuple[int, Sequence[Message]]] = []
         while queue and queue[0][0] <= entry.changes:
-            changes, works = queue.popleft()
-            below = works if entry.metadata else [work for work in works if work.offset < entry.offset]
+            changes, messages = queue.popleft()
+            below = messages if entry.metadata else [one for one in messages if one.offset() < entry.offset]
             found += below
-            if len(below) < len(works):
-                kept.append((changes, [work for work in works if work.offset >= entry.offset]))
+            if len(below) < len(messages):
+                kept.append((changes, [one for one in messages if one.offset() >= entry.offset]))
         if queue is not None:
             queue.extendleft(reversed(kept))
         self.waiting -= len(found)
@@ -132,8 +133,8 @@ class CommitCallbacks:
                 if told.refused:
                     self._call(self._on_commit, told.refused, PeerError(f"not committed: {told.problem}"))
             if self._on_committed is not None:
-                for work in told.records:
-                    self._call(self._on_committed, Record(work.message))
+                for message in told.records:
+                    self._call(self._on_committed, Record(message))
 
     def _call(self, callback: Callable[..., Any], *arguments: Any) -> None:
         try:

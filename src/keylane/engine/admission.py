@@ -13,10 +13,11 @@ after that is it paused, because librdkafka throws away what it has prefetched o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from keylane.engine.assignment import Assignment
+    from keylane.options import Pipeline
 
 OBSERVED_S = 0.010
 """How long completions are counted before their rate is believed."""
@@ -52,11 +53,24 @@ POLL_SHARE = 8
 threshold."""
 
 
+class Takes(Protocol):
+    """What workers are asked about what they take (`keylane.engine.ports.Workers`)."""
+
+    @property
+    def concurrency(self) -> int: ...
+    @property
+    def may_queue(self) -> bool: ...
+    @property
+    def elastic(self) -> bool: ...
+    @property
+    def in_lots(self) -> bool: ...
+
+
 class HandOver:
     """How much may be with the workers at once.
 
-    `capacity` is what they run at once; `limit`, where it is less, is the most that they are given. `elastic` workers
-    run as many at once as they are told.
+    `capacity` is what they run at once; `limit`, where it is less, is the most that they are given. The other arguments
+    say what the workers can do (`keylane.engine.ports.Workers`), and what the pipeline leaves of that.
     """
 
     def __init__(
@@ -65,12 +79,15 @@ class HandOver:
         *,
         may_queue: bool,
         elastic: bool = False,
+        in_lots: bool = False,
         chain_s: float = CHAIN_S,
     ) -> None:
         self.capacity = capacity
         self.limit = capacity
         self.withheld = 0
         """Places that records keep whose handlers are through."""
+        self.in_lots = in_lots
+        """Whether the workers take records in lots."""
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
@@ -79,6 +96,21 @@ class HandOver:
         self._calls = 0
         self._records = 0
         self._since = 0.0
+
+    @classmethod
+    def to(cls, pipeline: Pipeline, workers: Takes, chain_s: float = CHAIN_S) -> HandOver:
+        """What the pipeline hands over to these workers. A record that takes a place until its commit is acknowledged
+        does not queue with them. The automatic limit does what elastic workers are told, and like batches, rates by
+        record and the other guarantees it wants to know of each record when it went and came back, so no lots then."""
+        is_auto = pipeline.max_concurrency == "auto"
+        plain = not is_auto and pipeline.batch_size == 1 and pipeline.delivery == "at_least_once"
+        return cls(
+            workers.concurrency,
+            may_queue=workers.may_queue and pipeline.delivery != "almost_once",
+            elastic=workers.elastic and not is_auto,
+            in_lots=workers.in_lots and plain,
+            chain_s=chain_s,
+        )
 
     def resize(self, limit: int) -> None:
         """From now on give at most so much."""

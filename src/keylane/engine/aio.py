@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from time import monotonic, perf_counter_ns
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from keylane.engine.latency import Histogram
-    from keylane.engine.work import Outcome, Unit, Work
+    from keylane.engine.work import Call, Outcome, Unit, Work
     from keylane.options import Pipeline
 
 
@@ -50,6 +50,7 @@ class AsyncioWorkers:
 
     may_queue = True
     elastic = True
+    in_lots = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = pipeline.most_concurrent
@@ -63,7 +64,7 @@ class AsyncioWorkers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._end: asyncio.Event | None = None
-        self._waiting: deque[Unit] = deque()
+        self._waiting: deque[Call] = deque()
         """What was handed over and has no task yet. Both loops take from it; each call is atomic."""
         self._is_ready = False
         """Whether the resource is there."""
@@ -93,11 +94,11 @@ class AsyncioWorkers:
 
     def submit(self, units: Sequence[Unit]) -> None:
         assert self._loop is not None, "submit before start"
-        self._waiting.extend(units)
+        self._waiting.extend(cast("Sequence[Call]", units))
         if len(self._tasks) < self.concurrency:  # otherwise a task looks for more once it has left `_tasks`
             self._loop.call_soon_threadsafe(self._begin)
 
-    def withdraw(self) -> list[Unit]:
+    def withdraw(self) -> Sequence[Unit]:
         """Take back what has no task and whose assignment may start nothing any more."""
         kept_ones, withdrawn = sort_out(self._waiting.popleft)
         if kept_ones:
@@ -190,7 +191,7 @@ class AsyncioWorkers:
             outcome: Outcome = None
             if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
                 outcome = NOT_RUN
-            elif self._not_before is None or (outcome := kept(work, self._not_before)) is None:
+            elif self._not_before is None or (outcome := kept(work.message, self._not_before)) is None:
                 self._at = work
                 context = None
                 try:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keylane.engine.acknowledgements import CommitCallbacks
+from keylane.engine.admission import HandOver
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.core import Core
 from keylane.engine.decoding import decoding
@@ -57,9 +58,7 @@ def assemble(
     workers.lease = lease = Lease(session_s)
     core = Core(
         pipeline,
-        concurrency=workers.concurrency,
-        may_queue=workers.may_queue,
-        elastic=workers.elastic,
+        HandOver.to(pipeline, workers),
         random=random,
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),

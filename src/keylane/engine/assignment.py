@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from itertools import repeat, starmap
+from itertools import chain, islice, repeat, starmap
 from typing import TYPE_CHECKING
 
-from keylane.engine.ordering import Shards, followers, shards_for
+from keylane.engine.ordering import Shards, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
-from keylane.engine.work import Chain, works_of
+from keylane.engine.work import Chain, Lot, works_of
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Assignment:
 
     __slots__ = (
         "_max_span",
+        "again",
         "bound",
         "buffered_bytes",
         "claimed",
@@ -66,6 +67,7 @@ class Assignment:
         "held",
         "in_flight",
         "log_end",
+        "lots",
         "may_start",
         "may_take",
         "metadata",
@@ -104,11 +106,17 @@ class Assignment:
         self.metadata = ""
         """Of the last commit that was acknowledged in this assignment."""
         self.log_end: int | None = start.log_end
-        self.ready: deque[Work] = deque()
+        self.ready: deque[Message] = deque()
+        """What may run, and has not been handed over before."""
+        self.again: deque[Work] = deque()
+        """What was handed over and did not run, or is to run once more: before everything else."""
         self.held: list[Work] = []
         """Ready, but beyond the dispatch bound: a heap by offset."""
         self.in_flight: dict[int, float] = {}
-        """Offset and time of dispatch of what is with the workers or waits for its outputs, oldest dispatch first."""
+        """Offset and time of dispatch of works that are with the workers or wait for their outputs, oldest dispatch
+        first."""
+        self.lots: dict[Lot, None] = {}
+        """Those that the workers are not through with, oldest first."""
         self.commits_first = False
         """Whether what is handed over was committed before (at most once): that may then begin until it is given up."""
         self.may_take = True
@@ -146,7 +154,7 @@ class Assignment:
 
     # --- what was polled ---
 
-    def observe(self, messages: Sequence[Message], *, with_keys: bool) -> int:
+    def observe(self, messages: Sequence[Message]) -> int:
         """Take in a polled batch; returns how many of its records were complete already.
 
         Records below the position (polled twice after a seek or a rebalance) and from the ending offset on are left
@@ -156,10 +164,10 @@ class Assignment:
         position = self.tracker.position
         if offsets[0] < position:
             fresh = [message for message in messages if message.offset() >= position]
-            return self.observe(fresh, with_keys=with_keys) if fresh else 0
+            return self.observe(fresh) if fresh else 0
         if self.end is not None and offsets[-1] >= self.end:
             due = [message for message in messages if message.offset() < self.end]
-            done = self.observe(due, with_keys=with_keys) if due else 0
+            done = self.observe(due) if due else 0
             self.observe_end(self.end)
             return done
         done = self.tracker.observe(offsets)
@@ -168,7 +176,7 @@ class Assignment:
             messages = [message for message in messages if not is_complete(message.offset())]
             offsets = [message.offset() for message in messages]
         self.buffered_bytes += sum(map(len, messages))
-        self.ready.extend(self.shards.admit(works_of(self, offsets, messages, with_keys=with_keys)))
+        self.ready.extend(self.shards.admit(offsets, messages))
         return done
 
     def observe_end(self, log_end: int) -> None:
@@ -180,7 +188,7 @@ class Assignment:
     @property
     def has_turn(self) -> bool:
         """Whether something of it may run, as far as the partition goes."""
-        return self.may_take and not self.on_hold and bool(self.ready or self.held)
+        return self.may_take and not self.on_hold and bool(self.ready or self.again or self.held)
 
     def _limit(self) -> int:
         """The highest offset that may run now."""
@@ -197,19 +205,23 @@ class Assignment:
         limit = self._limit()
         if limit < 0:
             return []
-        ready = self.ready
-        if not self.held and limit >= self.tracker.position - 1:
-            if len(ready) <= room:
-                works = list(ready)
-                ready.clear()
-            else:
-                works = list(starmap(ready.popleft, repeat((), room)))
-        else:
-            works = self._take_within(limit, room)
+        is_all = not self.held and limit >= self.tracker.position - 1
+        works = self._first(room) if is_all else self._take_within(limit, room)
         if works:
             chains = longest > 1 and len(works) < ENOUGH
             self._out(self._with_followers(works, longest, limit) if chains else works, now)
         return works
+
+    def take_lot(self, room: int, now: float) -> Lot | None:
+        """Up to `room` ready records that may run at once, when all that are polled are within the dispatch bound;
+        None when there are none, or others come first."""
+        if self.again or self.held or not self.ready or self._limit() < self.tracker.position - 1:
+            return None
+        messages = self._first_ready(room)
+        lot = Lot(self, messages, now)
+        self.lots[lot] = None
+        self.tracker.mark_dispatched(max([message.offset() for message in messages]))
+        return lot
 
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Work]:
         """Up to `room` records for one batch: of each shard in turn as many as there are, in order.
@@ -223,7 +235,7 @@ class Assignment:
         while len(batch) < room and (works := self._take_within(limit, 1)):
             if works[0].attempt > 1:
                 if batch:
-                    self.ready.appendleft(works[0])
+                    self.again.appendleft(works[0])
                 else:
                     batch = works
                 break
@@ -235,15 +247,15 @@ class Assignment:
     @property
     def waiting(self) -> int:
         """Shards that have a record ready."""
-        return len(self.held) + len(self.ready)
+        return len(self.held) + len(self.again) + len(self.ready)
 
     def startable(self, most: int) -> int:
         """How many records a batch could hold now, counted up to `most`."""
         count = len(self.held)
-        for work in self.ready:
+        for message in chain([work.message for work in self.again], self.ready):
             if count >= most:
                 break
-            count += 1 + len(followers(work, most - count - 1, self.tracker.position))
+            count += 1 + len(self.shards.behind(message, most - count - 1, self.tracker.position))
         return count
 
     def _with_followers(self, works: list[Work], longest: int, limit: int) -> list[Work]:
@@ -251,9 +263,10 @@ class Assignment:
         every: list[Work] = []
         for work in works:
             every.append(work)
-            if longest > 1 and work.next is not None and (behind := followers(work, longest - 1, limit)):
-                every += behind
-                Chain([work, *behind])
+            if longest > 1 and (behind := self.shards.behind(work.message, longest - 1, limit)):
+                following = works_of(self, [message.offset() for message in behind], behind)
+                every += following
+                Chain([work, *following])
         return every
 
     def _out(self, works: Sequence[Work], now: float) -> None:
@@ -263,16 +276,31 @@ class Assignment:
 
     def _take_within(self, limit: int, room: int) -> list[Work]:
         works: list[Work] = []
-        held, ready = self.held, self.ready
+        held = self.held
         while held and len(works) < room and held[0].offset <= limit:
             works.append(heapq.heappop(held))
-        while ready and len(works) < room:
-            work = ready.popleft()
-            if work.offset <= limit:
-                works.append(work)
-            else:
-                heapq.heappush(held, work)
+        while (self.again or self.ready) and len(works) < room:
+            for work in self._first(room - len(works)):
+                if work.offset <= limit:
+                    works.append(work)
+                else:
+                    heapq.heappush(held, work)
         return works
+
+    def _first(self, count: int) -> list[Work]:
+        """Up to `count` that are ready, those that were handed over before first; they are no longer ready."""
+        if self.again:
+            return list(starmap(self.again.popleft, repeat((), min(count, len(self.again)))))
+        messages = self._first_ready(count)
+        return works_of(self, [message.offset() for message in messages], messages)
+
+    def _first_ready(self, count: int) -> list[Message]:
+        ready = self.ready
+        if len(ready) <= count:
+            messages = list(ready)
+            ready.clear()
+            return messages
+        return list(starmap(ready.popleft, repeat((), count)))
 
     def put_back(self, works: Sequence[Work]) -> None:
         """Records that followed in a chain, and have not run: they still wait in their places."""
@@ -290,14 +318,24 @@ class Assignment:
         """Revoked or lost: nothing of it starts, and nothing of it counts, any more."""
         self.may_take = self.may_start = self.wanted = False
         self.ready.clear()
+        self.again.clear()
         self.held.clear()
 
     # --- what is seen from outside ---
 
+    @property
+    def in_handlers(self) -> int:
+        """Records that are with the workers, or wait for their outputs."""
+        return len(self.in_flight) + sum(lot.count for lot in self.lots)
+
     def oldest_in_flight(self, now: float) -> OldestRecord | None:
-        for offset, since in self.in_flight.items():
-            return OldestRecord(self.topic, self.partition, offset, round((now - since) * 1000))
-        return None
+        oldest = [(since, offset) for offset, since in islice(self.in_flight.items(), 1)]
+        of_lots = [(lot.began, lot.oldest(self.tracker.is_complete)) for lot in islice(self.lots, 1)]
+        oldest += [(since, offset) for since, offset in of_lots if offset is not None]
+        if not oldest:
+            return None
+        since, offset = min(oldest)
+        return OldestRecord(self.topic, self.partition, offset, round((now - since) * 1000))
 
     def snapshot(self) -> PartitionSnapshot:
         tracker = self.tracker

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keylane.engine.work import NOT_RUN, Failure, Later
 from keylane.errors import Fatal, HandlerError, UsageError
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from keylane.engine.lease import Lease
     from keylane.engine.work import Outcome, Unit, Work
+    from keylane.records import Message
 
     NotBefore = Callable[[Record], float | None]
+
+AnyUnit = TypeVar("AnyUnit", bound="Unit")
 
 _SHOWN_CHARACTERS = 80
 """How much of a wrong return value an error shows."""
@@ -83,10 +86,10 @@ def may_start(unit: Unit) -> bool:
     return unit.assignment.may_start
 
 
-def sort_out(take: Callable[[], Unit | None]) -> tuple[list[Unit], list[Unit]]:
+def sort_out(take: Callable[[], AnyUnit | None]) -> tuple[list[AnyUnit], list[AnyUnit]]:
     """Take all that waits, up to a None: what may start, and what is of assignments that may start nothing any more."""
-    kept_ones: list[Unit] = []
-    withdrawn: list[Unit] = []
+    kept_ones: list[AnyUnit] = []
+    withdrawn: list[AnyUnit] = []
     with suppress(IndexError, Empty):  # of a deque, of a queue
         while (unit := take()) is not None:
             (kept_ones if may_start(unit) else withdrawn).append(unit)
@@ -102,16 +105,16 @@ def startable(batch: Sequence[Work], lease: Lease, not_before: NotBefore | None)
         if not holds or not work.assignment.may_start or (chain is not None and chain in kept_back):
             work.outcome = NOT_RUN
         else:
-            work.outcome = None if not_before is None else kept(work, not_before)
+            work.outcome = None if not_before is None else kept(work.message, not_before)
         if work.outcome is not None and chain is not None:
             kept_back.add(chain)
     return [work for work in batch if work.outcome is None]
 
 
-def kept(work: Work, not_before: NotBefore) -> Later | Failure | None:
+def kept(message: Message, not_before: NotBefore) -> Later | Failure | None:
     """When the record is scheduled for later, if it is; `not_before` is the user's."""
     try:
-        at_ms = not_before(Record(work.message))
+        at_ms = not_before(Record(message))
     except BaseException as error:  # like a handler's
         return failure_of(error)
     if at_ms is None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from keylane.engine.work import works_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,7 +42,7 @@ class CommitFirst:
         """These were taken for the workers. What came back from them without having run is committed already."""
         fresh: dict[Assignment, list[Work]] = defaultdict(list)
         for unit in units:
-            for work in _works(unit):
+            for work in works_in(unit):
                 if not work.assignment.tracker.is_complete(work.offset):
                     fresh[work.assignment].append(work)
         for assignment, works in fresh.items():
@@ -69,7 +71,7 @@ class CommitFirst:
         held, self._held = self._held, []
         ready: list[Unit] = []
         for unit in held:
-            (self._held if any(work in self._marks for work in _works(unit)) else ready).append(unit)
+            (self._held if any(work in self._marks for work in works_in(unit)) else ready).append(unit)
         return ready
 
     def given_up(self) -> list[Unit]:
@@ -77,13 +79,9 @@ class CommitFirst:
         that are still wanted stay committed, or about to be."""
         self.closed = False
         self._marks = {work: mark for work, mark in self._marks.items() if work.assignment.wanted}
-        gone = [unit for unit in self._held if not all(work.assignment.wanted for work in _works(unit))]
+        gone = [unit for unit in self._held if not all(work.assignment.wanted for work in works_in(unit))]
         self._held = [unit for unit in self._held if unit not in gone]
         return gone
 
     def _marks_of(self, assignment: Assignment) -> int:
         return min(mark for work, mark in self._marks.items() if work.assignment is assignment)
-
-
-def _works(unit: Unit) -> Sequence[Work]:
-    return unit if isinstance(unit, list) else (unit,)

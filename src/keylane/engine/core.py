@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.acknowledgements import Acknowledgements
-from keylane.engine.admission import CHAIN_S, HandOver
 from keylane.engine.closing import CloseMode, Closing, Phase, Stall
 from keylane.engine.commit_first import CommitFirst
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
@@ -39,11 +38,12 @@ from keylane.errors import HandlerError, PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keylane.engine.admission import HandOver
     from keylane.engine.assignment import Assignment, Start
     from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
     from keylane.engine.ports import TopicPartition
     from keylane.engine.results import ResultsRule
-    from keylane.engine.work import Unit, Work
+    from keylane.engine.work import Lot, Unit, Work
     from keylane.options import Pipeline, Rates
     from keylane.records import Message
 
@@ -56,14 +56,11 @@ class Core:
     def __init__(
         self,
         pipeline: Pipeline,
+        hand_over: HandOver,
         *,
-        concurrency: int,
-        may_queue: bool,
-        elastic: bool = False,
         random: Callable[[], float],
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
-        chain_s: float = CHAIN_S,
         lease: Lease | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -73,15 +70,7 @@ class Core:
         self._commit_first = CommitFirst(self.partitions) if pipeline.delivery == "at_most_once" else None
         self._commit_each = pipeline.delivery == "almost_once"
         """Whether a record takes its place among those in flight until the commit that has it is acknowledged."""
-        self._dispatcher = Dispatcher(
-            HandOver(
-                concurrency,
-                may_queue=may_queue and not self._commit_each,
-                elastic=elastic and pipeline.max_concurrency != "auto",
-                chain_s=chain_s,
-            ),
-            pipeline,
-        )
+        self._dispatcher = Dispatcher(hand_over, pipeline)
         self._transacting: Transacting | None = None
         if pipeline.delivery == "transactional":
             self._transacting = Transacting(pipeline.ordering, self._dispatcher)
@@ -174,6 +163,11 @@ class Core:
         self._outcomes.completed(works, now)
         self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
 
+    def lot_moved(self, lot: Lot, now: float) -> None:
+        """Workers are through with records of a lot."""
+        self._outcomes.lot_moved(lot, now)
+        self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
+
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome."""
         if self._transacting is not None:
@@ -182,10 +176,10 @@ class Core:
         self._outcomes.batches_completed(batches, now)
         self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
 
-    def _on_complete(self, assignment: Assignment, works: Sequence[Work]) -> None:
+    def _on_complete(self, assignment: Assignment, messages: Sequence[Message]) -> None:
         """Records are complete."""
-        self.commits.completed += len(works)
-        self._acknowledgements.completed(assignment, works)
+        self.commits.completed += len(messages)
+        self._acknowledgements.completed(assignment, messages)
 
     def withdrawn(self, units: Sequence[Unit], now: float) -> None:
         """Workers gave back what no handler had begun."""
@@ -479,7 +473,7 @@ class Core:
 
     def _drain(self, plan: Plan, now: float) -> None:
         """Move on to the last commit once nothing is in handlers, and to the end once that is acknowledged."""
-        busy = any(one.in_flight for one in self.partitions.open.values())
+        busy = any(one.in_handlers for one in self.partitions.open.values())
         if self._closing.waits_for_handlers(now, busy=busy):
             return
         plan.cancel = plan.cancel or busy

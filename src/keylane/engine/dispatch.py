@@ -15,6 +15,7 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from keylane.engine.assignment import ENOUGH
 from keylane.engine.autoscale import AutoLimit
 from keylane.engine.rates import UNLIMITED, Buckets
 from keylane.engine.retries import Waiting
@@ -111,32 +112,46 @@ class Dispatcher:
             self.auto.full()
         return taken
 
-    def _take_records(self, now: float) -> list[Work]:
+    def _take_records(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
         longest = self._longest_chain()
+        in_lots = self.hand_over.in_lots and not self._buckets.limited
         rotation = self._rotation
-        taken: list[Work] = []
-        records = 0
-        while rotation and len(taken) < room:
-            left = room - len(taken)
-            share = left if self._depth_first else max(1, left // len(rotation))
+        taken: list[Unit] = []
+        while rotation and room > 0:
+            share = room if self._depth_first else max(1, room // len(rotation))
             for _ in range(len(rotation)):
                 assignment = rotation.popleft()
-                before = len(assignment.in_flight)
-                most = min(share, room - len(taken), self._partition_room(assignment, now))
-                works = assignment.take(most, now, 1 if assignment.failures else longest) if most else []
-                self._keep_in_rotation(assignment, works)
-                if assignment.failures:
-                    before += len(works)
-                    works = self._without_failed(assignment, works)
-                    before -= len(works)
-                taken += self._within_rates(assignment, works, now)
-                records += len(assignment.in_flight) - before
-                if len(taken) >= room or self._depth_first:
+                most = min(share, room, self._partition_room(assignment, now))
+                lot = None
+                if in_lots and most and not (longest > 1 and min(most, assignment.waiting) < ENOUGH):
+                    lot = assignment.take_lot(most, now)
+                if lot is not None:
+                    self._keep_in_rotation(assignment, lot.count)
+                    self.with_workers += lot.count
+                    taken.append(lot)
+                    calls = lot.count
+                else:
+                    works = self._take_works(assignment, most, now, longest)
+                    taken += works
+                    calls = len(works)
+                room -= calls
+                self.calls += calls
+                if room <= 0 or self._depth_first:
                     break
-        self.calls += len(taken)
-        self.with_workers += records
         return taken
+
+    def _take_works(self, assignment: Assignment, most: int, now: float, longest: int) -> list[Work]:
+        before = len(assignment.in_flight)
+        works = assignment.take(most, now, 1 if assignment.failures else longest) if most else []
+        self._keep_in_rotation(assignment, len(works))
+        if assignment.failures:
+            before += len(works)
+            works = self._without_failed(assignment, works)
+            before -= len(works)
+        works = self._within_rates(assignment, works, now)
+        self.with_workers += len(assignment.in_flight) - before
+        return works
 
     def _longest_chain(self) -> int:
         """Records of one shard that may go to a worker together."""
@@ -146,7 +161,7 @@ class Dispatcher:
         alone = left > 0 and sum(one.waiting for one in self._rotation) <= left
         return self.hand_over.longest_chain(self.calls, alone=alone)
 
-    def _keep_in_rotation(self, assignment: Assignment, taken: Sequence[Work]) -> None:
+    def _keep_in_rotation(self, assignment: Assignment, taken: int) -> None:
         if not taken or not assignment.has_turn:
             assignment.queued = False
         elif self._depth_first:
@@ -216,7 +231,7 @@ class Dispatcher:
             found = 0
             for assignment in self._rotation:
                 found += assignment.startable(least - found)
-                if found >= least or (assignment.ready and assignment.ready[0].attempt > 1):
+                if found >= least or (assignment.again and assignment.again[0].attempt > 1):
                     break
             else:
                 if self._lingers_since is None:
@@ -236,7 +251,7 @@ class Dispatcher:
             room = min(room, self._partition_room(assignment, now))
             one_a_key = self._one_a_key or self._buckets.by_key or bool(assignment.failures)
             works = assignment.take_batch(room, now, one_a_key=one_a_key) if room else []
-            self._keep_in_rotation(assignment, works)
+            self._keep_in_rotation(assignment, len(works))
             works = self._without_failed(assignment, works)
             works = self._within_rates(assignment, works, now)
             if works and works[0].attempt > 1:
@@ -265,6 +280,6 @@ class Dispatcher:
             if work.dead is not None:
                 dead.append(work)
             else:
-                work.assignment.ready.appendleft(work)
+                work.assignment.again.appendleft(work)
                 self.offer(work.assignment)
         return dead

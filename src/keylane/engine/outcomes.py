@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keylane.engine.deliveries import Delivery
 from keylane.engine.verdicts import Again
-from keylane.engine.work import Failure, Later, NotRun, leave_chain
+from keylane.engine.work import Failure, Later, Lot, NotRun, leave_chain, works_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -128,6 +128,26 @@ class Outcomes:
                 self._counters.processed += len(finished)
                 self._finish(assignment, finished, ends)
 
+    def lot_moved(self, lot: Lot, now: float) -> None:
+        """Workers are through with records of a lot."""
+        assignment = lot.assignment
+        done, others = lot.take()
+        if not lot.count:
+            assignment.lots.pop(lot, None)
+        if others:
+            assignment.in_flight.update((work.offset, lot.began) for work in others)
+            self.completed(others, now)
+        if not done:
+            return
+        self._dispatcher.reported(len(done), len(done), now)
+        if not assignment.wanted:
+            self._counters.stale += len(done)
+            return
+        self._counters.processed += len(done)
+        self._partitions.complete_of_lot(assignment, done)
+        if not assignment.queued:
+            self._dispatcher.offer(assignment)
+
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome.
 
@@ -197,13 +217,24 @@ class Outcomes:
     def withdrawn(self, units: Sequence[Unit], now: float) -> None:
         """Workers gave back what no handler had begun."""
         for unit in units:
-            works = unit if isinstance(unit, list) else [unit] if unit.chain is None else unit.chain.works
+            if isinstance(unit, Lot):
+                self._lot_withdrawn(unit, now)
+                continue
+            works = works_in(unit)
             self._dispatcher.reported(len(works), 1, now)
             for work in reversed(works):
                 if work.chain is not None:
                     self._undo(work.chain)
                 if work.assignment.wanted and work.offset in work.assignment.in_flight:
                     self._not_run(work)
+
+    def _lot_withdrawn(self, lot: Lot, now: float) -> None:
+        """No handler begins on what is left of it. Its partition may start nothing any more, so nothing is put back."""
+        left = sum(1 for _ in lot.left)
+        self._dispatcher.reported(left, left, now)
+        lot.count -= left
+        if not lot.count:
+            lot.assignment.lots.pop(lot, None)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
@@ -281,7 +312,7 @@ class Outcomes:
         assignment = work.assignment
         del assignment.in_flight[work.offset]
         if assignment.may_take:
-            assignment.ready.appendleft(work)
+            assignment.again.appendleft(work)
             self._dispatcher.offer(assignment)
 
     def _judged(self, work: Work, verdict: Verdict, now: float) -> None:

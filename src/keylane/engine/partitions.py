@@ -51,7 +51,7 @@ class Partitions:
         """Records polled and not complete, over all of them."""
         self.buffered_bytes = 0
         """Of their values."""
-        self.on_complete: Callable[[Assignment, Sequence[Work]], None] = lambda _, __: None
+        self.on_complete: Callable[[Assignment, Sequence[Message]], None] = lambda _, __: None
         """Told of records that are complete."""
         self.uncommitted = False
         """Whether a commit could have something new to say."""
@@ -95,7 +95,7 @@ class Partitions:
     def observe(self, assignment: Assignment, messages: Sequence[Message]) -> None:
         """A polled batch."""
         before, before_bytes = assignment.tracker.pending, assignment.buffered_bytes
-        self._counters.already_complete += assignment.observe(messages, with_keys=self._ordering == "key")
+        self._counters.already_complete += assignment.observe(messages)
         self.buffered += assignment.tracker.pending - before
         self.buffered_bytes += assignment.buffered_bytes - before_bytes
         self._follow_size()
@@ -123,24 +123,41 @@ class Partitions:
         """Records are complete. After `ends`, which are among them, the next of their shards become ready; after the
         others of a chain these are out already."""
         in_flight = assignment.in_flight
-        offsets = [work.offset for work in works]
-        for offset in offsets:
-            del in_flight[offset]
-        following = assignment.shards.release(ends)
+        for work in works:
+            del in_flight[work.offset]
+        if len(ends) < len(works):
+            last = set(ends)
+            assignment.shards.passed([work.offset for work in works if work not in last])
+        following = assignment.shards.release([work.offset for work in ends], [work.message for work in ends])
+        offsets, messages = [work.offset for work in works], [work.message for work in works]
+        self._complete(assignment, offsets, messages, following)
+
+    def complete_of_lot(self, assignment: Assignment, messages: Sequence[Message]) -> None:
+        """Records of a lot are complete."""
+        offsets = [message.offset() for message in messages]
+        self._complete(assignment, offsets, messages, assignment.shards.release(offsets, messages))
+
+    def _complete(
+        self,
+        assignment: Assignment,
+        offsets: Sequence[int],
+        messages: Sequence[Message],
+        following: Sequence[Message],
+    ) -> None:
         if self._depth_first:
             assignment.ready.extendleft(following)
         else:
             assignment.ready.extend(following)
-        size = sum(map(len, [work.message for work in works]))
+        size = sum(map(len, messages))
         assignment.buffered_bytes -= size
         self.buffered_bytes -= size
         if assignment.commits_first:
-            assignment.claimed -= len(works)
-            self.buffered -= len(works)
+            assignment.claimed -= len(offsets)
+            self.buffered -= len(offsets)
         else:
             self.buffered -= assignment.tracker.complete(offsets)
             self.uncommitted = True
-        self.on_complete(assignment, works)
+        self.on_complete(assignment, messages)
 
     def claim(self, assignment: Assignment, works: Sequence[Work]) -> None:
         """Under at-most-once: commits count these as complete from now on, before they start."""

@@ -172,6 +172,8 @@ class Workers(Protocol):
     """Whether it takes more than that, and keeps what does not run yet."""
     elastic: bool
     """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
+    in_lots: bool
+    """Whether it takes records in lots, too."""
     lease: Lease
     """No handler starts once it has ended; what would have is reported as not run."""
 
@@ -179,9 +181,9 @@ class Workers(Protocol):
     def resize(self, concurrency: int) -> None: ...
     def submit(self, units: Sequence[Unit]) -> None:
         """Run each. A record is reported by itself, those of a chain in order up to the first whose outcome is not
-        None; a batch is reported as the list that it came as."""
+        None; a batch is reported as the list that it came as, a lot whenever there is something new in it."""
 
-    def withdraw(self) -> list[Unit]:
+    def withdraw(self) -> Sequence[Unit]:
         """Take back what no handler has begun and whose assignment may start nothing any more."""
 
     def cancel(self) -> None:

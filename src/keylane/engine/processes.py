@@ -22,7 +22,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from keylane.engine.calls import give_outcomes, kept, sort_out, startable
 from keylane.engine.cargo import pack
@@ -31,7 +31,7 @@ from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkerDied, WorkersClosed, WorkersFailed
 from keylane.engine.process_main import READY, Answer, plain
 from keylane.engine.timeouts import HandlerTimeoutError
-from keylane.engine.work import NOT_RUN, Failure
+from keylane.engine.work import NOT_RUN, Failure, works_in
 from keylane.errors import WorkerProcessError
 from keylane.options import takes_context
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.latency import Histogram
     from keylane.engine.process_main import HandOver
-    from keylane.engine.work import Outcome, Unit, Work
+    from keylane.engine.work import Call, Outcome, Unit, Work
     from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.engine")
@@ -61,6 +61,7 @@ class ProcessWorkers:
 
     may_queue = True
     elastic = False
+    in_lots = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.processes or os.cpu_count() or 1, pipeline.most_concurrent)
@@ -69,7 +70,7 @@ class ProcessWorkers:
         self._timeout_s = pipeline.handler_timeout_ms / 1000 or None
         self.lease = Lease()
         self._report = report
-        self._queue: SimpleQueue[Unit | None] = SimpleQueue()
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._at: list[tuple[WorkerProcess, Sequence[Work]] | None] = [None] * self.concurrency
         """The process of each slot and what it holds; written by the slot's thread alone."""
         self._meters = [Meter() for _ in range(self.concurrency)]
@@ -88,10 +89,10 @@ class ProcessWorkers:
         """There are as many processes as there are."""
 
     def submit(self, units: Sequence[Unit]) -> None:
-        for unit in units:
+        for unit in cast("Sequence[Call]", units):
             self._queue.put(unit)
 
-    def withdraw(self) -> list[Unit]:
+    def withdraw(self) -> Sequence[Unit]:
         """Take back what no process has, and whose assignment may start nothing any more."""
         kept_ones, withdrawn = sort_out(self._queue.get_nowait)
         self.submit(kept_ones)
@@ -144,7 +145,7 @@ class ProcessWorkers:
             if process is not None:
                 self._end(process)
 
-    def _next(self) -> list[Unit] | None:
+    def _next(self) -> list[Call] | None:
         """What waits, as much as is this process's share of it; None at the end."""
         unit = self._queue.get()
         if unit is None:
@@ -160,7 +161,7 @@ class ProcessWorkers:
             pass
         return units
 
-    def _keep(self, unit: Unit) -> bool:
+    def _keep(self, unit: Call) -> bool:
         """Whether something of it may run now; what may not is reported."""
         if isinstance(unit, list):
             if startable(unit, self.lease, self._not_before):
@@ -170,13 +171,13 @@ class ProcessWorkers:
         runs = unit.assignment.may_start and monotonic() < self.lease.until
         outcome: Outcome = None if runs else NOT_RUN
         if outcome is None and self._not_before is not None:
-            outcome = kept(unit, self._not_before)
+            outcome = kept(unit.message, self._not_before)
         if outcome is not None:
             unit.outcome = outcome
             self._report(unit)
         return outcome is None
 
-    def _run(self, slot: int, process: WorkerProcess, units: list[Unit]) -> bool:
+    def _run(self, slot: int, process: WorkerProcess, units: list[Call]) -> bool:
         """Run these in the process and report each; returns whether it is still there."""
         every = [_works(unit) for unit in units]
         self._at[slot] = process, [work for works in every for work in works]
@@ -196,7 +197,7 @@ class ProcessWorkers:
         self._at[slot] = process, ()
         return True
 
-    def _answers(self, slot: int, process: WorkerProcess, unit: Unit, works: Sequence[Work]) -> None:
+    def _answers(self, slot: int, process: WorkerProcess, unit: Call, works: Sequence[Work]) -> None:
         if isinstance(unit, list):
             answer = process.answer(self._timeout_s)
             give_outcomes(works, answer.outcomes)
@@ -212,7 +213,7 @@ class ProcessWorkers:
             if outcome is not None:
                 return
 
-    def _died(self, process: WorkerProcess, units: list[Unit], was_at: Sequence[Work]) -> None:
+    def _died(self, process: WorkerProcess, units: list[Call], was_at: Sequence[Work]) -> None:
         """The process ended before these were reported: a failed attempt of what it was at; the others have not run."""
         text = process.ended()
         outcome: Outcome = NOT_RUN
@@ -306,12 +307,12 @@ class WorkerProcess:
         return error if isinstance(error, BaseException) else None
 
 
-def _works(unit: Unit) -> Sequence[Work]:
+def _works(unit: Call) -> Sequence[Work]:
     """The records that are to run."""
     if isinstance(unit, list):
         return [work for work in unit if work.outcome is None]
-    return (unit,) if unit.chain is None else unit.chain.works
+    return works_in(unit)
 
 
-def _hand_over(unit: Unit, works: Sequence[Work]) -> HandOver:
+def _hand_over(unit: Call, works: Sequence[Work]) -> HandOver:
     return isinstance(unit, list), works[0].attempt, [plain(work.message) for work in works]

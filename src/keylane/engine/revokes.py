@@ -24,7 +24,7 @@ class Revoke:
     @property
     def busy(self) -> list[Assignment]:
         """Those with records in handlers."""
-        return [one for one in self.assignments if one.wanted and one.in_flight]
+        return [one for one in self.assignments if one.wanted and one.in_handlers]
 
     def warn(self) -> None:
         """Of what is given up."""
@@ -32,7 +32,7 @@ class Revoke:
             logger.warning(
                 "%s-%d is given up with %d records in handlers; they may run again elsewhere",
                 *one.name,
-                len(one.in_flight),
+                one.in_handlers,
             )
 
 

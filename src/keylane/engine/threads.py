@@ -1,8 +1,9 @@
 """Worker threads, for handlers that are plain functions.
 
 The idea: one deque that all threads take from, one record, chain of records or batch at a time, so that nothing waits
-behind a slow one while a thread is free. A thread that finds it empty sleeps until it is woken. The loop may hand over
-more than there are threads; what waits in the deque is not in a handler, and can be withdrawn.
+behind a slow one while a thread is free. A lot stays in it, and each thread takes one record after another from it. A
+thread that finds the deque empty sleeps until it is woken. The loop may hand over more than there are threads; what
+waits in the deque is not in a handler, and can be withdrawn.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from contextlib import ExitStack
-from itertools import islice
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,19 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
-from keylane.engine.work import NOT_RUN
+from keylane.engine.work import NOT_RUN, Lot, name_of, works_in
 from keylane.errors import UsageError
 from keylane.options import takes_context
 from keylane.records import Context, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from keylane.engine.assignment import Assignment
     from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
+    from keylane.records import Message
 
 logger = logging.getLogger("keylane.engine")
 
@@ -43,6 +45,7 @@ class ThreadWorkers:
 
     may_queue = True
     elastic = False
+    in_lots = True
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.threads, pipeline.most_concurrent)
@@ -57,10 +60,13 @@ class ThreadWorkers:
         """What was handed over and no thread has begun; each call on it is atomic."""
         self._wake: SimpleQueue[bool] = SimpleQueue()
         """One for each thread that is to look whether something waits; False: to end."""
-        self._running: list[Work | None] = [None] * self.concurrency
+        self._running: list[Message | None] = [None] * self.concurrency
+        self._assignments: list[Assignment | None] = [None] * self.concurrency
         self._contexts: list[Context | None] = [None] * self.concurrency
         """What each thread is at; written by that thread alone."""
         self._meters = [Meter() for _ in range(self.concurrency)]
+        self._left_out = [(0, 0)] * self.concurrency
+        """Of each thread, the records that are still to be left out of its meter, and how many it was told to."""
         self._deadline: float | None = None
         self._close_error: BaseException | None = None
         self._threads = [
@@ -77,10 +83,13 @@ class ThreadWorkers:
 
     def submit(self, units: Sequence[Unit]) -> None:
         self._waiting.extend(units)
-        for _ in range(min(len(units), self.concurrency - self._wake.qsize())):
+        self._wake_up(sum(unit.count if type(unit) is Lot else 1 for unit in units))
+
+    def _wake_up(self, records: int) -> None:
+        for _ in range(min(records, self.concurrency - self._wake.qsize())):
             self._wake.put(True)
 
-    def withdraw(self) -> list[Unit]:
+    def withdraw(self) -> Sequence[Unit]:
         """Take back what no thread has begun and whose assignment may start nothing any more."""
         kept_ones, withdrawn = sort_out(self._waiting.popleft)
         self.submit(kept_ones)
@@ -88,8 +97,8 @@ class ThreadWorkers:
 
     def cancel(self) -> None:
         """Tell handlers whose result can no longer count."""
-        for work, context in zip(self._running, self._contexts, strict=True):
-            if work and context and not work.assignment.wanted:
+        for assignment, context in zip(self._assignments, self._contexts, strict=True):
+            if assignment and context and not assignment.wanted:
                 context.cancelled = True
 
     def latency(self) -> Histogram:
@@ -102,7 +111,7 @@ class ThreadWorkers:
             self._wake.put(False)
         if self._first.ident is not None:
             self._first.join(timeout_s + 1)
-        names = tuple(work.name for work in self._running if work)
+        names = tuple(name_of(message) for message in self._running if message is not None)
         return WorkersClosed(still_running=names, error=self._close_error)
 
     def _lead(self) -> None:
@@ -126,63 +135,99 @@ class ThreadWorkers:
                 self._close_error = error
 
     def _serve(self, slot: int) -> None:
-        """Run what waits, until the end. Flat, and on local names: a handler may take less time than one more call."""
-        waiting, wake, report, measured = self._waiting, self._wake, self._report, self._meters[slot].add
-        handler, takes_context, resource = self._handler, self._takes_context, self._resource
-        lease, running, not_before, new = self.lease, self._running, self._not_before, object.__new__
-        unmeasured = left_out = 0  # records still to leave out, and left out since the last that was measured
+        """Run what waits, until the end."""
+        while (unit := self._next(slot)) is not None:
+            if isinstance(unit, list):
+                self._run_batch(slot, unit)
+                self._report(unit)
+            else:
+                self._run_each(slot, unit)
+
+    def _next(self, slot: int) -> Unit | None:
+        """What is first in the deque; a lot stays there. None at the end."""
+        waiting = self._waiting
         while True:
             try:
-                unit: Any = waiting.popleft()
+                if type(unit := waiting[0]) is Lot:
+                    return unit
+                if type(unit := waiting.popleft()) is not Lot:
+                    return unit
+                waiting.appendleft(unit)  # another thread was quicker, and this one is for all
+                self._wake_up(unit.count)
             except IndexError:
-                running[slot] = None
-                if not wake.get():
-                    return
-                continue
-            if type(unit) is list:
-                self._run_batch(slot, unit)
-                report(unit)
-                continue
-            work: Work | None = unit
-            following = None if unit.chain is None else islice(unit.chain.works, 1, None)
-            while work is not None:
-                running[slot] = work
-                start_ns = 0 if unmeasured else perf_counter_ns()
-                outcome: Outcome = None
-                if not work.assignment.may_start or monotonic() >= lease.until:
-                    outcome = NOT_RUN
-                elif not_before is None or (outcome := kept(work, not_before)) is None:
-                    try:
-                        record = new(Record)  # a call of `__init__` would take twice as long
-                        record._message = work.message  # noqa: SLF001 - a record of ours
-                        if takes_context:
-                            context = self._contexts[slot] = Context(resource, work.attempt)
-                            result = handler(record, context)
-                        else:
-                            result = handler(record)
-                        if result is not None:
-                            outcome = outcome_of(result)
-                    except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
-                        outcome = failure_of(error)
+                self._running[slot] = None
+                if not self._wake.get():
+                    return None
+
+    def _run_each(self, slot: int, unit: Work | Lot) -> None:
+        """Run a record, those of a chain one after another, or records of a lot while there are any. Flat, and on local
+        names: a handler may take less time than one more call."""
+        handler, takes_context, report = self._handler, self._takes_context, self._report
+        measured = self._meters[slot].add
+        lease, running, not_before, new = self.lease, self._running, self._not_before, object.__new__
+        unmeasured, left_out = self._left_out[slot]
+        self._assignments[slot] = assignment = unit.assignment
+        lot = unit if isinstance(unit, Lot) else None
+        messages: Iterable[Message]
+        if lot is None:
+            works = works_in(unit)
+            messages, following, attempt = [work.message for work in works], iter(works), works[0].attempt
+        else:
+            messages, done, attempt = lot.left, lot.done.append, 1
+        for message in messages:
+            running[slot] = message
+            start_ns = 0 if unmeasured else perf_counter_ns()
+            outcome: Outcome = None
+            if not assignment.may_start or monotonic() >= lease.until:
+                outcome = NOT_RUN
+            elif not_before is None or (outcome := kept(message, not_before)) is None:
+                try:
+                    record = new(Record)  # a call of `__init__` would take twice as long
+                    record._message = message  # noqa: SLF001 - a record of ours
+                    result = handler(record, self._context(slot, attempt)) if takes_context else handler(record)
+                    if result is not None:
+                        outcome = outcome_of(result)
+                except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
+                    outcome = failure_of(error)
+            if unmeasured:
+                unmeasured -= 1
+            else:
+                unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
+            if lot is None:
+                work = next(following)
                 work.outcome = outcome
-                if unmeasured:
-                    unmeasured -= 1
-                else:
-                    unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
                 report(work)
-                work = None if following is None or outcome is not None else next(following, None)
+                if outcome is not None:
+                    break
+                attempt = 1  # those behind it were never handed over before
+                continue
+            done(message) if outcome is None else lot.came_to(message, outcome)
+            if not lot.is_reported:
+                lot.is_reported = True
+                report(lot)
+        self._left_out[slot] = unmeasured, left_out
+        if lot is not None:
+            self._drop(lot)
+
+    def _context(self, slot: int, attempt: int) -> Context:
+        context = self._contexts[slot] = Context(self._resource, attempt)
+        return context
+
+    def _drop(self, lot: Lot) -> None:
+        """Nothing is left in it; another thread may have dropped it."""
+        with suppress(ValueError):
+            self._waiting.remove(lot)
 
     def _run_batch(self, slot: int, batch: list[Work]) -> None:
         works = startable(batch, self.lease, self._not_before)
         if not works:
             return
-        self._running[slot] = works[0]
+        self._running[slot], self._assignments[slot] = works[0].message, works[0].assignment
         records = [Record(work.message) for work in works]
         start_ns = perf_counter_ns()
         try:
             if self._takes_context:
-                context = self._contexts[slot] = Context(self._resource, works[0].attempt)
-                result = self._handler(records, context)
+                result = self._handler(records, self._context(slot, works[0].attempt))
             else:
                 result = self._handler(records)
             give_outcomes(works, outcomes_of(result, len(works)))

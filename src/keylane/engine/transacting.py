@@ -14,7 +14,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from keylane.engine.transactions import State, Transaction
-from keylane.engine.work import Failure, works_of
+from keylane.engine.work import Failure, works_in, works_of
+from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -178,13 +179,15 @@ class Transacting:
             return
         tokens: dict[bytes | None, Work] = {}
         for work in self._running:
-            if work.assignment.name != name or (work.key is None and self._ordering == "key"):
+            key = work.message.key() if self._ordering == "key" else None
+            if work.assignment.name != name or (key is None and self._ordering == "key"):
                 continue
-            token = tokens.get(work.key)
+            token = tokens.get(key)
             if token is None:
-                (token,) = works_of(assignment, [-1], [work.message], with_keys=self._ordering == "key")
-                tokens[work.key] = token
-                assignment.shards.admit([token])
+                stand_in = PlainMessage(*name, offset_=-1 - len(tokens), key_=key)
+                (token,) = works_of(assignment, [stand_in.offset_], [stand_in])
+                tokens[key] = token
+                assignment.shards.admit([stand_in.offset_], [stand_in])
             self._waits[token] = self._waits.get(token, 0) + 1
             if (before := self._tokens.get(work)) is not None:
                 self._is_over(before)
@@ -194,7 +197,7 @@ class Transacting:
 
     def handed_over(self, units: Iterable[Unit]) -> None:
         for unit in units:
-            self._running.update(_works(unit))
+            self._running.update(works_in(unit))
 
     def came_back(self, works: Sequence[Work]) -> None:
         """Workers report records back; call it before anything follows from that."""
@@ -206,7 +209,7 @@ class Transacting:
 
     def withdrawn(self, units: Iterable[Unit]) -> None:
         for unit in units:
-            self._ended(_works(unit))
+            self._ended(works_in(unit))
 
     def _ended(self, works: Sequence[Work]) -> None:
         self._running.difference_update(works)
@@ -218,7 +221,7 @@ class Transacting:
                 continue
             assignment = token.assignment
             if self._is_over(token) and assignment.wanted:
-                assignment.ready.extend(assignment.shards.release((token,)))
+                assignment.ready.extend(assignment.shards.release((token.offset,), (token.message,)))
                 self._dispatcher.offer(assignment)
 
     def _is_over(self, token: Work) -> bool:
@@ -228,9 +231,3 @@ class Transacting:
             return False
         del self._waits[token]
         return True
-
-
-def _works(unit: Unit) -> Sequence[Work]:
-    if isinstance(unit, list):
-        return unit
-    return [unit] if unit.chain is None else unit.chain.works

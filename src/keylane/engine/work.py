@@ -1,8 +1,13 @@
-"""`Work`: one record on its way from the poll to its completion, and what became of it.
+"""`Work`: one record of which there is more to tell than that it is done; `Lot`: those of which there is not.
 
-A work is handed over, never shared: the loop owns it until it gives it to the workers, they own it until they report it
-with its `outcome`. It names the assignment that it belongs to; once that assignment is closed (revoked, lost), whatever
-happens to the work changes nothing.
+The idea: a record waits as the client's message. Ready ones go to threads in lots, a partition's at a time, and come
+back as messages; there is no object of ours for each, because making and dropping one takes as long as everything else
+that the loop does for a record. A record becomes a `Work` where it needs a state of its own: with workers of another
+kind, in a chain or a batch, or once its handler failed or returned something.
+
+Works and lots are handed over, never shared: the loop owns a work until it gives it to the workers, they own it until
+they report it with its `outcome`. Both name the assignment that they belong to; once that is closed (revoked, lost),
+whatever happens to them changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.deliveries import DeadLetterState, Delivery
@@ -56,18 +61,13 @@ Outcome: TypeAlias = "Sequence[Output] | Returned | Failure | NotRun | Later | N
 
 
 class Work:
-    """One record in the engine. Slotted and flat: there is one for each record, on the hottest path. `works_of` makes
-    them."""
+    """One record, and what becomes of it. `works_of` makes them."""
 
-    __slots__ = ("assignment", "attempt", "chain", "dead", "first_s", "key", "message", "next", "offset", "outcome")
+    __slots__ = ("assignment", "attempt", "chain", "dead", "first_s", "message", "offset", "outcome")
 
     assignment: Assignment
     offset: int
-    key: bytes | None
-    """None where its shard does not go by it."""
     message: Message
-    next: Work | None
-    """The one behind it in its shard."""
     attempt: int
     chain: Chain | None
     """Set while others of its shard are handed over with it."""
@@ -83,29 +83,74 @@ class Work:
 
     @property
     def name(self) -> str:
-        """How errors and logs name the record: `topic-partition@offset`."""
+        """How errors and logs name the record."""
         return f"{self.assignment.topic}-{self.assignment.partition}@{self.offset}"
 
     def __repr__(self) -> str:
         return f"Work({self.name}, attempt {self.attempt})"
 
 
-def works_of(
-    assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message], *, with_keys: bool
-) -> list[Work]:
-    """The polled records of a partition. In one loop, because calls of `Work.__init__` would take twice as long as
-    all of this."""
+def works_of(assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message]) -> list[Work]:
+    """Records of a partition. In one loop, because calls of `Work.__init__` would take twice as long as all of this."""
     works = []
     for offset, message in zip(offsets, messages, strict=True):
         work = Work()
         work.assignment = assignment
         work.offset = offset
-        work.key = message.key() if with_keys else None
         work.message = message
         work.attempt = 1
-        work.next = work.chain = work.first_s = work.dead = work.outcome = None
+        work.chain = work.first_s = work.dead = work.outcome = None
         works.append(work)
     return works
+
+
+class Lot:
+    """Ready records of a partition, each of another shard, that were handed over at once. Whichever thread is free
+    takes the next.
+
+    Thread safety: workers take from `left`, and add to `done` and `others`; the loop takes those from there. Each of
+    these calls is atomic. `assignment`, `began` and `count` are the loop's to change.
+    """
+
+    __slots__ = ("assignment", "began", "count", "done", "gone", "is_reported", "left", "messages", "others")
+
+    def __init__(self, assignment: Assignment, messages: Sequence[Message], now: float) -> None:
+        self.assignment = assignment
+        self.began = now
+        """When it was handed over."""
+        self.count = len(messages)
+        """Records that the loop has not heard of."""
+        self.messages = messages
+        self.left = iter(messages)
+        self.done: list[Message] = []
+        """Whose handlers have ended and returned nothing."""
+        self.others: list[Work] = []
+        """What became of the others."""
+        self.gone: set[int] = set()
+        """Offsets of the others."""
+        self.is_reported = False
+        """Whether the loop was told that there is something in `done` or `others`. It forgets that before it looks."""
+
+    def came_to(self, message: Message, outcome: Outcome) -> None:
+        """The workers': a record that needs a state of its own."""
+        (work,) = works_of(self.assignment, [message.offset()], [message])
+        work.outcome = outcome
+        self.others.append(work)
+
+    def take(self) -> tuple[list[Message], list[Work]]:
+        """The loop's: what was done since the last time, and what the others came to."""
+        self.is_reported = False
+        done, others = self.done[:], self.others[:]
+        del self.done[: len(done)]
+        del self.others[: len(others)]
+        self.gone.update([work.offset for work in others])
+        self.count -= len(done) + len(others)
+        return done, others
+
+    def oldest(self, is_complete: Callable[[int], bool]) -> int | None:
+        """The offset of the first that is not through."""
+        offsets = (message.offset() for message in self.messages)
+        return next((offset for offset in offsets if offset not in self.gone and not is_complete(offset)), None)
 
 
 class Chain:
@@ -147,5 +192,21 @@ def leave_chain(work: Work) -> bool:
     return chain.at == len(chain.works)
 
 
-Unit: TypeAlias = "Work | list[Work]"
+Call: TypeAlias = "Work | list[Work]"
 """What a worker gets at once: a record, the first of a chain to run one after another, or a batch for one call."""
+
+Unit: TypeAlias = "Call | Lot"
+"""What workers get at once: lots only where they take them (`Workers.in_lots`)."""
+
+
+def works_in(unit: Unit) -> Sequence[Work]:
+    """All records of what is not a lot."""
+    assert not isinstance(unit, Lot), unit
+    if isinstance(unit, list):
+        return unit
+    return (unit,) if unit.chain is None else unit.chain.works
+
+
+def name_of(message: Message) -> str:
+    """How errors and logs name a record: `topic-partition@offset`."""
+    return f"{message.topic()}-{message.partition()}@{message.offset()}"

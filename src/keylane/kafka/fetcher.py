@@ -60,9 +60,11 @@ class Fetcher:
         self._obey()
         if max_records <= 0:
             return None
-        messages: list[Any] = self._client.consume(1, timeout_s)
-        if messages and max_records > 1:
-            messages += self._client.consume(max_records - 1, 0)
+        messages: list[Any] = self._client.consume(max_records, 0)
+        if not messages:
+            messages = self._client.consume(1, timeout_s)
+            if messages and max_records > 1:
+                messages += self._client.consume(max_records - 1, 0)
         return self._by_partition(messages) if messages else None
 
     def pause(self, names: Iterable[tuple[str, int]]) -> None:

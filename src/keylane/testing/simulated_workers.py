@@ -1,16 +1,17 @@
 """The simulation's workers and producer: what handlers come to, and what is true of a record then.
 
 The idea: what the core was given is kept here as hand-overs (a record, a chain, a batch); a step takes some of them on,
-draws outcomes, and notes in the log what is complete before it tells the core. Records of a shard that came in one
-batch stand in a `Line`: one is complete only after those before it.
+draws outcomes, and notes in the log what is complete before it tells the core. Records of a lot are handed over one by
+one. Records of a shard that came in one batch stand in a `Line`: one is complete only after those before it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keylane.engine.events import Answer, ResultsMoved
-from keylane.engine.work import NOT_RUN, Failure, Later, NotRun, Work
+from keylane.engine.work import NOT_RUN, Failure, Later, Lot, NotRun, Work, works_in, works_of
 from keylane.options import Skip
 from keylane.records import Output, PlainMessage, Returned
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from keylane.engine.work import Outcome, Unit
     from keylane.testing.simulated_log import Log
     from keylane.testing.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class SomeWorkers:
+    """What workers take (`keylane.engine.ports.Workers`)."""
+
+    concurrency: int
+    may_queue: bool = False
+    elastic: bool = False
+    in_lots: bool = False
 
 
 class Line:
@@ -40,6 +51,8 @@ class SimulatedWorkers:
         self._batches = world.settings.batch_size > 1
         self._left: list[list[Work]] = []
         """Of each hand-over, the records that are not reported back."""
+        self._lots: dict[Work, Lot] = {}
+        """Of those in `_left` that came in one."""
         self._deliveries: list[Delivery] = []
         """As often as there are outputs without an answer."""
         self._results: list[Delivery] = []
@@ -51,7 +64,14 @@ class SimulatedWorkers:
 
     def hand_over(self, units: Sequence[Unit]) -> None:
         for unit in units:
-            works = unit if isinstance(unit, list) else [unit] if unit.chain is None else list(unit.chain.works)
+            if isinstance(unit, Lot):
+                self._world.seen["lots"] += unit.count > 1
+                for work in works_of(unit.assignment, [one.offset() for one in unit.messages], unit.messages):
+                    self._begins(work, [])
+                    self._left.append([work])
+                    self._lots[work] = unit
+                continue
+            works = list(works_in(unit))
             self._world.seen["chains"] += not isinstance(unit, list) and len(works) > 1
             self._world.seen["same key batches"] += isinstance(unit, list) and any(one.chain for one in works)
             for index, work in enumerate(works):
@@ -68,7 +88,15 @@ class SimulatedWorkers:
     def withdraw(self) -> None:
         """Some of what was handed over had not begun."""
         given_back = []
+        lots: dict[Lot, list[Work]] = {}
         for works in list(self._left):
+            if (lot := self._lots.get(works[0])) is not None:
+                if not lot.assignment.may_start and self._random.random() < 0.5:
+                    self._left.remove(works)
+                    self._no_longer_runs(works[0])
+                    del self._lots[works[0]]
+                    lots.setdefault(lot, []).append(works[0])
+                continue
             begun = works[0].chain is not None and works[0].chain.works[0] is not works[0] and not self._batches
             if not begun and not all(one.assignment.may_start for one in works) and self._random.random() < 0.5:
                 self._left.remove(works)
@@ -76,7 +104,10 @@ class SimulatedWorkers:
                     self._no_longer_runs(work)
                     self._not_begun(work)
                 given_back.append(works)
-        self._world.core.withdrawn([works if self._batches else works[0] for works in given_back], self._world.now)
+        for lot, left in lots.items():
+            lot.left = iter([work.message for work in left])
+        units: list[Unit] = [*lots, *(works if self._batches else works[0] for works in given_back)]
+        self._world.core.withdrawn(units, self._world.now)
 
     # --- steps ---
 
@@ -93,8 +124,15 @@ class SimulatedWorkers:
             self._world.core.batches_completed(finished, self._world.now)
         else:
             reports = []
+            moved: dict[Lot, None] = {}
             for works in finished:
-                reports += self._run_some(works)
+                if (lot := self._lots.pop(works[0], None)) is None:
+                    reports += self._run_some(works)
+                else:
+                    self._run_of_lot(works[0], lot)
+                    moved[lot] = None
+            for lot in moved:
+                self._world.core.lot_moved(lot, self._world.now)
             self._world.core.completed(reports, self._world.now)
 
     def deliver(self) -> None:
@@ -201,6 +239,15 @@ class SimulatedWorkers:
                 )
         log.running[work.offset] = work
 
+    def _run_of_lot(self, work: Work, lot: Lot) -> None:
+        outcome = self._dies() or self._drawn(work)
+        if work.assignment.wanted:
+            self._alone(work, outcome)
+        if outcome is None:
+            lot.done.append(work.message)
+        else:
+            lot.came_to(work.message, outcome)
+
     def _run_some(self, works: list[Work]) -> list[Work]:
         """Run one or more records of a chain; what it leaves runs later."""
         reports = []
@@ -259,7 +306,7 @@ class SimulatedWorkers:
             world.seen["failed"] += 1
             return Failure(ValueError("simulated"), final=self._random.random() < 0.2)
         if self._random.random() < world.settings.output_share:
-            outputs = [Output("out", key=work.key)] * self._random.randint(1, 3)
+            outputs = [Output("out", key=work.message.key())] * self._random.randint(1, 3)
             return Returned(outputs, outputs) if world.settings.results else outputs
         if world.settings.results:
             return Returned(None)

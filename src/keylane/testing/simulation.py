@@ -24,6 +24,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.closing import Phase
 from keylane.engine.commits import CommitEntry, CommitProblem
@@ -38,7 +39,7 @@ from keylane.records import PlainMessage
 from keylane.testing.simulated_log import Log
 from keylane.testing.simulated_rates import RateOracle
 from keylane.testing.simulated_transactions import SimulatedTransactions
-from keylane.testing.simulated_workers import SimulatedWorkers
+from keylane.testing.simulated_workers import SimulatedWorkers, SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -147,13 +148,14 @@ class Simulation:
         self.lease = Lease(3.0)
         self.core = Core(
             self.pipeline,
+            HandOver.to(
+                self.pipeline,
+                SomeWorkers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(3))),
+                settings.chain_s,
+            ),
             lease=self.lease,
-            concurrency=settings.concurrency,
-            may_queue=self.random.random() < 0.5,
-            elastic=self.random.random() < 0.5,
             random=self.random.random,
             results=ResultsRule(every=settings.results, max_unseen=4),
-            chain_s=settings.chain_s,
         )
         self.workers = SimulatedWorkers(self)
         self.commit: list[CommitEntry] | None = None

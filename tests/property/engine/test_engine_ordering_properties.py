@@ -24,7 +24,7 @@ def assignment(ordering: Any, cap: int = 4_096, offsets: OffsetMap | None = None
 def complete(one: Assignment, work: Any) -> None:
     """What the core does with a completed record."""
     del one.in_flight[work.offset]
-    one.ready.extend(one.shards.release([work]))
+    one.ready.extend(one.shards.release([work.offset], [work.message]))
     one.tracker.complete([work.offset])
 
 
@@ -46,7 +46,7 @@ def test_records_of_a_shard_never_overlap_and_run_in_order_and_all_run(
     while len(ran) < len(keys):
         if records and random.random() < 0.5:
             count = random.randint(1, len(records))
-            one.observe(records[:count], with_keys=ordering == "key")
+            one.observe(records[:count])
             records = records[count:]
         for work in one.take(random.randint(1, 8), 0.0):
             assert shard(work.offset) not in {shard(other) for other in running}, "two of a shard at once"
@@ -67,7 +67,7 @@ def test_whatever_is_dispatched_every_map_fits_the_cap_and_nothing_waits_for_eve
     cap: int, stuck: set[int], random: Random
 ) -> None:
     one = assignment("unordered", cap)
-    one.observe([PlainMessage("t", 0, offset) for offset in range(900)], with_keys=False)
+    one.observe([PlainMessage("t", 0, offset) for offset in range(900)])
     running: dict[int, Any] = {}
     fixed = False
     while one.tracker.base < 900:
@@ -101,7 +101,7 @@ def test_after_a_restart_exactly_the_incomplete_records_run(
     while log:
         size = sizes[done % len(sizes)]
         done += 1
-        one.observe(log[:size], with_keys=False)
+        one.observe(log[:size])
         log = log[size:]
     due = [offset for offset in range(10, 61) if offset not in gaps and not offsets.is_complete(offset)]
     assert [work.offset for work in one.take(1_000, 0.0)] == due

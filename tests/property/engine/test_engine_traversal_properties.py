@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.core import Core
+from keylane.engine.work import Work
 from keylane.offsets import OffsetMap
 from keylane.options import Pipeline
 from keylane.records import PlainMessage
+from keylane.testing.simulated_workers import SomeWorkers
 
 if TYPE_CHECKING:
     from random import Random
 
-    from keylane.engine.work import Work
 
 Name = tuple[str, int]
 LOADS = st.lists(
@@ -36,7 +38,7 @@ def dispatched(
     """Partition and key of every record, in the order in which they start; records end in any order."""
     kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
     pipeline = Pipeline(kafka=kafka, topics=["t0", "t1", "t2"], handler=nothing, traversal=traversal)
-    core = Core(pipeline, concurrency=concurrency, may_queue=False, random=random.random)
+    core = Core(pipeline, HandOver.to(pipeline, SomeWorkers(concurrency)), random=random.random)
     names = [(f"t{max(0, number - 3)}", number) for number in range(len(loads))]
     core.assigned([Start(*name, 1, OffsetMap(0), 0, 1_000) for name in names], 0.0)
     for name, keys in zip(names, loads, strict=True):
@@ -46,10 +48,10 @@ def dispatched(
     running: list[Work] = []
     while True:
         for work in core.plan(0.0).dispatch:
-            assert not isinstance(work, list)
-            order.append((work.assignment.name, work.key))
+            assert isinstance(work, Work)
+            order.append((work.assignment.name, work.message.key()))
             running.append(work)
-        outside = [(work.assignment.name, work.key) for work in running]
+        outside = [(work.assignment.name, work.message.key()) for work in running]
         assert len(set(outside)) == len(outside), "two records of a key at once"
         if not running:
             return order

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Pipeline
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.autoscale import AutoLimit
 from keylane.engine.core import Core
-from keylane.engine.work import NOT_RUN, Failure, Later
+from keylane.engine.work import NOT_RUN, Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
 
 if TYPE_CHECKING:
-    from keylane.engine.work import Outcome, Work
+    from keylane.engine.work import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 LATENCY_S = 0.02
@@ -121,14 +123,15 @@ def test_the_most_is_the_most() -> None:
 def busy_core() -> tuple[Core, list[Work]]:
     """A core with more records than it may run, and those that it runs."""
     pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=print, ordering="unordered", max_concurrency="auto")
-    core = Core(pipeline, concurrency=100, may_queue=True, elastic=True, random=lambda: 0.0)
+    workers = SomeWorkers(100, may_queue=True, elastic=True, in_lots=True)
+    core = Core(pipeline, HandOver.to(pipeline, workers), random=lambda: 0.0)
     core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 10_000)], 0.0)
     core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(2_000)])
     return core, started(core, 0.0)
 
 
 def started(core: Core, now: float) -> list[Work]:
-    return [work for work in core.plan(now).dispatch if not isinstance(work, list)]
+    return [work for work in core.plan(now).dispatch if isinstance(work, Work)]
 
 
 def test_the_core_moves_its_hand_over_by_what_comes_back() -> None:

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Record, Retries, Skip
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.core import Core
 from keylane.engine.events import Answer
-from keylane.engine.work import NOT_RUN, Failure
+from keylane.engine.work import NOT_RUN, Failure, works_in
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.simulated_workers import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.engine.plan import Plan
-    from keylane.engine.work import Outcome, Unit, Work
+    from keylane.engine.work import Outcome, Work
 
 WAIT_S = 20.0
 FAILED = Failure(ValueError("bad"))
@@ -32,12 +34,6 @@ def handler(record: Any) -> None:
     """Never called where a core is tested alone."""
 
 
-def works_of(unit: Unit) -> list[Work]:
-    if isinstance(unit, list):
-        return unit
-    return [unit] if unit.chain is None else list(unit.chain.works)
-
-
 class Batches:
     """A core with batches, its time, and the batches that are with the workers."""
 
@@ -46,7 +42,8 @@ class Batches:
         options.setdefault("retries", Retries(max_attempts=3, delay_ms=100, jitter=0))
         options.setdefault("on_exhausted", Skip())
         self.pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
-        self.core = Core(self.pipeline, concurrency=concurrency, may_queue=False, random=lambda: 0.0, chain_s=chain_s)
+        hand_over = HandOver.to(self.pipeline, SomeWorkers(concurrency), chain_s)
+        self.core = Core(self.pipeline, hand_over, random=lambda: 0.0)
         self.now = 100.0
         self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 1_000) for p in range(partitions)], self.now)
         self.out: list[list[Work]] = []
@@ -61,10 +58,7 @@ class Batches:
         """The offsets of the batches that are handed over."""
         self.now += wait
         plan: Plan = self.core.plan(self.now)
-        made = [
-            unit if isinstance(unit, list) else list(unit.chain.works if unit.chain else [unit])
-            for unit in plan.dispatch
-        ]
+        made = [list(works_in(unit)) for unit in plan.dispatch]
         self.out += made
         self.produced += plan.produce
         return [[work.offset for work in unit] for unit in made]

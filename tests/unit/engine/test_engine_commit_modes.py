@@ -9,12 +9,14 @@ import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
 from keylane.engine.acknowledgements import Acknowledgements
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Assignment, Start
 from keylane.engine.commits import CommitEntry, CommitProblem
 from keylane.engine.core import Core
 from keylane.offsets import DispatchBound, OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Running:
 
     def __init__(self, **options: Any) -> None:
         made = pipeline(ordering="unordered", commit_interval_ms=1_000, **options)
-        self.core = Core(made, concurrency=4, may_queue=False, random=lambda: 0.0)
+        self.core = Core(made, HandOver.to(made, SomeWorkers(4)), random=lambda: 0.0)
         self.now = 100.0
         self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
         self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])
@@ -111,13 +113,13 @@ class Completing:
     def __init__(self) -> None:
         self.assignment = assignment()
         self.acknowledgements = Acknowledgements(pipeline(on_committed=print))
-        self.assignment.observe([PlainMessage("t", 0, offset) for offset in range(10)], with_keys=False)
-        self.works = {work.offset: work for work in self.assignment.take(10, 0.0)}
+        self.records = [PlainMessage("t", 0, offset) for offset in range(10)]
+        self.assignment.observe(self.records)
+        self.assignment.take(10, 0.0)
 
     def complete(self, *offsets: int) -> None:
-        works = [self.works[offset] for offset in offsets]
         self.assignment.tracker.complete(offsets)
-        self.acknowledgements.completed(self.assignment, works)
+        self.acknowledgements.completed(self.assignment, [self.records[offset] for offset in offsets])
 
     def entry(self, metadata: str = "map") -> CommitEntry:
         tracker = self.assignment.tracker
@@ -126,7 +128,7 @@ class Completing:
     def told(self, entry: CommitEntry, problem: CommitProblem | None = None) -> list[int]:
         told = self.acknowledgements.answered([entry], {} if problem is None else {T0: problem})
         assert told is not None
-        return [work.offset for work in told.records]
+        return [one.offset() for one in told.records]
 
 
 def test_a_record_is_told_once_when_a_commit_that_was_made_after_it_is_acknowledged() -> None:

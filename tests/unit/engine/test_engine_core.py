@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.closing import FINAL_COMMIT_S, Phase
 from keylane.engine.commits import CommitProblem
@@ -16,13 +17,14 @@ from keylane.engine.core import Core
 from keylane.engine.ending import SETTLE_S
 from keylane.engine.events import Answer, ResultsMoved
 from keylane.engine.results import NO_RESULTS, ResultsRule
-from keylane.engine.work import NOT_RUN, Failure
+from keylane.engine.work import NOT_RUN, Failure, Work
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage, Returned
+from keylane.testing.simulated_workers import SomeWorkers
 
 if TYPE_CHECKING:
     from keylane.engine.plan import Plan
-    from keylane.engine.work import Outcome, Work
+    from keylane.engine.work import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
@@ -49,8 +51,7 @@ class World:
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options)
         self.core = Core(
             self.pipeline,
-            concurrency=concurrency,
-            may_queue=False,
+            HandOver.to(self.pipeline, SomeWorkers(concurrency)),
             random=lambda: 0.0,
             ending_offsets=ending,
             results=results,
@@ -71,7 +72,7 @@ class World:
         self.now += wait
         plan = self.core.plan(self.now)
         for work in plan.dispatch:
-            assert not isinstance(work, list), "a batch without batch_size"
+            assert isinstance(work, Work), "a batch without batch_size"
             assert work.offset not in {o for p, o in self.works if p == work.assignment.partition}, "dispatched twice"
             self.works[work.assignment.partition, work.offset] = work
         return plan

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, Pipeline, Retries, UsageError
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.commits import CommitProblem
 from keylane.engine.core import Core
@@ -15,6 +16,7 @@ from keylane.engine.work import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.simulated_workers import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,7 @@ class Running:
 
     def __init__(self, delivery: str, concurrency: int = 4, **options: Any) -> None:
         made = pipeline(**{"ordering": "unordered", "delivery": delivery, **options})
-        self.core = Core(made, concurrency=concurrency, may_queue=True, random=lambda: 0.0)
+        self.core = Core(made, HandOver.to(made, SomeWorkers(concurrency, may_queue=True)), random=lambda: 0.0)
         self.now = 100.0
         self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
         self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])

@@ -11,19 +11,21 @@ import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Rates, Record, Retries, Skip, UsageError
 from keylane.engine import events
+from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Start
 from keylane.engine.core import Core
 from keylane.engine.partitions import FIRST_CREDIT
-from keylane.engine.work import Failure, Later
+from keylane.engine.work import Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.work import Outcome, Work
+    from keylane.engine.work import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 WAIT_S = 20.0
@@ -39,7 +41,8 @@ class World:
 
     def __init__(self, concurrency: int = 100, partitions: int = 1, elastic: bool = False, **options: Any) -> None:
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=nothing, **options)
-        self.core = Core(self.pipeline, concurrency=concurrency, may_queue=True, elastic=elastic, random=lambda: 0.0)
+        workers = SomeWorkers(concurrency, may_queue=True, elastic=elastic)
+        self.core = Core(self.pipeline, HandOver.to(self.pipeline, workers), random=lambda: 0.0)
         self.now = 100.0
         self.running: dict[tuple[int, int], Work] = {}
         self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 10_000) for p in range(partitions)], self.now)
@@ -53,7 +56,7 @@ class World:
         self.now += wait
         started = []
         for work in self.core.plan(self.now).dispatch:
-            assert not isinstance(work, list)
+            assert isinstance(work, Work)
             name = (work.assignment.partition, work.offset)
             self.running[name] = work
             started.append(name if len(self.core.partitions.open) > 1 else work.offset)

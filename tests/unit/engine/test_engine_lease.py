@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keylane import Pipeline, RebalanceListener
+from keylane.engine.admission import HandOver
 from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.assignment import Start
 from keylane.engine.core import Core
@@ -23,6 +24,7 @@ from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, works_of
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
+from keylane.testing.simulated_workers import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +72,8 @@ def test_its_end_and_its_renewal_are_logged_once(caplog: pytest.LogCaptureFixtur
 
 def test_the_core_dispatches_nothing_after_its_end_and_goes_on_when_it_is_renewed() -> None:
     lease = Lease(6.0)
-    core = Core(pipeline(print, ordering="unordered"), concurrency=10, may_queue=False, random=lambda: 0.0, lease=lease)
+    made = pipeline(print, ordering="unordered")
+    core = Core(made, HandOver.to(made, SomeWorkers(10)), random=lambda: 0.0, lease=lease)
     lease.renew(100.0)
     core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 9)], 100.0)
     core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(3)])
@@ -98,9 +101,7 @@ def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is
     workers = (AsyncioWorkers if is_async else ThreadWorkers)(made, reports.append, "test")
     workers.lease = Lease(1.0)
     workers.lease.renew(monotonic() - 10.0)
-    works = works_of(
-        cast("Any", Part()), range(2), [PlainMessage("t", 0, offset) for offset in range(2)], with_keys=False
-    )
+    works = works_of(cast("Any", Part()), range(2), [PlainMessage("t", 0, offset) for offset in range(2)])
     workers.start()
     workers.submit([works] if batch_size > 1 else works)
     workers.close(10.0)

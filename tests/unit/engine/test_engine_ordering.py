@@ -2,73 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keylane.engine.ordering import ByKey, ByPartition, Shards, Unordered, shards_for
-from keylane.engine.work import Work, works_of
 from keylane.errors import InternalError
 from keylane.records import PlainMessage
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-class Owner:
-    topic, partition = "t", 0
-
-
-def works(*keys: bytes | None, first: int = 0) -> list[Work]:
-    owner = cast("Any", Owner())
-    messages = [PlainMessage("t", 0, first + i, key) for i, key in enumerate(keys)]
-    return works_of(owner, range(first, first + len(keys)), messages, with_keys=True)
+    from keylane.records import Message
 
 
-def offsets(some: Any) -> list[int]:
-    return [work.offset for work in some]
+def records(*keys: bytes | None, first: int = 0) -> list[Message]:
+    return [PlainMessage("t", 0, first + i, key) for i, key in enumerate(keys)]
 
 
-def drain(shards: Shards, ready: Any) -> list[int]:
+def offsets(some: Sequence[Message]) -> list[int]:
+    return [one.offset() for one in some]
+
+
+def admit(shards: Shards, some: Sequence[Message]) -> list[int]:
+    return offsets(shards.admit(offsets(some), some))
+
+
+def release(shards: Shards, *some: Message) -> list[int]:
+    return offsets(shards.release(offsets(some), some))
+
+
+def drain(shards: Shards, ready: Sequence[Message]) -> list[int]:
     """Complete what is ready, first come first served, until nothing comes out; the order of completion."""
     done, queue = [], list(ready)
     while queue:
-        work = queue.pop(0)
-        done.append(work.offset)
-        queue += shards.release([work])
+        one = queue.pop(0)
+        done.append(one.offset())
+        queue += shards.release([one.offset()], [one])
     return done
 
 
 def test_key_lets_one_record_of_a_key_out_and_the_next_after_it() -> None:
     shards = ByKey()
-    a0, b1, a2, a3 = works(b"a", b"b", b"a", b"a")
-    assert offsets(shards.admit([a0, b1, a2])) == [0, 1]
-    assert shards.admit([a3]) == []
-    assert shards.release([b1]) == []
-    assert shards.release([a0]) == [a2]
-    assert shards.release([a2]) == [a3]
-    assert shards.release([a3]) == []
+    a0, b1, a2, a3 = records(b"a", b"b", b"a", b"a")
+    assert admit(shards, [a0, b1, a2]) == [0, 1]
+    assert admit(shards, [a3]) == []
+    assert release(shards, b1) == []
+    assert release(shards, a0) == [2]
+    assert release(shards, a2) == [3]
+    assert release(shards, a3) == []
     assert shards.count == 0
 
 
 def test_a_key_that_is_through_starts_afresh() -> None:
     shards = ByKey()
-    first, second = works(b"a", b"a")
-    assert shards.admit([first]) == [first]
-    assert shards.release([first]) == []
-    assert shards.admit([second]) == [second]
+    first, second = records(b"a", b"a")
+    assert admit(shards, [first]) == [0]
+    assert release(shards, first) == []
+    assert admit(shards, [second]) == [1]
 
 
 def test_records_without_a_key_run_freely_under_key() -> None:
     shards = ByKey()
-    some = works(None, None, b"", b"", None)
-    assert offsets(shards.admit(some)) == [0, 1, 2, 4]  # an empty key is a key
-    assert shards.release([some[0]]) == []
-    assert shards.release([some[2]]) == [some[3]]
+    some = records(None, None, b"", b"", None)
+    assert admit(shards, some) == [0, 1, 2, 4]  # an empty key is a key
+    assert release(shards, some[0]) == []
+    assert release(shards, some[2]) == [3]
 
 
 def test_partition_lets_one_record_out() -> None:
     shards = ByPartition()
-    assert offsets(shards.admit(works(b"a", b"b", None))) == [0]
-    assert shards.admit(works(b"c", first=3)) == ()
+    assert admit(shards, records(b"a", b"b", None)) == [0]
+    assert admit(shards, records(b"c", first=3)) == []
     assert shards.count == 1
+
+
+@pytest.mark.parametrize("shards", [ByKey(), ByPartition()])
+def test_what_was_handed_over_together_leaves_together_or_stays_in_its_place(shards: Shards) -> None:
+    some = records(*[b"a"] * 6)
+    assert admit(shards, some) == [0]
+    assert offsets(shards.behind(some[0], 3, 10)) == [1, 2, 3]
+    assert offsets(shards.behind(some[0], 3, 2)) == [1, 2], "within the limit"
+    shards.passed([0])
+    assert offsets(shards.behind(some[1], 9, 10)) == [2, 3, 4, 5], "1 failed: the others wait for it again"
+    shards.passed([1])
+    assert release(shards, some[2]) == [3]
+    assert drain(shards, some[3:4]) == [3, 4, 5]
+    assert shards.count == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +97,8 @@ def test_partition_lets_one_record_out() -> None:
 )
 def test_each_ordering_in_a_whole(ordering: Any, ready: list[int], done: list[int]) -> None:
     shards = shards_for(ordering)
-    out = shards.admit(works(b"a", b"b", b"a", b"b"))
+    some = records(b"a", b"b", b"a", b"b")
+    out = shards.admit(offsets(some), some)
     assert offsets(out) == ready
     assert drain(shards, out) == done
 
@@ -90,4 +111,4 @@ def test_unordered_has_no_shards() -> None:
 @pytest.mark.parametrize("shards", [ByKey(), ByPartition()])
 def test_releasing_what_is_not_out_is_a_defect(shards: Shards) -> None:
     with pytest.raises(InternalError, match="t-0@0 was released"):
-        shards.release(works(b"a"))
+        release(shards, *records(b"a"))

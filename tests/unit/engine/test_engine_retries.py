@@ -17,7 +17,7 @@ class Owner:
 
 
 def work(offset: int, owner: Owner | None = None) -> Work:
-    return works_of(cast("Any", owner or Owner()), [offset], [PlainMessage("t", 0, offset)], with_keys=False)[0]
+    return works_of(cast("Any", owner or Owner()), [offset], [PlainMessage("t", 0, offset)])[0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
     total, seen = simulate(SEEDS, STEPS)
     assert total >= 100_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
-    new = ("later", "died", "paused by hand", "chains", "same key batches", "settled", "lease ended")
+    new = ("later", "died", "paused by hand", "chains", "lots", "same key batches", "settled", "lease ended")
     common = ("maps", "failed", "paused", "assigned", "revoked")
     for what in (*new, *common, *rare):
         assert seen[what] > 0, f"the schedules never reached: {what}"
@@ -127,7 +128,7 @@ def the_map_is_read_after_the_base(patch: pytest.MonkeyPatch) -> None:
 def a_key_lets_everything_out(patch: pytest.MonkeyPatch) -> None:
     """4"""
 
-    patch.setattr(ByKey, "admit", lambda _, works: works)
+    patch.setattr(ByKey, "admit", lambda _, __, messages: messages)
     patch.setattr(ByKey, "release", lambda *_: [])
 
 
@@ -137,8 +138,8 @@ def a_retry_gives_its_key_away(patch: pytest.MonkeyPatch) -> None:
 
     def add(self: Waiting, work: Any, due: float) -> None:
         true(self, work, due)
-        work.assignment.ready.extend(work.assignment.shards.release([work]))
-        work.key = None
+        work.assignment.ready.extend(work.assignment.shards.release([work.offset], [work.message]))
+        work.message = replace(work.message, key_=None)
 
     patch.setattr(Waiting, "add", add)
 
