@@ -92,10 +92,15 @@ class GroupValue(NamedTuple):
 
 def java_string_hash(text: str) -> int:
     """Java's `String.hashCode`: over UTF-16 code units, wrapping as a signed 32-bit integer."""
+    units: bytes | tuple[int, ...]
+    if text.isascii():
+        units = text.encode()
+    else:
+        data = text.encode("utf-16-be", "surrogatepass")
+        units = struct.unpack(f">{len(data) // 2}H", data)
     value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 

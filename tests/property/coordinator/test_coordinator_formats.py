@@ -17,6 +17,7 @@ from keylane.coordinator.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    java_string_hash,
 )
 from keylane.wire import batches
 
@@ -99,3 +100,14 @@ def test_tombstones_and_long_values(pairs: list[tuple[bytes, bytes | None]]) -> 
     assert [(r.offset, r.key, r.value) for r in batches.decode_records(batch)] == [
         (100 + n, *pair) for n, pair in enumerate(pairs)
     ]
+
+
+@given(st.text(st.characters(), max_size=60) | st.text(st.characters(codec="ascii")))
+def test_java_hash_is_a_step_for_each_utf_16_unit(text: str) -> None:
+    """Names in ASCII are hashed byte by byte; lone surrogates are units too."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) % (1 << 32)
+    assert java_string_hash(text) % (1 << 32) == value
+    assert -(1 << 31) <= java_string_hash(text) < 1 << 31
