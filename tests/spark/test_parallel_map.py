@@ -68,7 +68,7 @@ def test_an_attempt_of_a_coroutine_has_its_time(spark: SparkSession) -> None:
 
     step = parallel_map(slow, "number bigint", retries=kl.Retries(max_attempts=1), timeout_ms=50, outcome=True)
     (found,) = spark.range(1).transform(step).collect()
-    assert found.error.startswith("TimeoutError")
+    assert found.error.startswith("HandlerTimeoutError: the handler took longer than")
 
 
 def test_keys_stay_in_order_across_tasks(spark: SparkSession) -> None:
@@ -175,7 +175,7 @@ def test_a_process_is_killed_when_its_time_is_over_or_it_dies(spark: SparkSessio
     errors = sorted(str(row.error).partition(" (pid")[0] for row in found if row.error)
     assert sorted(row.id for row in found if row.error is None) == [0, 3]
     assert errors == [
-        "TimeoutError: the function took longer than 2000 ms; its process was ended",
+        "HandlerTimeoutError: the handler took longer than 2000 ms; its process was ended",
         "WorkerProcessError: a worker process",
     ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keylane.engine.timeouts import HandlerTimeoutError
 from keylane.errors import Fatal, WorkerProcessError
 from keylane.records import Context
 
@@ -45,7 +46,7 @@ def test_a_process_is_used_again_until_it_dies_or_takes_too_long(calls: RowProce
     with pytest.raises(Fatal, match="no such row"):
         calls(Row(id="wrong"), Context())
     assert calls(Row(id=None), Context())["pid"] == first["pid"]
-    with pytest.raises(TimeoutError, match="took longer than 1000 ms"):
+    with pytest.raises(HandlerTimeoutError, match="took longer than 1000 ms"):
         calls(Row(id="hangs"), Context())
     second = calls(Row(id=2), Context())
     assert second["pid"] != first["pid"]

@@ -6,7 +6,6 @@ With a `CarryOver`, what could not be finished leaves the batch (docs/adr/0040).
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
+from keylane.engine.timeouts import in_time
 from keylane.errors import Fatal, HandlerError
 from keylane.options import is_coroutine_function, takes_context
 from keylane.spark.structured.row_engine import RowEngine
@@ -187,9 +187,9 @@ def _handler(
     carry: TaskCarry | None,
     retries: Retries,
 ) -> Callable[[Record, Context], Any]:
-    call = function if takes_context(function) else lambda row, _: function(row)
-    made = RowCall(call, None if timeout_ms is None else timeout_ms / 1000, writer, carry, retries)
-    return made.run_async if is_coroutine_function(function) else made.run
+    timed = function if timeout_ms is None else in_time(function, timeout_ms / 1000)
+    call = RowCall(timed if takes_context(timed) else lambda row, _: function(row), writer, carry, retries)
+    return call.run_async if is_coroutine_function(function) else call.run
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,6 @@ class RowCall:
     """The user's function as the engine's handler: its result, or its last failure, as an `Outcome`."""
 
     function: Callable[[Any, Context], Any]
-    timeout_s: float | None
-    """Of one attempt of a coroutine function."""
     writer: RowWriter
     carry: TaskCarry | None
     retries: Retries
@@ -217,11 +215,8 @@ class RowCall:
         if self.carry is not None and (held := self.carry.held(record)) is not None:
             return held
         began, returned, error = time.monotonic(), None, None
-        if self.timeout_s is not None:
-            context.deadline = began + self.timeout_s
         try:
-            async with asyncio.timeout(self.timeout_s):
-                returned = await self.function(record.value, context)
+            returned = await self.function(record.value, context)
         except Exception as raised:  # judged below
             error = raised
         return self._ended(record, context.attempt, began, returned, error)

@@ -14,6 +14,7 @@ from pyspark.sql.types import _create_row
 
 from keylane.engine.cargo import pack
 from keylane.engine.processes import END_S, WorkerProcess
+from keylane.engine.timeouts import HandlerTimeoutError
 from keylane.engine.work import Failure
 from keylane.errors import InternalError, WorkerProcessError
 from keylane.options import takes_context
@@ -44,7 +45,7 @@ class RowProcesses:
         self._closed = False
 
     def __call__(self, row: Row, context: Context) -> Any:
-        """What the function returned. Raises what it raised; `TimeoutError` when it took longer than it may, and
+        """What the function returned. Raises what it raised; `HandlerTimeoutError` when it took longer than it may, and
         `WorkerProcessError` when its process died."""
         process = self._borrow()
         alive = False
@@ -57,7 +58,8 @@ class RowProcesses:
             ended = process.ended()
             if process.timed_out:
                 took_ms = (self._timeout_s or 0) * 1000
-                raise TimeoutError(f"the function took longer than {took_ms:.0f} ms; its process was ended") from None
+                text = f"the handler took longer than {took_ms:.0f} ms; its process was ended"
+                raise HandlerTimeoutError(text) from None
             raise WorkerProcessError(f"{ended} while it ran this row") from None
         finally:
             self._give_back(process, alive=alive)
