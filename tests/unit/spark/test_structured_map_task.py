@@ -84,3 +84,16 @@ def test_the_deadline_begins_with_the_first_call_and_carries_what_has_not_ended(
     assert sorted(emitted) == [0, 1, 3, 4]
     (report,) = carry.reported
     assert {name: attempts for name, (attempts, _) in report.carried.items()} == {("t", 0, 2): 1}
+
+
+def test_an_attempt_that_took_too_long_is_an_outcome_that_says_so() -> None:
+    async def function(row: Any, context: Any) -> Any:
+        assert context.deadline is not None
+        await asyncio.Event().wait()
+
+    rows = RowOptions(function, "unordered", max_concurrency=8, threads=8, retries=Retries(max_attempts=2, delay_ms=0))
+    run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, 10, outcome=True, carry_over=None))
+    batch = pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})
+    (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
+    assert (found["answer"], found["attempts"]) == (None, 2)
+    assert found["error"] == "HandlerTimeoutError: the handler took longer than 10 ms"
