@@ -26,7 +26,7 @@ AHEAD_S = 0.05
 """How much work, in time, may wait in the workers' queue. Handlers that began together end together: the next ones then
 begin without a turn of the loop."""
 
-MAX_AHEAD = 2_000
+MAX_AHEAD = 5_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
 CHAIN_S = 0.002
