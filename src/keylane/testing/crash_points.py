@@ -22,6 +22,7 @@ import keylane as kl
 from keylane.consumer import ParallelConsumer
 from keylane.engine.core import Core
 from keylane.engine.intake import Intake
+from keylane.engine.work import Lot
 from keylane.kafka.consumer import KafkaConsumer
 
 if TYPE_CHECKING:
@@ -131,17 +132,22 @@ def _run(plan: Plan) -> None:
 def _lay(fuse: Fuse) -> None:
     """Between the engine's steps."""
     plan, completed, delivered, answered = Core.plan, Core.completed, Core.delivered, Core.commit_answered
+    lot_moved = Core.lot_moved
     commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
     transaction_answered = Core.transaction_answered
 
     def planned(self: Core, now: float) -> Any:
         made = plan(self, now)
-        fuse.at("dispatched", len(made.dispatch))
+        fuse.at("dispatched", sum(unit.count if isinstance(unit, Lot) else 1 for unit in made.dispatch))
         return made
 
     def has_completed(self: Core, works: Any, now: float) -> None:
         fuse.at("done", sum(work.outcome is None for work in works))  # else it has an output
         completed(self, works, now)
+
+    def has_moved(self: Core, lot: Lot, now: float) -> None:
+        fuse.at("done", len(lot.done))
+        lot_moved(self, lot, now)
 
     def was_delivered(self: Core, answers: Any, now: float) -> None:
         fuse.at("done", sum(answer.error is None for answer in answers))
@@ -166,6 +172,7 @@ def _lay(fuse: Fuse) -> None:
 
     Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
     Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
+    Core.lot_moved = has_moved  # type: ignore[method-assign]
     Intake.on_committed = has_committed  # type: ignore[method-assign]
     KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]
 
