@@ -33,6 +33,9 @@ CHAIN_S = 0.002
 """How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
 loop that would bring the shard's next record; with slower ones there are no chains."""
 
+QUICK_S = 0.001
+"""Records go out in lots where one takes a thread less than this: slower ones took more of the processor in them."""
+
 ALONE = 10
 """So many times as long where workers are left over: a key's records then go one after another without a turn of the
 loop between them, and no other key waits for it."""
@@ -80,14 +83,15 @@ class HandOver:
         may_queue: bool,
         elastic: bool = False,
         in_lots: bool = False,
+        quick_s: float = QUICK_S,
         chain_s: float = CHAIN_S,
     ) -> None:
         self.capacity = capacity
         self.limit = capacity
         self.withheld = 0
         """Places that records keep whose handlers are through."""
-        self.in_lots = in_lots
-        """Whether the workers take records in lots."""
+        self._in_lots = in_lots
+        self._quick_s = quick_s
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
@@ -98,7 +102,7 @@ class HandOver:
         self._since = 0.0
 
     @classmethod
-    def to(cls, pipeline: Pipeline, workers: Takes, chain_s: float = CHAIN_S) -> HandOver:
+    def to(cls, pipeline: Pipeline, workers: Takes, *, chain_s: float = CHAIN_S, quick_s: float = QUICK_S) -> HandOver:
         """What the pipeline hands over to these workers. A record that takes a place until its commit is acknowledged
         does not queue with them. The automatic limit does what elastic workers are told, and like batches, rates by
         record and the other guarantees it wants to know of each record when it went and came back, so no lots then."""
@@ -109,6 +113,7 @@ class HandOver:
             may_queue=workers.may_queue and pipeline.delivery != "almost_once",
             elastic=workers.elastic and not is_auto,
             in_lots=workers.in_lots and plain,
+            quick_s=quick_s,
             chain_s=chain_s,
         )
 
@@ -139,6 +144,11 @@ class HandOver:
         if self.limit < self.capacity or not self._may_queue:
             return self.at_once - self.withheld
         return self.capacity + self._ahead
+
+    @property
+    def in_lots(self) -> bool:
+        """Whether ready records go out in lots now: the workers take them, and are quick."""
+        return self._in_lots and self._records_per_s >= self.at_once / self._quick_s
 
     def is_stocked(self, calls: int) -> bool:
         """Whether so many calls keep the workers busy for a while: half of what may wait there does."""

@@ -26,7 +26,7 @@ from keylane.options import takes_context
 from keylane.records import Context, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.latency import Histogram
@@ -136,45 +136,63 @@ class ThreadWorkers:
 
     def _serve(self, slot: int) -> None:
         """Run what waits, until the end."""
-        while (unit := self._next(slot)) is not None:
-            if isinstance(unit, list):
-                self._run_batch(slot, unit)
-                self._report(unit)
-            else:
-                self._run_each(slot, unit)
-
-    def _next(self, slot: int) -> Unit | None:
-        """What is first in the deque; a lot stays there. None at the end."""
         waiting = self._waiting
         while True:
             try:
-                if type(unit := waiting[0]) is Lot:
-                    return unit
-                if type(unit := waiting.popleft()) is not Lot:
-                    return unit
-                waiting.appendleft(unit)  # another thread was quicker, and this one is for all
-                self._wake_up(unit.count)
+                unit: Any = waiting[0]
+                if type(unit) is not Lot:
+                    unit = waiting.popleft()
             except IndexError:
                 self._running[slot] = None
                 if not self._wake.get():
-                    return None
+                    return
+                continue
+            if type(unit) is Lot:
+                self._run_lot(slot, unit)
+            elif type(unit) is list:
+                self._run_batch(slot, unit)
+                self._report(unit)
+            else:
+                self._run_each(slot, works_in(unit))
 
-    def _run_each(self, slot: int, unit: Work | Lot) -> None:
-        """Run a record, those of a chain one after another, or records of a lot while there are any. Flat, and on local
-        names: a handler may take less time than one more call."""
-        handler, takes_context, report = self._handler, self._takes_context, self._report
-        measured = self._meters[slot].add
-        lease, running, not_before, new = self.lease, self._running, self._not_before, object.__new__
+    def _run_each(self, slot: int, works: Sequence[Work]) -> None:
+        """Run a record, or those of a chain one after another, up to one that does not end well."""
+        for work in works:
+            assignment = self._assignments[slot] = work.assignment
+            self._running[slot] = work.message
+            start_ns = perf_counter_ns()
+            outcome: Outcome = None
+            if not assignment.may_start or monotonic() >= self.lease.until:
+                outcome = NOT_RUN
+            elif self._not_before is None or (outcome := kept(work.message, self._not_before)) is None:
+                try:
+                    record = Record(work.message)
+                    if self._takes_context:
+                        result = self._handler(record, self._context(slot, work.attempt))
+                    else:
+                        result = self._handler(record)
+                    if result is not None:
+                        outcome = outcome_of(result)
+                except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
+                    outcome = failure_of(error)
+            work.outcome = outcome
+            self._meters[slot].add(perf_counter_ns() - start_ns)
+            self._report(work)
+            if outcome is not None:
+                break
+
+    def _run_lot(self, slot: int, lot: Lot) -> None:
+        """Run records of a lot while there are any. On local names: a handler may take less time than one more call."""
+        handler, takes_context, not_before, measured = (
+            self._handler,
+            self._takes_context,
+            self._not_before,
+            self._meters[slot].add,
+        )
+        lease, running, new, done = self.lease, self._running, object.__new__, lot.done.append
+        assignment = self._assignments[slot] = lot.assignment
         unmeasured, left_out = self._left_out[slot]
-        self._assignments[slot] = assignment = unit.assignment
-        lot = unit if isinstance(unit, Lot) else None
-        messages: Iterable[Message]
-        if lot is None:
-            works = works_in(unit)
-            messages, following, attempt = [work.message for work in works], iter(works), works[0].attempt
-        else:
-            messages, done, attempt = lot.left, lot.done.append, 1
-        for message in messages:
+        for message in lot.left:
             running[slot] = message
             start_ns = 0 if unmeasured else perf_counter_ns()
             outcome: Outcome = None
@@ -184,30 +202,21 @@ class ThreadWorkers:
                 try:
                     record = new(Record)  # a call of `__init__` would take twice as long
                     record._message = message  # noqa: SLF001 - a record of ours
-                    result = handler(record, self._context(slot, attempt)) if takes_context else handler(record)
+                    result = handler(record, self._context(slot, 1)) if takes_context else handler(record)
                     if result is not None:
                         outcome = outcome_of(result)
-                except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
+                except BaseException as error:  # as above
                     outcome = failure_of(error)
+            done(message) if outcome is None else lot.came_to(message, outcome)
+            if not lot.is_reported:
+                lot.is_reported = True
+                self._report(lot)
             if unmeasured:
                 unmeasured -= 1
             else:
                 unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
-            if lot is None:
-                work = next(following)
-                work.outcome = outcome
-                report(work)
-                if outcome is not None:
-                    break
-                attempt = 1  # those behind it were never handed over before
-                continue
-            done(message) if outcome is None else lot.came_to(message, outcome)
-            if not lot.is_reported:
-                lot.is_reported = True
-                report(lot)
         self._left_out[slot] = unmeasured, left_out
-        if lot is not None:
-            self._drop(lot)
+        self._drop(lot)
 
     def _context(self, slot: int, attempt: int) -> Context:
         context = self._contexts[slot] = Context(self._resource, attempt)

@@ -19,6 +19,7 @@ seed and how to run it again (`keylane.testing.replay`): the same seed is the sa
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -151,7 +152,8 @@ class Simulation:
             HandOver.to(
                 self.pipeline,
                 SomeWorkers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(3))),
-                settings.chain_s,
+                chain_s=settings.chain_s,
+                quick_s=math.inf,
             ),
             lease=self.lease,
             random=self.random.random,

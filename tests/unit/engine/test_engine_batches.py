@@ -42,7 +42,7 @@ class Batches:
         options.setdefault("retries", Retries(max_attempts=3, delay_ms=100, jitter=0))
         options.setdefault("on_exhausted", Skip())
         self.pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
-        hand_over = HandOver.to(self.pipeline, SomeWorkers(concurrency), chain_s)
+        hand_over = HandOver.to(self.pipeline, SomeWorkers(concurrency), chain_s=chain_s)
         self.core = Core(self.pipeline, hand_over, random=lambda: 0.0)
         self.now = 100.0
         self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 1_000) for p in range(partitions)], self.now)
