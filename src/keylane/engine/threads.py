@@ -142,6 +142,10 @@ class ThreadWorkers:
                 unit: Any = waiting[0]
                 if type(unit) is not Lot:
                     unit = waiting.popleft()
+                    if type(unit) is Lot:  # another thread was quicker, and this one is for all
+                        waiting.appendleft(unit)
+                        self._wake_up(unit.count)
+                        continue
             except IndexError:
                 self._running[slot] = None
                 if not self._wake.get():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import deque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
@@ -295,6 +296,37 @@ def test_every_thread_takes_from_a_lot() -> None:
             while lot.count or not is_told:
                 is_told = pool.report() is alone or is_told
                 assert not lot.take()[1]
+
+
+class Overtaken(deque[Any]):
+    """Another thread takes the first between the look at it and the pop."""
+
+    def popleft(self) -> Any:
+        if len(self) > 1 and not isinstance(self[0], Lot) and isinstance(self[1], Lot):
+            first = super().popleft()
+            lot = super().popleft()
+            self.append(first)
+            return lot
+        return super().popleft()
+
+
+def test_a_lot_that_a_thread_did_not_mean_to_take_is_put_back_for_all() -> None:
+    barrier = threading.Barrier(2)
+
+    def handler(record: Record) -> None:
+        if record.offset < 2:
+            barrier.wait(WAIT_S)  # passes when both records of the lot are in handlers at once
+
+    pool = Pool(handler, threads=2)
+    threads = cast("Any", pool.workers)
+    threads._waiting = Overtaken()
+    with pool:
+        lot, alone = pool.lot(0, 1), pool.work(2)
+        pool.workers.submit([alone, lot])
+        is_told = False
+        while lot.count or not is_told:
+            is_told = pool.report() is alone or is_told
+            assert not lot.take()[1]
 
 
 def test_threads_give_back_what_is_left_of_a_lot_of_a_revoked_partition() -> None:
