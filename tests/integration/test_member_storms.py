@@ -2,7 +2,8 @@
 
 Each member is a process; what handlers ran is in a ledger outside all of them. Nothing may be lost, no two records of a
 key may overlap or change places, and what an acknowledged commit had complete may not begin again. A handler that was
-running when its member was frozen may end beside its successor's: that is counted apart (docs/adr/0009).
+running when its member was frozen may end beside its successor's, and one that was about to run may begin: these are
+counted apart (docs/adr/0009).
 """
 
 from __future__ import annotations
@@ -65,9 +66,8 @@ class Storm:
 
     def finish(self) -> None:
         """Let everything that is left run, and check."""
-        for member in self._frozen:
-            member.wake()
-        self._members += self._frozen
+        while self._frozen:
+            self._wake()
         while len(self._members) < 2:
             self._start()
         until(self.stage.all_is_committed, "all is committed", 120)
@@ -79,11 +79,12 @@ class Storm:
         entries = list(self.ledger.entries())
         sources = self.stage.sources()
         lost = {source for source, _ in sources} - self.ledger.done_times().keys()
+        late = self.ledger.late("key")
         again = [
             entry
-            for place, maps in self._acknowledged
-            for entry in entries[place:]
-            if entry.what == "began" and entry.source[:2] in maps
+            for looked, maps in self._acknowledged
+            for place, entry in enumerate(entries[looked:], looked)
+            if entry.what == "began" and entry.source[:2] in maps and place not in late
             if maps[entry.source[:2]].is_complete(entry.source[2])
         ]
         assert lost == set(), f"lost: {sorted(lost)[:10]}"
@@ -94,7 +95,8 @@ class Storm:
         sys.stdout.write(
             f"{self.kills} kills, {self.freezes} freezes, {self.restarts} broker restarts: {len(sources):,} records, "
             f"{runs:,} runs; lost 0, disorders 0, acknowledged and run again 0 ({len(self._acknowledged)} looks); "
-            f"{fenced} handlers of fenced members ended beside their successor's\n"
+            f"{fenced} handlers of fenced members ended beside their successor's, {len(late)} that had been about to "
+            "begin did\n"
         )
 
     def close(self) -> None:
@@ -140,6 +142,7 @@ class Storm:
     def _wake(self) -> None:
         if self._frozen:
             member = self._frozen.pop(0)
+            self.ledger.woke(member.name)
             member.wake()
             self._members.append(member)
 

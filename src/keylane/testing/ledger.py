@@ -7,6 +7,7 @@ for appending, so the lines of many threads and processes stand in one true orde
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,12 @@ Source = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: who began with, or succeeded with, which record. A death ends all that its member had begun."""
+    """One line: who began with, or succeeded with, which record. A death ends all that its member had begun; one that
+    was only frozen wakes."""
 
-    what: Literal["began", "done", "died"]
+    what: Literal["began", "done", "died", "woke"]
     member: str
+    thread: int
     source: Source
     key: bytes | None
 
@@ -51,16 +54,20 @@ class Ledger:
         self._write("done", record)
 
     def died(self, member: str) -> None:
-        """`member` was killed: what it had begun and not done ended here."""
-        os.write(self._file, f"died {member} - -1 -1 -\n".encode())
+        """`member` was killed, or is frozen: what it had begun and not done is given up."""
+        os.write(self._file, f"died {member} 0 - -1 -1 -\n".encode())
+
+    def woke(self, member: str) -> None:
+        """`member`, which was frozen, is about to go on."""
+        os.write(self._file, f"woke {member} 0 - -1 -1 -\n".encode())
 
     def close(self) -> None:
         os.close(self._file)
 
     def _write(self, what: str, record: Record) -> None:
         key = "-" if record.key is None else "k" + record.key.hex()
-        line = f"{what} {self._member} {record.topic} {record.partition} {record.offset} {key}\n"
-        os.write(self._file, line.encode())
+        source = f"{record.topic} {record.partition} {record.offset}"
+        os.write(self._file, f"{what} {self._member} {threading.get_ident()} {source} {key}\n".encode())
 
     # --- reading ---
 
@@ -100,19 +107,20 @@ class Ledger:
     def disorders(self, ordering: Ordering, records: Iterable[tuple[Source, bytes | None]]) -> list[str]:
         """Where two records of a shard overlapped, or one began before an earlier one of its shard was done.
 
-        `records` are all records of the topics, with their keys.
+        `records` are all records of the topics, with their keys. What began `late` is left out.
         """
         if ordering == "unordered":
             return []
         todo = _todo(ordering, records)
+        late = self.late(ordering)
         found: list[str] = []
         running: dict[Hashable, tuple[Source, str]] = {}
-        for entry in self.entries():
+        for place, entry in enumerate(self.entries()):
             if entry.what == "died":
                 running = {shard: one for shard, one in running.items() if one[1] != entry.member}
                 continue
             shard = _shard(entry.source, entry.key, ordering)
-            if shard is None:
+            if shard is None or entry.what == "woke" or place in late:
                 continue
             if entry.what == "began":
                 if shard in running:
@@ -151,12 +159,44 @@ class Ledger:
                 overlapped.discard(one)
         return count
 
+    def late(self, ordering: Ordering) -> set[int]:
+        """Places of what a member began right after it woke, when another one had begun with the shard meanwhile.
+
+        A thread that has looked at the clock and is frozen before the handler's first line begins when it wakes
+        (docs/adr/0009). So at most the first line of a thread after the freeze is one: a thread that was in a handler
+        looks at the clock anew, and once any has begun after doing so, all have.
+        """
+        places: set[int] = set()
+        taken: dict[str, set[Hashable]] = {}
+        """By member that was given up, the shards that others have begun with since."""
+        heard: dict[str, set[int]] = {}
+        """By member that woke, its threads that were heard of since."""
+        for place, entry in enumerate(self.entries()):
+            member = entry.member
+            if entry.what == "died":
+                taken[member] = set()
+                heard.pop(member, None)
+            elif entry.what == "woke":
+                heard[member] = set()
+            elif entry.what == "began":
+                shard = _shard(entry.source, entry.key, ordering)
+                for other, shards in taken.items():
+                    if other != member:
+                        shards.add(shard)
+                if entry.thread in heard.get(member, ()):
+                    del heard[member]
+                elif member in heard and shard in taken[member]:
+                    places.add(place)
+            if member in heard:
+                heard[member].add(entry.thread)
+        return places
+
 
 def _entry(line: str) -> Entry:
-    what, member, topic, partition, offset, key = line.split(" ")
-    assert what in ("began", "done", "died"), line
+    what, member, thread, topic, partition, offset, key = line.split(" ")
+    assert what in ("began", "done", "died", "woke"), line
     source = (topic, int(partition), int(offset))
-    return Entry(what, member, source, None if key == "-" else bytes.fromhex(key[1:]))  # type: ignore[arg-type]
+    return Entry(what, member, int(thread), source, None if key == "-" else bytes.fromhex(key[1:]))  # type: ignore[arg-type]
 
 
 def _shard(source: Source, key: bytes | None, ordering: Ordering) -> Hashable:
