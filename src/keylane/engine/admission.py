@@ -13,10 +13,11 @@ after that is it paused, because librdkafka throws away what it has prefetched o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keylane.engine.assignment import Assignment
+    from keylane.engine.ports import Capacity
     from keylane.options import Pipeline
 
 OBSERVED_S = 0.010
@@ -56,24 +57,11 @@ POLL_SHARE = 8
 threshold."""
 
 
-class Takes(Protocol):
-    """What workers are asked about what they take (`keylane.engine.ports.Workers`)."""
-
-    @property
-    def concurrency(self) -> int: ...
-    @property
-    def may_queue(self) -> bool: ...
-    @property
-    def elastic(self) -> bool: ...
-    @property
-    def in_lots(self) -> bool: ...
-
-
 class HandOver:
     """How much may be with the workers at once.
 
     `capacity` is what they run at once; `limit`, where it is less, is the most that they are given. The other arguments
-    say what the workers can do (`keylane.engine.ports.Workers`), and what the pipeline leaves of that.
+    say what the workers can do (`keylane.engine.ports.Capacity`), and what the pipeline leaves of that.
     """
 
     def __init__(
@@ -102,7 +90,9 @@ class HandOver:
         self._since = 0.0
 
     @classmethod
-    def to(cls, pipeline: Pipeline, workers: Takes, *, chain_s: float = CHAIN_S, quick_s: float = QUICK_S) -> HandOver:
+    def to(
+        cls, pipeline: Pipeline, workers: Capacity, *, chain_s: float = CHAIN_S, quick_s: float = QUICK_S
+    ) -> HandOver:
         """What the pipeline hands over to these workers. A record that takes a place until its commit is acknowledged
         does not queue with them. The automatic limit does what elastic workers are told, and like batches, rates by
         record and the other guarantees it wants to know of each record when it went and came back, so no lots then."""

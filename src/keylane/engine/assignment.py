@@ -218,10 +218,16 @@ class Assignment:
         if self.again or self.held or not self.ready or self._limit() < self.tracker.position - 1:
             return None
         messages = self._first_ready(room)
-        lot = Lot(self, messages, now)
+        offsets = [message.offset() for message in messages]
+        lot = Lot(self, offsets, messages, now)
         self.lots[lot] = None
-        self.tracker.mark_dispatched(max([message.offset() for message in messages]))
+        self.tracker.mark_dispatched(max(offsets))
         return lot
+
+    def forget_if_through(self, lot: Lot) -> None:
+        """Workers gave records of it back."""
+        if not lot.count:
+            self.lots.pop(lot, None)
 
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Work]:
         """Up to `room` records for one batch: of each shard in turn as many as there are, in order.

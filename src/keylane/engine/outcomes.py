@@ -131,9 +131,8 @@ class Outcomes:
     def lot_moved(self, lot: Lot, now: float) -> None:
         """Workers are through with records of a lot."""
         assignment = lot.assignment
-        done, others = lot.take()
-        if not lot.count:
-            assignment.lots.pop(lot, None)
+        offsets, done, others = lot.take()
+        assignment.forget_if_through(lot)
         if others:
             assignment.in_flight.update((work.offset, lot.began) for work in others)
             self.completed(others, now)
@@ -144,9 +143,8 @@ class Outcomes:
             self._counters.stale += len(done)
             return
         self._counters.processed += len(done)
-        self._partitions.complete_of_lot(assignment, done)
-        if not assignment.queued:
-            self._dispatcher.offer(assignment)
+        self._partitions.complete_of_lot(assignment, offsets, done)
+        self._dispatcher.offer(assignment)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome.
@@ -233,8 +231,7 @@ class Outcomes:
         left = sum(1 for _ in lot.left)
         self._dispatcher.reported(left, left, now)
         lot.count -= left
-        if not lot.count:
-            lot.assignment.lots.pop(lot, None)
+        lot.assignment.forget_if_through(lot)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
@@ -304,8 +301,7 @@ class Outcomes:
 
     def _finish(self, assignment: Assignment, works: Sequence[Work], ends: Sequence[Work]) -> None:
         self._partitions.complete(assignment, works, ends)
-        if not assignment.queued:
-            self._dispatcher.offer(assignment)
+        self._dispatcher.offer(assignment)
 
     def _not_run(self, work: Work) -> None:
         """A dispatched record that no handler began: it is still to do, if anything of its partition is."""

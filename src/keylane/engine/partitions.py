@@ -132,9 +132,8 @@ class Partitions:
         offsets, messages = [work.offset for work in works], [work.message for work in works]
         self._complete(assignment, offsets, messages, following)
 
-    def complete_of_lot(self, assignment: Assignment, messages: Sequence[Message]) -> None:
+    def complete_of_lot(self, assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message]) -> None:
         """Records of a lot are complete."""
-        offsets = [message.offset() for message in messages]
         self._complete(assignment, offsets, messages, assignment.shards.release(offsets, messages))
 
     def _complete(

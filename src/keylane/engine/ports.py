@@ -163,17 +163,29 @@ class WorkersClosed:
     """What leaving the resource raised."""
 
 
-class Workers(Protocol):
+class Capacity(Protocol):
+    """How much workers take."""
+
+    @property
+    def concurrency(self) -> int:
+        """Calls of the handler at once."""
+
+    @property
+    def may_queue(self) -> bool:
+        """Whether they take more than that, and keep what does not run yet."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
+
+    @property
+    def in_lots(self) -> bool:
+        """Whether they take records in lots, too."""
+
+
+class Workers(Capacity, Protocol):
     """Runs the handler. Calls come from the loop's thread; records are reported from others."""
 
-    concurrency: int
-    """Calls of the handler at once."""
-    may_queue: bool
-    """Whether it takes more than that, and keeps what does not run yet."""
-    elastic: bool
-    """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
-    in_lots: bool
-    """Whether it takes records in lots, too."""
     lease: Lease
     """No handler starts once it has ended; what would have is reported as not run."""
 

@@ -20,7 +20,7 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
-from keylane.engine.work import NOT_RUN, Lot, name_of, works_in
+from keylane.engine.work import NOT_RUN, Lot, calls_in, name_of, works_in
 from keylane.errors import UsageError
 from keylane.options import takes_context
 from keylane.records import Context, Record
@@ -83,7 +83,7 @@ class ThreadWorkers:
 
     def submit(self, units: Sequence[Unit]) -> None:
         self._waiting.extend(units)
-        self._wake_up(sum(unit.count if type(unit) is Lot else 1 for unit in units))
+        self._wake_up(calls_in(units))
 
     def _wake_up(self, records: int) -> None:
         for _ in range(min(records, self.concurrency - self._wake.qsize())):
@@ -160,40 +160,41 @@ class ThreadWorkers:
                 self._run_each(slot, works_in(unit))
 
     def _run_each(self, slot: int, works: Sequence[Work]) -> None:
-        """Run a record, or those of a chain one after another, up to one that does not end well."""
+        """Run a record, or those of a chain one after another, up to one that does not end well. On local names: a
+        handler may take less time than one more call."""
+        handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
+        lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
+        assignment = self._assignments[slot] = works[0].assignment
+        unmeasured, left_out = self._left_out[slot]
         for work in works:
-            assignment = self._assignments[slot] = work.assignment
-            self._running[slot] = work.message
-            start_ns = perf_counter_ns()
+            running[slot] = work.message
+            start_ns = 0 if unmeasured else perf_counter_ns()
             outcome: Outcome = None
-            if not assignment.may_start or monotonic() >= self.lease.until:
+            if not assignment.may_start or monotonic() >= lease.until:
                 outcome = NOT_RUN
-            elif self._not_before is None or (outcome := kept(work.message, self._not_before)) is None:
+            elif not_before is None or (outcome := kept(work.message, not_before)) is None:
                 try:
-                    record = Record(work.message)
-                    if self._takes_context:
-                        result = self._handler(record, self._context(slot, work.attempt))
-                    else:
-                        result = self._handler(record)
+                    record = new(Record)  # a call of `__init__` would take twice as long
+                    record._message = work.message  # noqa: SLF001 - a record of ours
+                    result = handler(record, self._context(slot, work.attempt)) if takes_context else handler(record)
                     if result is not None:
                         outcome = outcome_of(result)
                 except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
                     outcome = failure_of(error)
             work.outcome = outcome
-            self._meters[slot].add(perf_counter_ns() - start_ns)
-            self._report(work)
+            if unmeasured:
+                unmeasured -= 1
+            else:
+                unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
+            report(work)
             if outcome is not None:
                 break
+        self._left_out[slot] = unmeasured, left_out
 
     def _run_lot(self, slot: int, lot: Lot) -> None:
-        """Run records of a lot while there are any. On local names: a handler may take less time than one more call."""
-        handler, takes_context, not_before, measured = (
-            self._handler,
-            self._takes_context,
-            self._not_before,
-            self._meters[slot].add,
-        )
-        lease, running, new, done = self.lease, self._running, object.__new__, lot.done.append
+        """Run records of a lot while there are any; as above."""
+        handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
+        lease, running, done, measured = self.lease, self._running, lot.done.append, self._meters[slot].add
         assignment = self._assignments[slot] = lot.assignment
         unmeasured, left_out = self._left_out[slot]
         for message in lot.left:
@@ -204,12 +205,12 @@ class ThreadWorkers:
                 outcome = NOT_RUN
             elif not_before is None or (outcome := kept(message, not_before)) is None:
                 try:
-                    record = new(Record)  # a call of `__init__` would take twice as long
+                    record = new(Record)
                     record._message = message  # noqa: SLF001 - a record of ours
                     result = handler(record, self._context(slot, 1)) if takes_context else handler(record)
                     if result is not None:
                         outcome = outcome_of(result)
-                except BaseException as error:  # as above
+                except BaseException as error:
                     outcome = failure_of(error)
             done(message) if outcome is None else lot.came_to(message, outcome)
             if not lot.is_reported:

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.deliveries import DeadLetterState, Delivery
@@ -84,7 +84,7 @@ class Work:
     @property
     def name(self) -> str:
         """How errors and logs name the record."""
-        return f"{self.assignment.topic}-{self.assignment.partition}@{self.offset}"
+        return name_of(self.message)
 
     def __repr__(self) -> str:
         return f"Work({self.name}, attempt {self.attempt})"
@@ -112,14 +112,15 @@ class Lot:
     these calls is atomic. `assignment`, `began` and `count` are the loop's to change.
     """
 
-    __slots__ = ("assignment", "began", "count", "done", "gone", "is_reported", "left", "messages", "others")
+    __slots__ = ("assignment", "began", "count", "done", "gone", "is_reported", "left", "messages", "offsets", "others")
 
-    def __init__(self, assignment: Assignment, messages: Sequence[Message], now: float) -> None:
+    def __init__(self, assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message], now: float) -> None:
         self.assignment = assignment
         self.began = now
         """When it was handed over."""
         self.count = len(messages)
         """Records that the loop has not heard of."""
+        self.offsets = offsets
         self.messages = messages
         self.left = iter(messages)
         self.done: list[Message] = []
@@ -137,20 +138,23 @@ class Lot:
         work.outcome = outcome
         self.others.append(work)
 
-    def take(self) -> tuple[list[Message], list[Work]]:
-        """The loop's: what was done since the last time, and what the others came to."""
+    def take(self) -> tuple[Sequence[int], Sequence[Message], list[Work]]:
+        """The loop's: offsets and messages of what was done since the last time, and what the others came to."""
         self.is_reported = False
+        if len(self.done) == len(self.messages):  # most are done when the loop first hears of them
+            self.count = 0
+            self.done.clear()
+            return self.offsets, self.messages, []
         done, others = self.done[:], self.others[:]
         del self.done[: len(done)]
         del self.others[: len(others)]
         self.gone.update([work.offset for work in others])
         self.count -= len(done) + len(others)
-        return done, others
+        return [message.offset() for message in done], done, others
 
     def oldest(self, is_complete: Callable[[int], bool]) -> int | None:
         """The offset of the first that is not through."""
-        offsets = (message.offset() for message in self.messages)
-        return next((offset for offset in offsets if offset not in self.gone and not is_complete(offset)), None)
+        return next((one for one in self.offsets if one not in self.gone and not is_complete(one)), None)
 
 
 class Chain:
@@ -205,6 +209,11 @@ def works_in(unit: Unit) -> Sequence[Work]:
     if isinstance(unit, list):
         return unit
     return (unit,) if unit.chain is None else unit.chain.works
+
+
+def calls_in(units: Iterable[Unit]) -> int:
+    """How many threads these can keep busy: a chain or a batch one, a lot as many as there are records in it."""
+    return sum(unit.count if isinstance(unit, Lot) else 1 for unit in units)
 
 
 def name_of(message: Message) -> str:

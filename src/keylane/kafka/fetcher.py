@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from keylane.kafka.logs import Logs
 
 
+def consume_some(client: Consumer, most: int, timeout_s: float) -> list[Any]:
+    """What is there; when that is nothing, one that comes within the time, and what is there then. In one call, the
+    client would wait until there are as many as `most`."""
+    messages: list[Any] = client.consume(most, 0)
+    if not messages:
+        messages = client.consume(1, timeout_s)
+        if messages and most > 1:
+            messages += client.consume(most - 1, 0)
+    return messages
+
+
 class Fetcher:
     """Reads partitions from given positions.
 
@@ -55,16 +66,11 @@ class Fetcher:
     # --- the intake thread ---
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
-        """See `ConsumerPort.poll`. `consume(n)` would wait for n records or the timeout, so one is waited for, then
-        the rest taken."""
+        """See `ConsumerPort.poll`."""
         self._obey()
         if max_records <= 0:
             return None
-        messages: list[Any] = self._client.consume(max_records, 0)
-        if not messages:
-            messages = self._client.consume(1, timeout_s)
-            if messages and max_records > 1:
-                messages += self._client.consume(max_records - 1, 0)
+        messages = consume_some(self._client, max_records, timeout_s)
         return self._by_partition(messages) if messages else None
 
     def pause(self, names: Iterable[tuple[str, int]]) -> None:

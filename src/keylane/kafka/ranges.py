@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
+from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
 
@@ -113,8 +114,7 @@ class RangeReader:
         self._consumer.assign([TopicPartition(topic, partition, start)])
         position, end, heard = start, -1, time.monotonic()
         while position < stop:
-            messages = self._consumer.consume(1, POLL_S)
-            messages += self._consumer.consume(MAX_CONSUME - 1, 0)
+            messages = consume_some(self._consumer, MAX_CONSUME, POLL_S)
             self._faults.raise_failure()
             records = [one for one in messages if one.error() is None]
             for event in messages if len(records) < len(messages) else ():
@@ -133,7 +133,7 @@ class RangeReader:
                 position = stop
             if records:
                 heard = time.monotonic()
-                position = max(position, records[-1].offset() + 1)  # type: ignore[operator] # a record has one
+                position = max(position, records[-1].offset() + 1)
                 if position > stop or (records[0].offset() or 0) < start:
                     records = _within(records, [(start, stop)])
                 if records:

@@ -22,12 +22,14 @@ import keylane as kl
 from keylane.consumer import ParallelConsumer
 from keylane.engine.core import Core
 from keylane.engine.intake import Intake
-from keylane.engine.work import Lot
+from keylane.engine.work import calls_in
 from keylane.kafka.consumer import KafkaConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
+
+    from keylane.engine.work import Lot
 
 Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
 """Handed over and not begun; in the handler; the effect is there (an output is acknowledged), and the engine does not
@@ -138,7 +140,7 @@ def _lay(fuse: Fuse) -> None:
 
     def planned(self: Core, now: float) -> Any:
         made = plan(self, now)
-        fuse.at("dispatched", sum(unit.count if isinstance(unit, Lot) else 1 for unit in made.dispatch))
+        fuse.at("dispatched", calls_in(made.dispatch))
         return made
 
     def has_completed(self: Core, works: Any, now: float) -> None:

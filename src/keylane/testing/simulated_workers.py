@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SomeWorkers:
-    """What workers take (`keylane.engine.ports.Workers`)."""
+    """See `keylane.engine.ports.Capacity`."""
 
     concurrency: int
     may_queue: bool = False
@@ -66,7 +66,7 @@ class SimulatedWorkers:
         for unit in units:
             if isinstance(unit, Lot):
                 self._world.seen["lots"] += unit.count > 1
-                for work in works_of(unit.assignment, [one.offset() for one in unit.messages], unit.messages):
+                for work in works_of(unit.assignment, unit.offsets, unit.messages):
                     self._begins(work, [])
                     self._left.append([work])
                     self._lots[work] = unit

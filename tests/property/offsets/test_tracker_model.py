@@ -102,11 +102,23 @@ class TrackerAgainstModel(RuleBasedStateMachine):
         self.reach = max(self.reach, offset)
 
     @precondition(lambda self: self.polled - self.complete)
-    @rule(data=st.data(), spare_lowest=st.booleans())
-    def finish(self, data: st.DataObject, spare_lowest: bool) -> None:
+    @rule(data=st.data(), spare_lowest=st.booleans(), twice=st.booleans())
+    def finish(self, data: st.DataObject, spare_lowest: bool, twice: bool) -> None:
         pending = sorted(self.polled - self.complete)
         chosen = data.draw(st.lists(st.sampled_from(pending[spare_lowest:] or pending), min_size=1, unique=True))
-        assert self.tracker.complete([*chosen, chosen[0]]) == len(chosen)
+        self.finished(chosen, [*chosen, chosen[0]] if twice else chosen)
+
+    @precondition(lambda self: self.polled - self.complete)
+    @rule(data=st.data(), already=st.integers(0, 5))
+    def finish_in_a_row(self, data: st.DataObject, already: int) -> None:
+        pending = sorted(self.polled - self.complete)
+        first = data.draw(st.sampled_from(pending))
+        last = data.draw(st.sampled_from([one for one in pending if one >= first]))
+        first = max(self.first, first - already)
+        self.finished([one for one in pending if first <= one <= last], list(range(first, last + 1)))
+
+    def finished(self, chosen: list[int], told: list[int]) -> None:
+        assert self.tracker.complete(told) == len(chosen)
         self.complete |= set(chosen)
         self.reach = max(self.reach, *chosen)
         self.news.completed.extend(PartitionOffset(KEY, o) for o in chosen)

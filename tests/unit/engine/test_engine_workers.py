@@ -67,7 +67,7 @@ class Pool:
 
     def lot(self, *offsets: int, part: Part | None = None) -> Lot:
         messages = [PlainMessage("t", 0, offset, None, b"%d" % offset) for offset in offsets]
-        return Lot(cast("Any", part or self.part), messages, 0.0)
+        return Lot(cast("Any", part or self.part), offsets, messages, 0.0)
 
     def taken(self, lot: Lot) -> tuple[list[int], dict[int, Any]]:
         """Wait until workers are through with a lot: the offsets that are done, in order, and what others came to."""
@@ -75,8 +75,9 @@ class Pool:
         others: dict[int, Any] = {}
         while lot.count:
             assert self.report() is lot
-            messages, works = lot.take()
-            done += [message.offset() for message in messages]
+            offsets, messages, works = lot.take()
+            assert [message.offset() for message in messages] == list(offsets)
+            done += offsets
             others |= {work.offset: work.outcome for work in works}
         return done, others
 
@@ -295,7 +296,18 @@ def test_every_thread_takes_from_a_lot() -> None:
             is_told = False
             while lot.count or not is_told:
                 is_told = pool.report() is alone or is_told
-                assert not lot.take()[1]
+                assert not lot.take()[2]
+
+
+class Gate:
+    """A handler that says when it was entered, and stays until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, record: Record) -> None:
+        self.entered.set()
+        self.opened.wait(WAIT_S)
 
 
 class Overtaken(deque[Any]):
@@ -326,27 +338,22 @@ def test_a_lot_that_a_thread_did_not_mean_to_take_is_put_back_for_all() -> None:
         is_told = False
         while lot.count or not is_told:
             is_told = pool.report() is alone or is_told
-            assert not lot.take()[1]
+            assert not lot.take()[2]
 
 
 def test_threads_give_back_what_is_left_of_a_lot_of_a_revoked_partition() -> None:
-    entered, gate = threading.Event(), threading.Event()
-
-    def handler(record: Record) -> None:
-        entered.set()
-        gate.wait(WAIT_S)
-
-    with Pool(handler, threads=1) as pool:
+    gate = Gate()
+    with Pool(gate, threads=1) as pool:
         revoked = Part()
         lot, kept = pool.lot(*range(5), part=revoked), pool.lot(7)
         pool.workers.submit([lot, kept])
-        assert entered.wait(WAIT_S)
+        assert gate.entered.wait(WAIT_S)
         revoked.may_start = False
         assert pool.workers.withdraw() == [lot]
         assert [message.offset() for message in lot.left] == [1, 2, 3, 4]
-        gate.set()
+        gate.opened.set()
         assert {pool.report(), pool.report()} == {lot, kept}
-        assert [message.offset() for message in lot.take()[0]] == [0]
+        assert lot.take()[0] == [0]
 
 
 def test_what_may_not_start_of_a_lot_is_not_run() -> None:
@@ -378,20 +385,15 @@ def test_max_concurrency_bounds_threads_too() -> None:
 
 
 def test_threads_give_back_what_waits_of_a_revoked_partition() -> None:
-    entered, gate = threading.Event(), threading.Event()
-
-    def handler(record: Record) -> None:
-        entered.set()
-        gate.wait(WAIT_S)
-
-    with Pool(handler, threads=1) as pool:
+    gate = Gate()
+    with Pool(gate, threads=1) as pool:
         revoked = Part()
         first, waiting, kept = pool.work(0), pool.work(1, part=revoked), pool.work(2)
         pool.workers.submit([first, waiting, kept])
-        assert entered.wait(WAIT_S)
+        assert gate.entered.wait(WAIT_S)
         revoked.may_start = False
         assert pool.workers.withdraw() == [waiting]
-        gate.set()
+        gate.opened.set()
         assert {pool.report(), pool.report()} == {first, kept}
 
 
@@ -520,18 +522,13 @@ def test_close_cancels_tasks_and_leaves_the_resource_after_them() -> None:
 
 
 def test_close_names_the_record_of_a_thread_that_does_not_end() -> None:
-    entered, gate = threading.Event(), threading.Event()
-
-    def handler(record: Record) -> None:
-        entered.set()
-        gate.wait(WAIT_S)
-
-    pool = Pool(handler, threads=2)
+    gate = Gate()
+    pool = Pool(gate, threads=2)
     pool.workers.start()
     pool.workers.submit([pool.work(7)])
-    assert entered.wait(WAIT_S)
+    assert gate.entered.wait(WAIT_S)
     assert pool.workers.close(0.05).still_running == ("t-0@7",)
-    gate.set()
+    gate.opened.set()
     pool.report()
     pool.workers.close(WAIT_S)
 
