@@ -3,10 +3,16 @@
 The idea: librdkafka has no callback for heartbeats, but its statistics say how long ago each connection last received
 something, and the coordinator has a connection of its own that carries heartbeats, joins and commits.
 
-Two things that it receives say nothing. What was on its way when the process was frozen is read when it wakes, and
-looks new; a connection's answers come in order, so what is new begins after as many as were awaited then. And an answer
-may say that the member was thrown out; librdkafka reports that, in order with its statistics, before the next ones. So
-what statistics have seen counts when the next ones come.
+Some of what it receives says nothing:
+
+- What was on its way when the process was frozen is read when it wakes, and looks new. A connection's answers come in
+  order, so what is new begins after as many as were awaited then.
+- An answer may say that the member was thrown out. In its steady state librdkafka reports that, in order with its
+  statistics, before the next ones; so what statistics have seen counts when the next ones come. While it joins or takes
+  partitions on or gives them back, it may join anew under another name first, and report a second later; so nothing
+  that it receives then counts.
+- A new connection begins with questions that any client may ask, and metadata is asked for now and then: as many
+  answers as there were such questions do not count.
 """
 
 from __future__ import annotations
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
 
 COORDINATOR = "GroupCoordinator"
 """What librdkafka calls the connection."""
+
+OF_MEMBERS = ("Heartbeat", "JoinGroup", "SyncGroup", "OffsetCommit")
+"""Requests that are refused to who is no member. KIP-848's heartbeat is none of those that librdkafka counts."""
 
 MOST_INTERVAL_MS = 1_000
 LEAST_INTERVAL_MS = 50
@@ -65,10 +74,13 @@ class Heartbeats:
         self._heard = heard
         self._failed = failed
         self._before = -inf
+        self._connects = 0
+        """Of the statistics before."""
         self._old = 0
-        """How many answers may be to what was asked before the process woke."""
+        """How many answers to a member have been counted, or do not count."""
         self._received_at: float | None = None
-        """When the coordinator answered last, by the statistics before; None when that may be an old answer."""
+        """When the coordinator answered last, by the statistics before; None when it did not, or that does not count.
+        """
         self._ahead = inf
         """Of our clock before the client's, at least: statistics may have waited for the poll."""
         self._connected_at: float | None = None
@@ -83,14 +95,18 @@ class Heartbeats:
         for broker in statistics["brokers"].values():
             if broker["name"] != COORDINATOR:
                 continue
-            if gap > self._believed_s:
-                self._old = broker["rx"] + broker["waitresp_cnt"]
+            join_state = statistics["cgrp"]["join_state"]
+            answers = broker["rx"] - sum(sent for kind, sent in broker["req"].items() if kind not in OF_MEMBERS)
+            connects, self._connects = self._connects, broker["connects"]
+            if gap > self._believed_s or join_state != "steady" or connects != broker["connects"]:
+                self._old = answers + broker["waitresp_cnt"]
             elif self._received_at is not None:
                 self._heard(self._received_at)
-            is_new = broker["rx"] > self._old
+            is_new = answers > self._old
+            self._old = max(self._old, answers)
             self._received_at = taken + self._ahead - broker["rxidle"] / 1e6 if is_new else None
             if self._is_kip_848 and broker["state"] == "UP":
-                self._check_kip_848(statistics["cgrp"]["join_state"])
+                self._check_kip_848(join_state)
 
     def _check_kip_848(self, join_state: str) -> None:
         now = monotonic()

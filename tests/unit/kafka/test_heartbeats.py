@@ -23,6 +23,7 @@ class Clients:
         self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
         self.now = monotonic()
         self.answers = 0
+        self.metadata = 0
 
     def taken(
         self,
@@ -31,18 +32,24 @@ class Clients:
         *,
         answers: int = 1,
         awaited: int = 0,
+        metadata: int = 0,
+        connects: int = 1,
         state: str = "UP",
-        joining: str = "init",
+        joining: str = "steady",
     ) -> None:
-        """Statistics after a while: how many more answers there were, and how many are awaited."""
+        """Statistics after a while: how many more answers there were, how many are awaited, and how many questions
+        were for metadata."""
         self.now += wait_s
         self.answers += answers
+        self.metadata += metadata
         coordinator = {
             "name": "GroupCoordinator",
             "state": state,
             "rxidle": idle_s * 1e6,
             "rx": self.answers,
             "waitresp_cnt": awaited,
+            "connects": connects,
+            "req": {"Heartbeat": self.answers + awaited - self.metadata, "Metadata": self.metadata},
         }
         brokers = {"1": {"name": "here:1/1", "rxidle": 0}, "GroupCoordinator": coordinator}
         taken = {"ts": (self.now - 1.0) * 1e6, "brokers": brokers, "cgrp": {"join_state": joining}}
@@ -86,6 +93,36 @@ def test_what_was_read_before_the_first_statistics_after_it_is_not_believed_eith
     assert clients.heard == []
 
 
+@pytest.mark.parametrize("joining", ["init", "wait-join", "wait-sync", "wait-unassign-call", "wait-assign-call"])
+def test_what_it_hears_while_it_joins_may_be_that_it_is_out(joining: str) -> None:
+    """JoinGroup is refused for an unknown member, and librdkafka joins under another name a second later."""
+    clients = Clients()
+    clients.taken(0, 0)
+    for _ in range(3):
+        clients.taken(0.5, 0, joining=joining)
+    clients.taken(0.5, 0.5, answers=0)
+    clients.taken(0.5, 1.0, answers=0)
+    assert clients.heard == []
+    clients.taken(0.5, 0)
+    clients.taken(0.5, 0)
+    assert len(clients.heard) == 1
+
+
+def test_what_any_client_may_ask_says_nothing_of_the_member() -> None:
+    clients = Clients()
+    for _ in range(3):
+        clients.taken(0.5, 0)
+    assert len(clients.heard) == 1
+    clients.taken(0.5, 0, connects=2, metadata=2, answers=2)
+    clients.taken(0.5, 0, connects=2, metadata=1, answers=0, awaited=1)
+    clients.taken(0.5, 0, connects=2, answers=1)
+    clients.taken(0.5, 0, connects=2, answers=0)
+    assert len(clients.heard) == 1, "the connection is new, and asked for metadata"
+    clients.taken(0.5, 0, connects=2)
+    clients.taken(0.5, 0, connects=2)
+    assert len(clients.heard) == 2
+
+
 def test_a_connection_that_never_received_anything_says_nothing() -> None:
     clients = Clients()
     for _ in range(3):
@@ -95,14 +132,14 @@ def test_a_connection_that_never_received_anything_says_nothing() -> None:
 
 def test_a_member_that_never_begins_to_join_has_a_coordinator_without_kip_848(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(**{"group.protocol": "consumer"})
-    clients.taken(0, 0)
-    clients.taken(0.5, 0)
+    clients.taken(0, 0, joining="init")
+    clients.taken(0.5, 0, joining="init")
     assert not clients.failures, "it may have been connected before the subscription"
     monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
-    clients.taken(0.5, 0, state="CONNECT")
+    clients.taken(0.5, 0, state="CONNECT", joining="init")
     assert not clients.failures, "it is not connected"
-    clients.taken(0.5, 0)
-    clients.taken(0.5, 0)
+    clients.taken(0.5, 0, joining="init")
+    clients.taken(0.5, 0, joining="init")
     [failure] = clients.failures
     assert "does not offer group.protocol='consumer' (KIP-848)" in str(failure)
 
@@ -111,7 +148,7 @@ def test_a_member_that_joins_has_one_with_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
     clients = Clients(**{"group.protocol": "consumer"})
     clients.taken(0, 0, joining="steady")
-    clients.taken(0.5, 0)
+    clients.taken(0.5, 0, joining="init")
     assert not clients.failures, "it rejoins"
 
 
