@@ -80,23 +80,25 @@ class Storm:
         sources = self.stage.sources()
         lost = {source for source, _ in sources} - self.ledger.done_times().keys()
         late = self.ledger.late("key")
-        again = [
-            entry
+        again = {
+            place: entry
             for looked, maps in self._acknowledged
             for place, entry in enumerate(entries[looked:], looked)
-            if entry.what == "began" and entry.source[:2] in maps and place not in late
+            if entry.what == "began" and entry.source[:2] in maps
             if maps[entry.source[:2]].is_complete(entry.source[2])
-        ]
+        }
+        about_to_begin = len(again.keys() & late)
+        again = {place: entry for place, entry in again.items() if place not in late}
         assert lost == set(), f"lost: {sorted(lost)[:10]}"
-        assert again == [], f"acknowledged, and run again: {again[:10]}"
+        assert again == {}, f"acknowledged, and run again: {list(again.values())[:10]}"
         disorders = self.ledger.disorders("key", sources)
         assert disorders == [], f"{len(disorders)} disorders: {disorders[:10]}"
         runs, fenced = sum(self.ledger.done_times().values()), self.ledger.overlaps_of_fenced("key")
         sys.stdout.write(
             f"{self.kills} kills, {self.freezes} freezes, {self.restarts} broker restarts: {len(sources):,} records, "
             f"{runs:,} runs; lost 0, disorders 0, acknowledged and run again 0 ({len(self._acknowledged)} looks); "
-            f"{fenced} handlers of fenced members ended beside their successor's, {len(late)} that had been about to "
-            "begin did\n"
+            f"{fenced} handlers of fenced members ended beside their successor's, "
+            f"{about_to_begin} that had been about to begin ran again\n"
         )
 
     def close(self) -> None:

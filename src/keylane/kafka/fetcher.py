@@ -52,6 +52,8 @@ class Fetcher:
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._epochs: dict[tuple[str, int], int] = {}
         """The partitions that are read, and the epoch of each assignment."""
+        self._topics: set[str] = set()
+        """All that were ever read."""
         self._paused: set[tuple[str, int]] = set()
 
     # --- any thread ---
@@ -112,6 +114,7 @@ class Fetcher:
         self._client.resume(positions)  # librdkafka keeps a pause over an assignment; a new one has none
         for one in starts:
             self._epochs[one.topic, one.partition] = one.epoch
+            self._topics.add(one.topic)
 
     def _unassign(self, names: list[tuple[str, int]]) -> None:
         self._client.incremental_unassign(self._ours(names))
@@ -131,7 +134,8 @@ class Fetcher:
                     self._on_event(message, polled)
             messages = [message for message in messages if message.error() is None]
         lists: dict[Any, list[Any]] = {}  # of topic and partition
-        for topic, of_topic in groupby(messages, Message.topic):
+        one_topic = len(self._topics) == 1  # then messages need not be asked for it
+        for topic, of_topic in [(*self._topics, messages)] if one_topic else groupby(messages, Message.topic):
             for partition, run in groupby(of_topic, Message.partition):
                 lists.setdefault((topic, partition), []).extend(run)
         for name, some in lists.items():

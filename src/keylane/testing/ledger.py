@@ -160,36 +160,54 @@ class Ledger:
         return count
 
     def late(self, ordering: Ordering) -> set[int]:
-        """Places of what a member began right after it woke, when another one had begun with the shard meanwhile.
+        """Places of what a member began right after it woke, when another one had begun with the record since it was
+        frozen, or was at another one of the shard.
 
         A thread that has looked at the clock and is frozen before the handler's first line begins when it wakes
         (docs/adr/0009). So at most the first line of a thread after the freeze is one: a thread that was in a handler
         looks at the clock anew, and once any has begun after doing so, all have.
         """
         places: set[int] = set()
-        taken: dict[str, set[Hashable]] = {}
-        """By member that was given up, the shards that others have begun with since."""
+        given_up: dict[str, int] = {}
+        """By member, where."""
         heard: dict[str, set[int]] = {}
         """By member that woke, its threads that were heard of since."""
+        begun: dict[Source, tuple[int, str]] = {}
+        """By record, where and by whom last."""
+        running: dict[Hashable, str] = {}
         for place, entry in enumerate(self.entries()):
-            member = entry.member
+            member, shard = entry.member, _shard(entry.source, entry.key, ordering)
             if entry.what == "died":
-                taken[member] = set()
+                given_up[member] = place
                 heard.pop(member, None)
+                running = {one: other for one, other in running.items() if other != member}
             elif entry.what == "woke":
                 heard[member] = set()
-            elif entry.what == "began":
-                shard = _shard(entry.source, entry.key, ordering)
-                for other, shards in taken.items():
-                    if other != member:
-                        shards.add(shard)
+            elif entry.what == "done":
+                if running.get(shard) == member:
+                    del running[shard]
+            elif (
+                member in heard
+                and entry.thread not in heard[member]
+                and (
+                    _is_anothers(begun.get(entry.source), member, given_up[member])
+                    or running.get(shard, member) != member
+                )
+            ):
+                places.add(place)
+            else:
                 if entry.thread in heard.get(member, ()):
                     del heard[member]
-                elif member in heard and shard in taken[member]:
-                    places.add(place)
+                begun[entry.source] = (place, member)
+                if shard is not None:
+                    running[shard] = member
             if member in heard:
                 heard[member].add(entry.thread)
         return places
+
+
+def _is_anothers(begun: tuple[int, str] | None, member: str, since: int) -> bool:
+    return begun is not None and begun[1] != member and begun[0] > since
 
 
 def _entry(line: str) -> Entry:
