@@ -71,7 +71,8 @@ class Meter:
 
     def add(self, took_ns: int, left_out: int = 0) -> int:
         """One took so long, and stands for as many before it that were left out; how many to leave out next."""
-        self._counts[min((max(took_ns - 1, 0) >> _SHIFT).bit_length(), BUCKETS - 1)] += 1 + left_out
+        bucket = (took_ns - 1 >> _SHIFT).bit_length() if took_ns > 0 else 0
+        self._counts[bucket if bucket < BUCKETS else -1] += 1 + left_out
         self._sum_ns += took_ns * (1 + left_out)
         return LEFT_OUT if took_ns < QUICK_NS else 0
 

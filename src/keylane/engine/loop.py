@@ -43,9 +43,9 @@ PRODUCER_CLOSE_S = 5.0
 """How long closing waits for outputs that outlived the drain."""
 
 
-REST_S = 0.001
-"""How long a turn may wait for more completions while the workers have enough to do (`AHEAD_S` is fifty times that).
-Each turn takes the interpreter's lock from the workers and costs some 50 µs, for one completion as for a hundred."""
+REST_S = 0.005
+"""How long a turn may wait for more completions while the workers have enough to do (half of `AHEAD_S` at least). Each
+turn takes the interpreter's lock from the workers and costs some 150 µs, for one completion as for a hundred."""
 
 MANY = 200
 """Events that are worth a turn at once."""

@@ -135,7 +135,47 @@ class ThreadWorkers:
                 self._close_error = error
 
     def _serve(self, slot: int) -> None:
-        """Run what waits, until the end."""
+        """Run what waits, until the end: records, and those of a chain one after another up to one that does not end
+        well.
+
+        Flat, and on local names: what is done here between handlers holds the interpreter's lock, and all threads that
+        want to go on wait for that.
+        """
+        handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
+        lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
+        while (first := self._take(slot)) is not None:
+            assignment = self._assignments[slot] = first.assignment
+            unmeasured, left_out = self._left_out[slot]
+            for work in works_in(first):
+                running[slot] = work.message
+                start_ns = 0 if unmeasured else perf_counter_ns()
+                outcome: Outcome = None
+                if not assignment.may_start or monotonic() >= lease.until:
+                    outcome = NOT_RUN
+                elif not_before is None or (outcome := kept(work.message, not_before)) is None:
+                    try:
+                        record = new(Record)  # a call of `__init__` would take twice as long
+                        record._message = work.message  # noqa: SLF001 - a record of ours
+                        result = (
+                            handler(record, self._context(slot, work.attempt)) if takes_context else handler(record)
+                        )
+                        if result is not None:
+                            outcome = outcome_of(result)
+                    except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
+                        outcome = failure_of(error)
+                work.outcome = outcome
+                if unmeasured:
+                    unmeasured -= 1
+                else:
+                    unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
+                report(work)
+                if outcome is not None:
+                    break
+            self._left_out[slot] = unmeasured, left_out
+
+    def _take(self, slot: int) -> Work | None:
+        """The next record, or the first of a chain; what there is of lots and batches before it is run here. None: the
+        end."""
         waiting = self._waiting
         while True:
             try:
@@ -145,11 +185,10 @@ class ThreadWorkers:
                     if type(unit) is Lot:  # another thread was quicker, and this one is for all
                         waiting.appendleft(unit)
                         self._wake_up(unit.count)
-                        continue
             except IndexError:
                 self._running[slot] = None
                 if not self._wake.get():
-                    return
+                    return None
                 continue
             if type(unit) is Lot:
                 self._run_lot(slot, unit)
@@ -157,42 +196,10 @@ class ThreadWorkers:
                 self._run_batch(slot, unit)
                 self._report(unit)
             else:
-                self._run_each(slot, works_in(unit))
-
-    def _run_each(self, slot: int, works: Sequence[Work]) -> None:
-        """Run a record, or those of a chain one after another, up to one that does not end well. On local names: a
-        handler may take less time than one more call."""
-        handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
-        lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
-        assignment = self._assignments[slot] = works[0].assignment
-        unmeasured, left_out = self._left_out[slot]
-        for work in works:
-            running[slot] = work.message
-            start_ns = 0 if unmeasured else perf_counter_ns()
-            outcome: Outcome = None
-            if not assignment.may_start or monotonic() >= lease.until:
-                outcome = NOT_RUN
-            elif not_before is None or (outcome := kept(work.message, not_before)) is None:
-                try:
-                    record = new(Record)  # a call of `__init__` would take twice as long
-                    record._message = work.message  # noqa: SLF001 - a record of ours
-                    result = handler(record, self._context(slot, work.attempt)) if takes_context else handler(record)
-                    if result is not None:
-                        outcome = outcome_of(result)
-                except BaseException as error:  # a handler's failure, whatever it is, must not end the thread
-                    outcome = failure_of(error)
-            work.outcome = outcome
-            if unmeasured:
-                unmeasured -= 1
-            else:
-                unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
-            report(work)
-            if outcome is not None:
-                break
-        self._left_out[slot] = unmeasured, left_out
+                return unit  # type: ignore[no-any-return] # only a work is left
 
     def _run_lot(self, slot: int, lot: Lot) -> None:
-        """Run records of a lot while there are any; as above."""
+        """Run records of a lot while there are any; flat, too."""
         handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
         lease, running, done, measured = self.lease, self._running, lot.done.append, self._meters[slot].add
         assignment = self._assignments[slot] = lot.assignment
