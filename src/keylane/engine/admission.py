@@ -27,6 +27,11 @@ AHEAD_S = 0.05
 """How much work, in time, may wait in the workers' queue. Handlers that began together end together: the next ones then
 begin without a turn of the loop."""
 
+WANTED_S = 0.02
+LEAST_WANTED = 256
+"""How many records one poll brings: what the workers get through in this time, and not less than so many. A poll of
+thousands keeps the interpreter's lock for milliseconds, in which no thread begins or ends a record."""
+
 MAX_AHEAD = 5_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
@@ -84,7 +89,7 @@ class HandOver:
         self._may_queue = may_queue
         self._chain_s = chain_s
         self._ahead = 0
-        self._records_per_s = 0.0
+        self._calls_per_s = self._records_per_s = 0.0
         self._calls = 0
         self._records = 0
         self._since = 0.0
@@ -118,7 +123,8 @@ class HandOver:
         self._calls += calls
         elapsed = now - self._since
         if elapsed >= OBSERVED_S:
-            self._ahead = min(MAX_AHEAD, int(self._calls / elapsed * AHEAD_S))
+            self._calls_per_s = self._calls / elapsed
+            self._ahead = min(MAX_AHEAD, int(self._calls_per_s * AHEAD_S))
             self._records_per_s = self._records / elapsed
             self._records = self._calls = 0
             self._since = now
@@ -140,9 +146,14 @@ class HandOver:
         """Whether ready records go out in lots now: the workers take them, and are quick."""
         return self._in_lots and self._records_per_s >= self.at_once / self._quick_s
 
-    def is_stocked(self, calls: int) -> bool:
-        """Whether so many calls keep the workers busy for a while: half of what may wait there does."""
-        return self._ahead > 0 and calls - self.at_once >= self._ahead / 2
+    @property
+    def wanted(self) -> int:
+        """Records that the next poll may bring, as far as the workers are concerned."""
+        return max(LEAST_WANTED, int(self._records_per_s * WANTED_S))
+
+    def stocked_s(self, calls: int) -> float:
+        """How long what waits of so many calls keeps the workers busy, in seconds, at their pace."""
+        return max(0.0, (calls - self.at_once) / self._calls_per_s) if self._calls_per_s else 0.0
 
     def longest_chain(self, calls: int, *, alone: bool = False) -> int:
         """Records that one of so many calls gets through in the time of a chain; `alone`: nobody waits for a worker."""

@@ -22,6 +22,7 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter
 from keylane.engine.lease import Lease
 from keylane.engine.ports import WorkersClosed, WorkersFailed
+from keylane.engine.timers import new_event_loop
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
 from keylane.options import takes_context
@@ -125,7 +126,8 @@ class AsyncioWorkers:
     # --- on the asyncio loop ---
 
     def _run_loop(self) -> None:
-        asyncio.run(self._main())
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self._main())
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

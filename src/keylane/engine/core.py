@@ -313,7 +313,8 @@ class Core:
         if self.phase is Phase.RUNNING:
             plan.ask_committed = self.partitions.ask_committed(now)
             polling = self.partitions.poll_plan(now)
-            plan.credit, plan.pause = polling.credit, polling.pause
+            plan.credit = min(polling.credit, self._dispatcher.hand_over.wanted)
+            plan.pause = polling.pause
             plan.resume = (*(one for one in plan.resume if not one.paused), *polling.resume)
         if self._transacting is None:
             self._answer_revokes(plan, now)
@@ -371,9 +372,9 @@ class Core:
         return replace(made, concurrency=self._dispatcher.hand_over.at_once)
 
     @property
-    def may_rest(self) -> bool:
-        """Whether nothing is lost when completions are looked at a little later: the workers have enough to do."""
-        return self._dispatcher.hand_over.is_stocked(self._dispatcher.calls)
+    def stocked_s(self) -> float:
+        """How long the workers have enough to do, in seconds: completions may be looked at a little later."""
+        return self._dispatcher.hand_over.stocked_s(self._dispatcher.calls)
 
     def _may_dispatch(self, now: float) -> bool:
         return (

@@ -43,9 +43,11 @@ PRODUCER_CLOSE_S = 5.0
 """How long closing waits for outputs that outlived the drain."""
 
 
-REST_S = 0.005
-"""How long a turn may wait for more completions while the workers have enough to do (half of `AHEAD_S` at least). Each
-turn takes the interpreter's lock from the workers and costs some 150 µs, for one completion as for a hundred."""
+REST_SHARE = 0.5
+MIN_REST_S = 0.000_2
+MAX_REST_S = 0.010
+"""A turn waits for more completions half as long as the workers have enough to do, within these limits: each turn takes
+the interpreter's lock from them and costs some 150 µs, for one completion as for a hundred."""
 
 MANY = 200
 """Events that are worth a turn at once."""
@@ -187,8 +189,9 @@ class Loop:
         check = self._core.next_check(now)
         if self._watch is not None:
             check = self._watch.next_check if check is None else min(check, self._watch.next_check)
-        if self._core.may_rest and self._inbox.size() < MANY:
-            sleep(REST_S)
+        rest_s = min(MAX_REST_S, self._core.stocked_s * REST_SHARE)
+        if rest_s >= MIN_REST_S and self._inbox.size() < MANY:
+            sleep(rest_s)
         taken = self._inbox.take(None if check is None else check - now)
         now = monotonic()
         works: list[Work] = taken

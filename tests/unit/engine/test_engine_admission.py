@@ -6,7 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.engine.admission import AHEAD_S, MAX_AHEAD, OBSERVED_S, PAUSE_AFTER_S, HandOver, PollBound
+from keylane.engine.admission import (
+    AHEAD_S,
+    LEAST_WANTED,
+    MAX_AHEAD,
+    OBSERVED_S,
+    PAUSE_AFTER_S,
+    WANTED_S,
+    HandOver,
+    PollBound,
+)
 
 
 class Tracker:
@@ -143,14 +152,24 @@ def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> 
     assert window.size == 16
 
 
-def test_workers_are_stocked_with_half_of_what_may_wait() -> None:
+def test_workers_are_stocked_for_as_long_as_what_waits_takes_them() -> None:
     window = HandOver(16, may_queue=True)
-    assert not window.is_stocked(16), "slow ones have nothing that waits"
+    assert window.stocked_s(1_000) == 0, "nothing is known yet"
     window.completed(0, 0, 1.0)
-    window.completed(400, 400, 1.0 + OBSERVED_S)
-    half = int(400 / OBSERVED_S * AHEAD_S) // 2
-    assert window.is_stocked(16 + half)
-    assert not window.is_stocked(16 + half - 1)
+    window.completed(400, 40, 1.0 + OBSERVED_S)
+    assert window.stocked_s(16) == 0, "nothing waits"
+    assert window.stocked_s(3) == 0
+    assert window.stocked_s(16 + 8) == pytest.approx(OBSERVED_S / 5), "in calls, not in records"
+
+
+def test_a_poll_brings_what_the_workers_get_through_soon_and_a_few_hundred_at_least() -> None:
+    window = HandOver(16, may_queue=True)
+    assert window.wanted == LEAST_WANTED
+    window.completed(0, 0, 1.0)
+    window.completed(100_000, 10, 2.0)
+    assert window.wanted == 100_000 * WANTED_S
+    window.completed(10, 10, 3.0)
+    assert window.wanted == LEAST_WANTED
 
 
 def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:

@@ -1,0 +1,75 @@
+"""Timers of the asyncio loop that handlers run on."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import selectors
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.engine import timers
+from keylane.engine.timers import FineSelector, new_event_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.skipif(
+    selectors.DefaultSelector.__name__ != "EpollSelector", reason="elsewhere asyncio's own timers are fine enough"
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The timeouts that `select` was called with."""
+    timeouts: list[float] = []
+    real = select.select
+
+    def note(readers: Sequence[int], writers: Sequence[int], others: Sequence[int], timeout: float) -> Any:
+        timeouts.append(timeout)
+        return real(readers, writers, others, timeout)
+
+    monkeypatch.setattr(select, "select", note)
+    return timeouts
+
+
+def test_a_timeout_is_waited_for_as_it_is(asked: list[float]) -> None:
+    with closing(FineSelector()) as selector:
+        assert selector.select(0.001_2) == []
+        assert selector.select(0) == []
+    assert asked == [0.001_2], "0 is no wait"
+
+
+def test_sockets_end_a_wait(asked: list[float]) -> None:
+    ours, theirs = socket.socketpair()
+    with closing(FineSelector()) as selector, closing(ours), closing(theirs):
+        key = selector.register(ours, selectors.EVENT_READ)
+        theirs.send(b"1")
+        assert selector.select(600) == [(key, selectors.EVENT_READ)]
+        assert selector.select(None) == [(key, selectors.EVENT_READ)]
+    assert asked == [600], "without a timeout epoll waits by itself"
+
+
+def test_where_select_cannot_take_the_file_epoll_waits(asked: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "FD_SETSIZE", 0)
+    with closing(FineSelector()) as selector:
+        assert selector.select(0.001_2) == []
+    assert asked == []
+
+
+def test_handlers_sleep_on_fine_timers(asked: list[float]) -> None:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(asyncio.sleep(0.001_2))
+    assert any(0 < timeout < 0.001_21 for timeout in asked)
+
+
+def test_a_loop_of_the_programs_own_kind_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(asyncio.SelectorEventLoop):
+        pass
+
+    monkeypatch.setattr(asyncio, "new_event_loop", Own)
+    with closing(new_event_loop()) as loop:
+        assert type(loop) is Own
