@@ -43,7 +43,7 @@ PRODUCER_CLOSE_S = 5.0
 """How long closing waits for outputs that outlived the drain."""
 
 
-REST_SHARE = 0.5
+REST_SHARE = 0.3
 MIN_REST_S = 0.000_2
 MAX_REST_S = 0.010
 """A turn waits for more completions half as long as the workers have enough to do, within these limits: each turn takes
