@@ -35,12 +35,13 @@ thousands keeps the interpreter's lock for milliseconds, in which no thread begi
 MAX_AHEAD = 5_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
+LEAST_LOT = 32
+"""Fewer ready records of a partition go to the workers one by one: a lot costs the loop and each thread something
+of its own."""
+
 CHAIN_S = 0.002
 """How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
 loop that would bring the shard's next record; with slower ones there are no chains."""
-
-QUICK_S = 0.001
-"""Records go out in lots where one takes a thread less than this: slower ones took more of the processor in them."""
 
 ALONE = 10
 """So many times as long where workers are left over: a key's records then go one after another without a turn of the
@@ -76,15 +77,17 @@ class HandOver:
         may_queue: bool,
         elastic: bool = False,
         in_lots: bool = False,
-        quick_s: float = QUICK_S,
+        least_lot: int = LEAST_LOT,
         chain_s: float = CHAIN_S,
     ) -> None:
         self.capacity = capacity
         self.limit = capacity
         self.withheld = 0
         """Places that records keep whose handlers are through."""
-        self._in_lots = in_lots
-        self._quick_s = quick_s
+        self.in_lots = in_lots
+        """Whether ready records may go out in lots."""
+        self.least_lot = least_lot
+        """How many at least."""
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
@@ -96,7 +99,7 @@ class HandOver:
 
     @classmethod
     def to(
-        cls, pipeline: Pipeline, workers: Capacity, *, chain_s: float = CHAIN_S, quick_s: float = QUICK_S
+        cls, pipeline: Pipeline, workers: Capacity, *, chain_s: float = CHAIN_S, least_lot: int = LEAST_LOT
     ) -> HandOver:
         """What the pipeline hands over to these workers. A record that takes a place until its commit is acknowledged
         does not queue with them. The automatic limit does what elastic workers are told, and like batches, rates by
@@ -108,7 +111,7 @@ class HandOver:
             may_queue=workers.may_queue and pipeline.delivery != "almost_once",
             elastic=workers.elastic and not is_auto,
             in_lots=workers.in_lots and plain,
-            quick_s=quick_s,
+            least_lot=least_lot,
             chain_s=chain_s,
         )
 
@@ -140,11 +143,6 @@ class HandOver:
         if self.limit < self.capacity or not self._may_queue:
             return self.at_once - self.withheld
         return self.capacity + self._ahead
-
-    @property
-    def in_lots(self) -> bool:
-        """Whether ready records go out in lots now: the workers take them, and are quick."""
-        return self._in_lots and self._records_per_s >= self.at_once / self._quick_s
 
     @property
     def wanted(self) -> int:

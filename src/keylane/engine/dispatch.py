@@ -115,6 +115,7 @@ class Dispatcher:
     def _take_records(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
         longest = self._longest_chain()
+        least_lot = max(self.hand_over.least_lot, ENOUGH if longest > 1 else 1)
         in_lots = self.hand_over.in_lots and not self._buckets.limited
         rotation = self._rotation
         taken: list[Unit] = []
@@ -124,7 +125,7 @@ class Dispatcher:
                 assignment = rotation.popleft()
                 most = min(share, room, self._partition_room(assignment, now))
                 lot = None
-                if in_lots and most and not (longest > 1 and min(most, assignment.waiting) < ENOUGH):
+                if in_lots and min(most, assignment.waiting) >= least_lot:
                     lot = assignment.take_lot(most, now)
                 if lot is not None:
                     self._keep_in_rotation(assignment, lot.count)

@@ -19,7 +19,6 @@ seed and how to run it again (`keylane.testing.replay`): the same seed is the sa
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -153,7 +152,7 @@ class Simulation:
                 self.pipeline,
                 SomeWorkers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(3))),
                 chain_s=settings.chain_s,
-                quick_s=math.inf,
+                least_lot=1,
             ),
             lease=self.lease,
             random=self.random.random,

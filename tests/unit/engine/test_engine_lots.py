@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -24,11 +23,11 @@ FAILED = Failure(ValueError("bad"))
 class World:
     """A core over one partition, and what it has handed over."""
 
-    def __init__(self, keys: str, *, concurrency: int = 100, quick_s: float = math.inf, **options: Any) -> None:
+    def __init__(self, keys: str, *, concurrency: int = 100, least_lot: int = 1, **options: Any) -> None:
         options.setdefault("retries", Retries(max_attempts=2, delay_ms=100, jitter=0))
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=print, commit_interval_ms=1_000, **options)
         workers = SomeWorkers(concurrency, may_queue=True, in_lots=True)
-        self.core = Core(self.pipeline, HandOver.to(self.pipeline, workers, quick_s=quick_s), random=lambda: 0.0)
+        self.core = Core(self.pipeline, HandOver.to(self.pipeline, workers, least_lot=least_lot), random=lambda: 0.0)
         self.now = 100.0
         self.core.assigned([Start(*T0, 1, OffsetMap(0), 0, len(keys))], self.now)
         messages = [PlainMessage(*T0, offset, key.encode()) for offset, key in enumerate(keys)]
@@ -189,12 +188,8 @@ def test_rates_that_come_later_end_the_lots() -> None:
     assert world.move(lot, 0, 1) == [2]
 
 
-def test_only_quick_handlers_get_lots() -> None:
-    world = World("abc" * 10, ordering="unordered", concurrency=2, max_concurrency=2, quick_s=0.001)
-    assert world.out() == [0, 1], "nothing is known of the handlers yet"
-    hand_over = HandOver(2, may_queue=True, in_lots=True)
-    hand_over.completed(1, 1, 0.0)
-    hand_over.completed(10, 10, 0.011)
-    assert not hand_over.in_lots, "some 900 a second"
-    hand_over.completed(1_000, 1_000, 0.022)
-    assert hand_over.in_lots
+def test_few_records_go_one_by_one() -> None:
+    world = World("ab", ordering="key", least_lot=3)
+    assert world.out() == [0, 1]
+    world = World("abc", ordering="key", least_lot=3)
+    assert world.out() == [[0, 1, 2]]
