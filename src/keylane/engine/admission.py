@@ -43,7 +43,7 @@ CHAIN_S = 0.002
 """How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
 loop that would bring the shard's next record; with slower ones there are no chains."""
 
-ALONE = 10
+ALONE = 25
 """So many times as long where workers are left over: a key's records then go one after another without a turn of the
 loop between them, and no other key waits for it."""
 
