@@ -250,11 +250,11 @@ def test_quick_records_of_a_key_are_handed_over_together() -> None:
 
 def test_records_of_a_key_stay_together_longer_where_no_other_key_waits_for_a_worker() -> None:
     def slow(concurrency: int) -> Batches:
-        chains = Batches(concurrency, chain_s=0.0055)
+        chains = Batches(concurrency, chain_s=0.0022)
         for offset, key in enumerate("wxyz"):
             chains.poll(key, first=offset)
             chains.now += 0.01
-            chains.report(None)  # 100 records/s: half of one in the time of a chain, five in ten times that
+            chains.report(None)  # 100 records/s: a fifth of one in the time of a chain, five in 25 times that
         return chains
 
     assert slow(3).poll("aaaaaabb", first=4) == [[4, 5, 6, 7, 8], [10, 11]]
