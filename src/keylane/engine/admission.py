@@ -29,8 +29,9 @@ begin without a turn of the loop."""
 
 WANTED_S = 0.02
 LEAST_WANTED = 256
-"""How many records one poll brings: what the workers get through in this time, and not less than so many. A poll of
-thousands keeps the interpreter's lock for milliseconds, in which no thread begins or ends a record."""
+MOST_WANTED = 10_000
+"""How many records one poll brings: what the workers get through in this time, within these limits. Each poll waits for
+the interpreter's lock, and one of thousands keeps it for milliseconds, in which no thread begins or ends a record."""
 
 MAX_AHEAD = 5_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
@@ -147,7 +148,7 @@ class HandOver:
     @property
     def wanted(self) -> int:
         """Records that the next poll may bring, as far as the workers are concerned."""
-        return max(LEAST_WANTED, int(self._records_per_s * WANTED_S))
+        return max(LEAST_WANTED, min(MOST_WANTED, int(self._records_per_s * WANTED_S)))
 
     def stocked_s(self, calls: int) -> float:
         """How long what waits of so many calls keeps the workers busy, in seconds, at their pace."""

@@ -115,7 +115,7 @@ class Dispatcher:
     def _take_records(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
         longest = self._longest_chain()
-        least_lot = max(self.hand_over.least_lot, ENOUGH if longest > 1 else 1)
+        least_lot = ENOUGH if longest > 1 else self.hand_over.least_lot
         in_lots = self.hand_over.in_lots and not self._buckets.limited
         rotation = self._rotation
         taken: list[Unit] = []

@@ -49,9 +49,6 @@ STANDSTILL_S = 0.05
 ANSWER_S = 0.005
 """The same while a commit is on its way: its answer is looked for between requests."""
 
-MAX_POLL = 10_000
-"""Records in one poll: large, because each poll waits for the interpreter's lock; bounded, to keep batches prompt."""
-
 LOG_ENDS_S = 0.5
 """How often the high watermarks are reported."""
 
@@ -170,7 +167,7 @@ class Intake:
     def _poll(self) -> None:
         if self._closing:
             return
-        room = max(0, min(self._allowed - self._polled, MAX_POLL))
+        room = max(0, self._allowed - self._polled)
         try:
             polled = self._consumer.poll(room, POLL_S if room else 0)
         except PeerError as error:  # go on polling: the last commit's answer comes there

@@ -10,6 +10,7 @@ from keylane.engine.admission import (
     AHEAD_S,
     LEAST_WANTED,
     MAX_AHEAD,
+    MOST_WANTED,
     OBSERVED_S,
     PAUSE_AFTER_S,
     WANTED_S,
@@ -162,12 +163,14 @@ def test_workers_are_stocked_for_as_long_as_what_waits_takes_them() -> None:
     assert window.stocked_s(16 + 8) == pytest.approx(OBSERVED_S / 5), "in calls, not in records"
 
 
-def test_a_poll_brings_what_the_workers_get_through_soon_and_a_few_hundred_at_least() -> None:
+def test_a_poll_brings_what_the_workers_get_through_soon_within_limits() -> None:
     window = HandOver(16, may_queue=True)
     assert window.wanted == LEAST_WANTED
     window.completed(0, 0, 1.0)
     window.completed(100_000, 10, 2.0)
     assert window.wanted == 100_000 * WANTED_S
+    window.completed(1_000_000, 10, 2.5)
+    assert window.wanted == MOST_WANTED
     window.completed(10, 10, 3.0)
     assert window.wanted == LEAST_WANTED
 

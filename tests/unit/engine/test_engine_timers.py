@@ -7,19 +7,31 @@ import select
 import selectors
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keylane import Pipeline
 from keylane.engine import timers
+from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.timers import FineSelector, new_event_loop
+from keylane.engine.work import works_of
+from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane import Record
+
 pytestmark = pytest.mark.skipif(
     selectors.DefaultSelector.__name__ != "EpollSelector", reason="elsewhere asyncio's own timers are fine enough"
 )
+
+
+class Part:
+    topic, partition = "t", 0
+    may_start = wanted = True
 
 
 @pytest.fixture
@@ -61,9 +73,17 @@ def test_where_select_cannot_take_the_file_epoll_waits(asked: list[float], monke
 
 
 def test_handlers_sleep_on_fine_timers(asked: list[float]) -> None:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(asyncio.sleep(0.001_2))
-    assert any(0 < timeout < 0.001_21 for timeout in asked)
+    async def handler(_: Record) -> None:
+        await asyncio.sleep(0.050_2)
+
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    reports: SimpleQueue[Any] = SimpleQueue()
+    workers = AsyncioWorkers(Pipeline(kafka=kafka, topics=["t"], handler=handler), reports.put, "test")
+    workers.start()
+    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
+    reports.get(timeout=10)
+    workers.close(10)
+    assert any(0 < timeout < 0.050_21 for timeout in asked)
 
 
 def test_a_loop_of_the_programs_own_kind_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
