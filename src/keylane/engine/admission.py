@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from keylane.options import Pipeline
 
 OBSERVED_S = 0.010
-"""How long completions are counted before their rate is believed."""
+FIRST_OBSERVED_S = 0.001
+"""How long completions are counted before their rate is believed: the first time this long, then twice as long each
+time. Until a rate is known nothing waits in the workers' queue, and each completion is worth a turn of the loop."""
 
 AHEAD_S = 0.05
 """How much work, in time, may wait in the workers' queue. Handlers that began together end together: the next ones then
 begin without a turn of the loop."""
+
+BELIEVED = 3
+"""A rate is believed for so many times as long as it was counted."""
 
 WANTED_S = 0.02
 LEAST_WANTED = 256
@@ -97,6 +102,8 @@ class HandOver:
         self._calls = 0
         self._records = 0
         self._since = 0.0
+        self._observed_s = FIRST_OBSERVED_S
+        self._believed_s = 0.0
 
     @classmethod
     def to(
@@ -122,16 +129,24 @@ class HandOver:
         if self._elastic:
             self.capacity = limit
 
-    def completed(self, records: int, calls: int, now: float) -> None:
+    def completed(self, records: int, calls: int) -> None:
         self._records += records
         self._calls += calls
+
+    def observe(self, now: float, calls: int) -> None:
+        """All completions of a turn are counted, and so many calls are out still: see how fast the workers are."""
         elapsed = now - self._since
-        if elapsed >= OBSERVED_S:
+        if not self._calls:
+            if not calls:  # idle
+                self._since = now
+        elif elapsed >= self._observed_s:
             self._calls_per_s = self._calls / elapsed
             self._ahead = min(MAX_AHEAD, int(self._calls_per_s * AHEAD_S))
             self._records_per_s = self._records / elapsed
+            self._believed_s = elapsed * BELIEVED
             self._records = self._calls = 0
             self._since = now
+            self._observed_s = min(OBSERVED_S, 2 * self._observed_s)
 
     @property
     def at_once(self) -> int:
@@ -151,8 +166,11 @@ class HandOver:
         return max(LEAST_WANTED, min(MOST_WANTED, int(self._records_per_s * WANTED_S)))
 
     def stocked_s(self, calls: int) -> float:
-        """How long what waits of so many calls keeps the workers busy, in seconds, at their pace."""
-        return max(0.0, (calls - self.at_once) / self._calls_per_s) if self._calls_per_s else 0.0
+        """How long what waits of so many calls keeps the workers busy, in seconds, at their pace, as far as that can be
+        told."""
+        if not self._calls_per_s:
+            return 0.0
+        return max(0.0, min(self._believed_s, (calls - self.at_once) / self._calls_per_s))
 
     def longest_chain(self, calls: int, *, alone: bool = False) -> int:
         """Records that one of so many calls gets through in the time of a chain; `alone`: nobody waits for a worker."""

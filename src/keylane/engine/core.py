@@ -181,11 +181,11 @@ class Core:
         self.commits.completed += len(messages)
         self._acknowledgements.completed(assignment, messages)
 
-    def withdrawn(self, units: Sequence[Unit], now: float) -> None:
+    def withdrawn(self, units: Sequence[Unit]) -> None:
         """Workers gave back what no handler had begun."""
         if self._transacting is not None:
             self._transacting.withdrawn(units)
-        self._outcomes.withdrawn(units, now)
+        self._outcomes.withdrawn(units)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
@@ -305,7 +305,7 @@ class Core:
         if self._stall.is_stalled(now):
             self._fail_stalled(now)
         if self._commit_first is not None and self._commit_first.closed:
-            self._outcomes.withdrawn(self._commit_first.given_up(), now)
+            self._outcomes.withdrawn(self._commit_first.given_up())
         plan, self._next = self._next, Plan()
         self._outcomes.release(now)
         self._plan_dispatch(plan, now)

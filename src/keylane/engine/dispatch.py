@@ -83,12 +83,12 @@ class Dispatcher:
             else:
                 self._rotation.append(assignment)
 
-    def reported(self, records: int, calls: int, now: float) -> None:
+    def reported(self, records: int, calls: int) -> None:
         """Workers reported so many calls back, with so many records."""
         self.with_workers -= records
         self.calls -= calls
         assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
-        self.hand_over.completed(records, calls, now)
+        self.hand_over.completed(records, calls)
 
     def came_back(self, works: Iterable[Work], now: float) -> None:
         """Calls ended, each known by one of its records; the automatic limit learns from that."""
@@ -101,6 +101,7 @@ class Dispatcher:
 
     def take(self, now: float) -> Sequence[Unit]:
         """What to hand over now."""
+        self.hand_over.observe(now, self.calls)
         if self.auto is not None:
             self.hand_over.resize(self.auto.turn(now))
         while self._resting and self._resting[0][0] <= now:

@@ -43,7 +43,7 @@ PRODUCER_CLOSE_S = 5.0
 """How long closing waits for outputs that outlived the drain."""
 
 
-REST_SHARE = 0.3
+REST_SHARE = 0.5
 MIN_REST_S = 0.000_2
 MAX_REST_S = 0.010
 """A turn waits for more completions for this share of the time for which the workers have enough to do, within these
@@ -240,7 +240,7 @@ class Loop:
             assert self._callbacks is not None, "nobody wants to hear of commits"
             self._callbacks.put(told)
         if plan.withdraw and (withdrawn := self._workers.withdraw()):
-            self._core.withdrawn(withdrawn, monotonic())
+            self._core.withdrawn(withdrawn)
             self._act(self._core.plan(monotonic()))
         if plan.cancel:
             self._workers.cancel()

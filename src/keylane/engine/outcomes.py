@@ -120,7 +120,7 @@ class Outcomes:
                 ends.append(work)
             else:
                 going_on += 1
-        self._dispatcher.reported(len(works) + not_run, len(works) - going_on, now)
+        self._dispatcher.reported(len(works) + not_run, len(works) - going_on)
         for assignment, (finished, ends) in done.items():
             if not assignment.wanted:
                 self._counters.stale += len(finished)
@@ -138,7 +138,7 @@ class Outcomes:
             self.completed(others, now)
         if not done:
             return
-        self._dispatcher.reported(len(done), len(done), now)
+        self._dispatcher.reported(len(done), len(done))
         if not assignment.wanted:
             self._counters.stale += len(done)
             return
@@ -153,7 +153,7 @@ class Outcomes:
         """
         for batch in batches:
             self._dispatcher.came_back(batch[:1], now)
-            self._dispatcher.reported(len(batch), 1, now)
+            self._dispatcher.reported(len(batch), 1)
             firsts = [work for work in batch if work.chain is None or work.chain.works[0] is work]
             for work in firsts:
                 if work.chain is None or not work.assignment.wanted:
@@ -212,24 +212,24 @@ class Outcomes:
             rest[0].assignment.put_back(rest)
         return len(rest)
 
-    def withdrawn(self, units: Sequence[Unit], now: float) -> None:
+    def withdrawn(self, units: Sequence[Unit]) -> None:
         """Workers gave back what no handler had begun."""
         for unit in units:
             if isinstance(unit, Lot):
-                self._lot_withdrawn(unit, now)
+                self._lot_withdrawn(unit)
                 continue
             works = works_in(unit)
-            self._dispatcher.reported(len(works), 1, now)
+            self._dispatcher.reported(len(works), 1)
             for work in reversed(works):
                 if work.chain is not None:
                     self._undo(work.chain)
                 if work.assignment.wanted and work.offset in work.assignment.in_flight:
                     self._not_run(work)
 
-    def _lot_withdrawn(self, lot: Lot, now: float) -> None:
+    def _lot_withdrawn(self, lot: Lot) -> None:
         """No handler begins on what is left of it. Its partition may start nothing any more, so nothing is put back."""
         left = sum(1 for _ in lot.left)
-        self._dispatcher.reported(left, left, now)
+        self._dispatcher.reported(left, left)
         lot.count -= left
         lot.assignment.forget_if_through(lot)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from keylane.engine.admission import PollBound, PollPlan
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from keylane.records import Message
 
 logger = logging.getLogger("keylane.engine")
+
+BY_OFFSET = methodcaller("offset")
 
 FIRST_CREDIT = 500
 """Records to poll before the size of any is known."""
@@ -146,7 +149,7 @@ class Partitions:
         if self._depth_first:
             assignment.ready.extendleft(following)
         else:
-            assignment.ready.extend(following)
+            assignment.ready.extend(sorted(following, key=BY_OFFSET))  # the shard that is furthest behind first
         size = sum(map(len, messages))
         assignment.buffered_bytes -= size
         self.buffered_bytes -= size

@@ -107,7 +107,7 @@ class SimulatedWorkers:
         for lot, left in lots.items():
             lot.left = iter([work.message for work in left])
         units: list[Unit] = [*lots, *(works if self._batches else works[0] for works in given_back)]
-        self._world.core.withdrawn(units, self._world.now)
+        self._world.core.withdrawn(units)
 
     # --- steps ---
 

@@ -8,6 +8,7 @@ import pytest
 
 from keylane.engine.admission import (
     AHEAD_S,
+    BELIEVED,
     LEAST_WANTED,
     MAX_AHEAD,
     MOST_WANTED,
@@ -142,22 +143,61 @@ def test_a_forgotten_partition_stops_nothing() -> None:
     assert parts.plan(0.0) == (12, [], [])
 
 
+def observe(window: HandOver, records: int, calls: int, now: float) -> None:
+    """A turn with so many completions, after which calls are still out."""
+    window.completed(records, calls)
+    window.observe(now, 1)
+
+
 def test_slow_workers_get_nothing_ahead_and_fast_ones_milliseconds_of_work() -> None:
     window = HandOver(16, may_queue=True)
     assert window.size == 16
-    window.completed(3, 3, OBSERVED_S)
+    observe(window, 3, 3, OBSERVED_S)
     assert window.size == 16 + int(3 / OBSERVED_S * AHEAD_S)
-    window.completed(10_000_000, 10_000_000, 2.0)
+    observe(window, 10_000_000, 10_000_000, 2.0)
     assert window.size == 16 + MAX_AHEAD
-    window.completed(1, 1, 12.0)
+    observe(window, 1, 1, 12.0)
     assert window.size == 16
+
+
+def test_all_completions_of_a_turn_are_in_one_count() -> None:
+    window = HandOver(16, may_queue=True)
+    for _ in range(10):
+        observe(window, 0, 0, 1.0)
+    window.completed(1, 1)
+    window.completed(99, 99)
+    window.observe(1.1, 1)
+    assert window.size == 16 + int(100 / 1.1 * AHEAD_S)
+
+
+def test_the_first_counts_are_soon_believed_and_not_for_long() -> None:
+    window = HandOver(16, may_queue=True)
+    window.observe(100.0, 0)
+    now, believed = 100.0, 0.0
+    for observed in (0.001, 0.002, 0.004, 0.008, OBSERVED_S, OBSERVED_S):
+        observe(window, 1_000, 1_000, now + observed * 0.9)
+        assert window.stocked_s(10**9) == pytest.approx(believed), "not seen for long enough"
+        now += observed * 1.01
+        observe(window, 0, 0, now)
+        believed = BELIEVED * observed * 1.01
+        assert window.stocked_s(10**9) == pytest.approx(believed)
+
+
+def test_time_in_which_nothing_is_out_does_not_count() -> None:
+    window = HandOver(16, may_queue=True)
+    window.observe(100.0, 0)
+    window.observe(200.0, 0)
+    observe(window, 10, 10, 200.0 + OBSERVED_S)
+    assert window.size == 16 + int(10 / OBSERVED_S * AHEAD_S)
+    window.observe(300.0, 1)
+    assert window.size == 16 + int(10 / OBSERVED_S * AHEAD_S), "they work at it; nothing new is known"
 
 
 def test_workers_are_stocked_for_as_long_as_what_waits_takes_them() -> None:
     window = HandOver(16, may_queue=True)
     assert window.stocked_s(1_000) == 0, "nothing is known yet"
-    window.completed(0, 0, 1.0)
-    window.completed(400, 40, 1.0 + OBSERVED_S)
+    window.observe(1.0, 0)
+    observe(window, 400, 40, 1.0 + OBSERVED_S)
     assert window.stocked_s(16) == 0, "nothing waits"
     assert window.stocked_s(3) == 0
     assert window.stocked_s(16 + 8) == pytest.approx(OBSERVED_S / 5), "in calls, not in records"
@@ -166,31 +206,31 @@ def test_workers_are_stocked_for_as_long_as_what_waits_takes_them() -> None:
 def test_a_poll_brings_what_the_workers_get_through_soon_within_limits() -> None:
     window = HandOver(16, may_queue=True)
     assert window.wanted == LEAST_WANTED
-    window.completed(0, 0, 1.0)
-    window.completed(100_000, 10, 2.0)
+    window.observe(1.0, 0)
+    observe(window, 100_000, 10, 2.0)
     assert window.wanted == 100_000 * WANTED_S
-    window.completed(1_000_000, 10, 2.5)
+    observe(window, 1_000_000, 10, 2.5)
     assert window.wanted == MOST_WANTED
-    window.completed(10, 10, 3.0)
+    observe(window, 10, 10, 3.0)
     assert window.wanted == LEAST_WANTED
 
 
 def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:
     window = HandOver(16, may_queue=True, chain_s=0.01)
     assert window.longest_chain(1) == 1, "nothing is known yet"
-    window.completed(0, 0, 1.0)
-    window.completed(50_000, 50, 1.125)
+    window.observe(1.0, 0)
+    observe(window, 50_000, 50, 1.125)
     assert window.longest_chain(0) == window.longest_chain(1) == 4_000
     assert window.longest_chain(5) == 800
     assert window.longest_chain(1_000) == 250, "16 run at once"
-    window.completed(10, 10, 2.0)
+    observe(window, 10, 10, 2.0)
     assert window.longest_chain(1) == 1, "slow handlers get one record at a time"
-    window.completed(1_000, 1_000, 3.0)
+    observe(window, 1_000, 1_000, 3.0)
     assert window.longest_chain(5) == 2
     assert window.longest_chain(5, alone=True) == 50, "with workers to spare they may be slower"
 
 
 def test_workers_that_cannot_queue_get_no_more_than_run() -> None:
     window = HandOver(16, may_queue=False)
-    window.completed(1_000_000, 1_000_000, 1.0)
+    observe(window, 1_000_000, 1_000_000, 1.0)
     assert window.size == 16

@@ -220,7 +220,7 @@ def test_what_was_withdrawn_waits_in_order() -> None:
     batches.end(None, None)
     [batch] = batches.out
     batches.core.revoking([("t", 1)], "token", batches.now)
-    batches.core.withdrawn([batch], batches.now)
+    batches.core.withdrawn([batch])
     assert [one.token for one in batches.core.plan(batches.now).revoked] == ["token"]
 
 

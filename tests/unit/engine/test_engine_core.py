@@ -130,6 +130,16 @@ def test_key_runs_keys_side_by_side_and_each_key_in_order() -> None:
     assert world.running == [2, 3, 1]
 
 
+def test_of_keys_that_are_ready_again_the_one_that_is_furthest_behind_goes_first() -> None:
+    world = started(concurrency=3)
+    world.poll(*(message(offset, b"%d" % (offset % 3)) for offset in range(9)))
+    assert world.running == [0, 1, 2]
+    world.finish(1)
+    assert world.running == [0, 2, 4]
+    world.finish(4, 2, 0)
+    assert world.running == [3, 5, 7]
+
+
 def test_no_more_than_max_concurrency_records_are_handed_over() -> None:
     world = started(concurrency=3)
     world.poll(*(message(i) for i in range(10)))
@@ -701,7 +711,7 @@ def test_what_was_withdrawn_is_run_after_all_when_its_partition_is_kept() -> Non
     world = started()
     world.poll(message(0))
     work = world.works.pop((0, 0))
-    world.core.withdrawn([work], world.now)
+    world.core.withdrawn([work])
     world.plan()
     assert world.running == [0]
     world.finish(0, outcome=NOT_RUN)

@@ -141,7 +141,7 @@ def test_a_revoke_waits_for_what_runs_of_a_lot_and_gives_up_what_does_not_begin(
     plan = world.plan()
     assert plan.withdraw
     assert plan.revoked == []
-    world.core.withdrawn([lot], world.now)
+    world.core.withdrawn([lot])
     if through:
         lot.done.append(lot.messages[0])
         world.core.lot_moved(lot, world.now)
