@@ -49,10 +49,6 @@ MAX_REST_S = 0.010
 """A turn waits for more completions for this share of the time for which the workers have enough to do, within these
 limits: each turn takes the interpreter's lock from them and costs some 150 µs, for one completion as for a hundred."""
 
-PATIENT_S = 0.020
-"""With so much work ahead of the workers, a turn lets threads that wait for the interpreter's lock go between its
-parts. Each may keep it for 5 ms, so with less work ahead the turn might come too late."""
-
 MANY = 200
 """Events that are worth a turn at once."""
 
@@ -92,7 +88,6 @@ class Loop:
         self._polled = 0
         self._intake_closing = False
         self._intake_closed = False
-        self._is_patient = False
         self._last_snapshot = Snapshot()
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
@@ -194,9 +189,7 @@ class Loop:
         check = self._core.next_check(now)
         if self._watch is not None:
             check = self._watch.next_check if check is None else min(check, self._watch.next_check)
-        stocked_s = self._core.stocked_s
-        self._is_patient = stocked_s >= PATIENT_S
-        rest_s = min(MAX_REST_S, stocked_s * REST_SHARE)
+        rest_s = min(MAX_REST_S, self._core.stocked_s * REST_SHARE)
         if rest_s >= MIN_REST_S and self._inbox.size() < MANY:
             sleep(rest_s)
         taken = self._inbox.take(None if check is None else check - now)
@@ -206,22 +199,14 @@ class Loop:
             works = [event for event in taken if type(event) is Work]
             for event in others:
                 if type(event) is not list:
-                    self._let_others_go()
                     self._handlers[type(event)](event, now)
         if works:
             self._core.completed(works, now)
-            self._let_others_go()
         if batches := [event for event in others if type(event) is list]:
             self._core.batches_completed(batches, now)
         if self._watch is not None and now >= self._watch.next_check:
             self._core.counters.stuck = self._watch.check(now)
-        plan = self._core.plan(now)
-        self._let_others_go()
-        self._act(plan)
-
-    def _let_others_go(self) -> None:
-        if self._is_patient:
-            sleep(0)
+        self._act(self._core.plan(now))
 
     def _act(self, plan: Plan) -> None:
         if plan.dispatch:
