@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import PARTITION_END, describe, error_of
+from keylane.kafka.settings import QUICK_START
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ READ_BATCH_RECORDS = 2_000
 
 POLL_S = 0.2
 
-CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
+CLIENT_DEFAULTS = QUICK_START | {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
 """librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
 
 FLUSH_TIMEOUT_S = 60.0
@@ -56,9 +57,9 @@ class BulkProducer:
 
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
-        defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
+        ours = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random"}
         self._servers = servers
-        self._producer = Producer(defaults | dict(settings or {}) | {"bootstrap.servers": servers})
+        self._producer = Producer(CLIENT_DEFAULTS | ours | dict(settings or {}) | {"bootstrap.servers": servers})
         self._error: KafkaError | None = None
         self.delivered = 0
         """Records the broker has acknowledged."""
@@ -123,7 +124,8 @@ def read_to_end(
     cannot be read, `BrokerUnavailableError` when nothing comes for 30 s.
     """
     reader = Consumer(
-        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
+        CLIENT_DEFAULTS
+        | {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20}
         | dict(settings or {})
         | {
             "bootstrap.servers": servers,

@@ -103,6 +103,9 @@ class KafkaConsumer:
     def subscribe(self, listener: ConsumerListener) -> None:
         self._listener = listener
         self._membership.start(listener)
+        topics = [*self._pipeline.topics, *(topic for topic, _ in self._pipeline.assignment)]
+        if not topics[0].startswith("^"):
+            self._fetcher.expect(topics[0])
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         self._serve_commits()

@@ -67,8 +67,15 @@ class Fetcher:
 
     # --- the intake thread ---
 
+    def expect(self, topic: str) -> None:
+        """An assignment of this topic may come: connect before it does."""
+        self._leaders.learn([topic])
+
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         """See `ConsumerPort.poll`."""
+        if not self._epochs:  # what comes first is an assignment
+            self._obey(timeout_s)
+            timeout_s = 0
         self._obey()
         if max_records <= 0:
             return None
@@ -98,11 +105,12 @@ class Fetcher:
     def close(self) -> None:
         self._client.close()
 
-    def _obey(self) -> None:
-        """Carry out what was asked for since the last poll."""
+    def _obey(self, timeout_s: float = 0) -> None:
+        """Carry out what was asked for since the last poll; wait so long for the first."""
         try:
             while True:
-                do, argument = self._requests.get_nowait()
+                do, argument = self._requests.get(timeout=timeout_s)
+                timeout_s = 0
                 do(argument)
         except Empty:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -18,6 +19,7 @@ class Client:
 
     def __init__(self, *, away: bool = False) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.waited_s = 0.0
         self._away = away
 
     def list_topics(self, topic: str, timeout: float) -> None:
@@ -32,7 +34,8 @@ class Client:
     def resume(self, _: list[TopicPartition]) -> None:
         pass
 
-    def consume(self, _: int, __: float) -> list[Any]:
+    def consume(self, _: int, timeout_s: float) -> list[Any]:
+        self.waited_s += timeout_s
         return []
 
 
@@ -49,3 +52,27 @@ def test_a_broker_that_is_away_is_asked_once_for_all_topics() -> None:
     client: Any = Client(away=True)
     Leaders(client).learn(["a", "b"])
     assert client.told == [("learn", "a")]
+
+
+def test_an_expected_topic_is_learned_before_it_is_assigned() -> None:
+    client: Any = Client()
+    fetcher = Fetcher(client, Any, Faults())  # type: ignore[arg-type] # as above
+    fetcher.expect("a")
+    assert client.told == [("learn", "a")]
+    fetcher.assign([Start("a", 0, 1, OffsetMap(0), 0, 100)])
+    fetcher.poll(10, 0)
+    assert client.told == [("learn", "a"), ("read", ["a"])]
+
+
+def test_a_poll_without_partitions_waits_for_an_assignment_and_not_for_records() -> None:
+    client: Any = Client()
+    fetcher = Fetcher(client, Any, Faults())  # type: ignore[arg-type] # as above
+    waiting = threading.Thread(target=fetcher.poll, args=(10, 60.0))
+    waiting.start()
+    fetcher.assign([Start("a", 0, 1, OffsetMap(0), 0, 100)])
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert client.told == [("learn", "a"), ("read", ["a"])]
+    assert client.waited_s == 0
+    fetcher.poll(10, 60.0)
+    assert client.waited_s == 60
