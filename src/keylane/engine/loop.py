@@ -185,14 +185,10 @@ class Loop:
             self._close()
 
     def _turn(self) -> None:
-        now = monotonic()
-        check = self._core.next_check(now)
-        if self._watch is not None:
-            check = self._watch.next_check if check is None else min(check, self._watch.next_check)
         rest_s = min(MAX_REST_S, self._core.stocked_s * REST_SHARE)
         if rest_s >= MIN_REST_S and self._inbox.size() < MANY:
             sleep(rest_s)
-        taken = self._inbox.take(None if check is None else check - now)
+        taken = self._inbox.take(0) or self._wait()
         now = monotonic()
         works: list[Work] = taken
         if others := [event for event in taken if type(event) is not Work]:
@@ -207,6 +203,14 @@ class Loop:
         if self._watch is not None and now >= self._watch.next_check:
             self._core.counters.stuck = self._watch.check(now)
         self._act(self._core.plan(now))
+
+    def _wait(self) -> list[Any]:
+        """What comes next, or nothing once there is something to check."""
+        now = monotonic()
+        check = self._core.next_check(now)
+        if self._watch is not None:
+            check = self._watch.next_check if check is None else min(check, self._watch.next_check)
+        return self._inbox.take(None if check is None else check - now)
 
     def _act(self, plan: Plan) -> None:
         if plan.dispatch:

@@ -34,11 +34,13 @@ class FineSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
+        self._files = (self.fileno(),)
         self._is_fine = self.fileno() < FD_SETSIZE
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """As its base's; `timeout` is in seconds."""
         if timeout is not None and timeout > 0 and self._is_fine:
-            select.select((self.fileno(),), (), (), timeout)
+            if not select.select(self._files, (), (), timeout)[0]:
+                return []
             timeout = 0
         return super().select(timeout)
