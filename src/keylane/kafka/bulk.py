@@ -60,7 +60,7 @@ class BulkProducer:
         ours = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random"}
         self._servers = servers
         self._producer = Producer(CLIENT_DEFAULTS | ours | dict(settings or {}) | {"bootstrap.servers": servers})
-        self._error: KafkaError | None = None
+        self._failure: PeerError | None = None
         self.delivered = 0
         """Records the broker has acknowledged."""
 
@@ -80,6 +80,8 @@ class BulkProducer:
                 )
             except BufferError:
                 self._producer.poll(POLL_S)
+            except KafkaException as raised:  # the client knows already what the broker would say
+                self._failed(record.topic, error_of(raised))
             else:
                 self._producer.poll(0)
                 return
@@ -92,15 +94,19 @@ class BulkProducer:
                 f"{waiting} records were not acknowledged by {self._servers} within {FLUSH_TIMEOUT_S:.0f} s"
             )
 
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.delivered += 1
-        elif self._error is None:
-            self._error = error
+        else:
+            self._failed(message.topic(), error)
+
+    def _failed(self, topic: str | None, error: KafkaError) -> None:
+        text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}"
+        self._failure = self._failure or PeerError(text)
 
     def _raise_failure(self) -> None:
-        if self._error is not None:
-            raise PeerError(f"a record could not be produced to {self._servers}: {describe(self._error)}")
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> BulkProducer:
         return self
