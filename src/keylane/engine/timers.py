@@ -34,13 +34,13 @@ class FineSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._files = (self.fileno(),)
-        self._is_fine = self.fileno() < FD_SETSIZE
+        self._fine = (self.fileno(),) if self.fileno() < FD_SETSIZE else ()
+        """What `select` waits for, if it can."""
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """As its base's; `timeout` is in seconds."""
-        if timeout is not None and timeout > 0 and self._is_fine:
-            if not select.select(self._files, (), (), timeout)[0]:
+        if timeout is not None and timeout > 0 and self._fine:
+            if not select.select(self._fine, (), (), timeout)[0]:
                 return []
             timeout = 0
         return super().select(timeout)

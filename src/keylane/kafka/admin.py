@@ -26,7 +26,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import client_of, error_of
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
-from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY, QUICK_START
+from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
 from keylane.options import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Admin:
         self._questions = Questions(servers, timeout_ms / 1000)
         self._ask = self._questions.ask
         dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
-        self._settings = QUICK_START | {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
+        self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
         self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
         self._settings |= {"error_cb": self._questions.remember}
         self._client = client_of(AdminClient, self._settings)
@@ -330,7 +330,7 @@ class Admin:
         with self._consumers_lock:
             if group not in self._consumers:
                 settings = self._settings | {"group.id": group, "enable.auto.commit": False}
-                self._consumers[group] = Consumer(settings)
+                self._consumers[group] = client_of(Consumer, settings)
             return self._consumers[group]
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import PARTITION_END, describe, error_of
-from keylane.kafka.settings import QUICK_START
+from keylane.kafka.faults import PARTITION_END, client_of, describe, error_of
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ READ_BATCH_RECORDS = 2_000
 
 POLL_S = 0.2
 
-CLIENT_DEFAULTS = QUICK_START | {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
+CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
 """librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
 
 FLUSH_TIMEOUT_S = 60.0
@@ -57,9 +56,9 @@ class BulkProducer:
 
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
-        ours = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random"}
+        defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
         self._servers = servers
-        self._producer = Producer(CLIENT_DEFAULTS | ours | dict(settings or {}) | {"bootstrap.servers": servers})
+        self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
         self.delivered = 0
         """Records the broker has acknowledged."""
@@ -101,8 +100,9 @@ class BulkProducer:
             self._failed(message.topic(), error)
 
     def _failed(self, topic: str | None, error: KafkaError) -> None:
-        text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}"
-        self._failure = self._failure or PeerError(text)
+        if self._failure is None:
+            text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}"
+            self._failure = PeerError(text)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -129,9 +129,9 @@ def read_to_end(
     Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown or
     cannot be read, `BrokerUnavailableError` when nothing comes for 30 s.
     """
-    reader = Consumer(
-        CLIENT_DEFAULTS
-        | {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20}
+    reader = client_of(
+        Consumer,
+        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
         | dict(settings or {})
         | {
             "bootstrap.servers": servers,
@@ -139,7 +139,7 @@ def read_to_end(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-        }
+        },
     )
     try:
         yield from _read(reader, topic, _spans(reader, servers, topic, partitions))

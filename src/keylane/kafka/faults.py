@@ -113,11 +113,19 @@ PASSING = frozenset(
 """A question to the broker that failed like this is worth asking again: it restarts, or elects a leader."""
 
 
+QUICK_START = {
+    # A client connects twice, to a bootstrap server and to the broker that it learns of there, and librdkafka waits for
+    # half of this in between (measured: the first answer after 58 ms with its default of 100 ms, after 14 with 20).
+    "reconnect.backoff.ms": 20,
+}
+"""Defaults of all clients."""
+
+
 def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any], kind: str = "client") -> Client:
-    """A client with these settings. Raises `UsageError` when librdkafka refuses them, in its words: they name the
-    setting, and the values of the others (passwords among them) are nobody's business."""
+    """A client with these settings, and keylane's defaults. Raises `UsageError` when librdkafka refuses them, in
+    its words: they name the setting, and the values of the others (passwords among them) are nobody's business."""
     try:
-        return make(dict(settings))
+        return make(QUICK_START | dict(settings))
     except (KafkaException, TypeError, ValueError) as error:
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
         raise UsageError(f"librdkafka refuses these {kind} settings: {text}") from None

@@ -73,13 +73,11 @@ class Fetcher:
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         """See `ConsumerPort.poll`."""
-        if not self._epochs:  # what comes first is an assignment
-            self._obey(timeout_s)
-            timeout_s = 0
-        self._obey()
+        for_assignment_s = 0 if self._epochs else timeout_s  # nothing else can come first
+        self._obey(for_assignment_s)
         if max_records <= 0:
             return None
-        messages = consume_some(self._client, max_records, timeout_s)
+        messages = consume_some(self._client, max_records, timeout_s - for_assignment_s)
         return self._by_partition(messages) if messages else None
 
     def pause(self, names: Iterable[tuple[str, int]]) -> None:

@@ -19,7 +19,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
-from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, QUICK_START
+from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ END_GRACE_S = 5.0
 SEEK_GAP = 2_000
 """Offsets between two ranges that are read and dropped; over a larger gap the reader goes straight to the next one."""
 
-READER_DEFAULTS: dict[str, Any] = QUICK_START | {
+READER_DEFAULTS: dict[str, Any] = {
     "client.id": CONSUMER_DEFAULTS["client.id"],
     "fetch.queue.backoff.ms": CONSUMER_DEFAULTS["fetch.queue.backoff.ms"],
     # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next

@@ -91,14 +91,7 @@ MEMBERS_ONLY = frozenset(
 STATISTICS = frozenset({"statistics.interval.ms", "stats_cb"})
 """A user's statistics are those of the client that reads."""
 
-QUICK_START: dict[str, Any] = {
-    # A client connects twice, to a bootstrap server and to the broker that it learns of there, and librdkafka waits for
-    # half of this in between (measured: the first answer after 58 ms with its default of 100 ms, after 14 with 20).
-    "reconnect.backoff.ms": 20,
-}
-"""Defaults of all clients."""
-
-CONSUMER_DEFAULTS: dict[str, Any] = QUICK_START | {
+CONSUMER_DEFAULTS: dict[str, Any] = {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
     # consumer stand still for most of each second (measured: 280,000 records/s with it, 1,400,000 with 20 ms).
     "fetch.queue.backoff.ms": 20,
@@ -114,7 +107,7 @@ CONSUMER_FORCED: dict[str, Any] = {
     "enable.partition.eof": True,
 }
 
-PRODUCER_DEFAULTS: dict[str, Any] = QUICK_START | {
+PRODUCER_DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
     # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
