@@ -57,6 +57,14 @@ def logging_as_before() -> Iterator[None]:
     logger.handlers[:] = handlers
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_journals_are_loaded_at_the_start() -> Iterator[None]:
+    """A coordinator that was started serves, however long the machine stood still meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keylane.coordinator.coordinator.START_WAIT_S", 60.0)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every module ends with the children it began with; a JVM that the whole run shares is the one exception."""

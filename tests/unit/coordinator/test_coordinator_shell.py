@@ -96,6 +96,7 @@ async def lived(**options: Any) -> SimulatedFileSystem:
     filesystem = SimulatedFileSystem()
     coordinator = make(filesystem, **options)
     await coordinator.start()
+    await coordinator.loaded()
     await commit(coordinator, request())
     await coordinator.close()
     return filesystem

@@ -1,12 +1,16 @@
-"""Timers of the asyncio loop that handlers run on."""
+"""Timers of the threads and of the asyncio loop that handlers run on."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import select
 import selectors
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +19,8 @@ import pytest
 from keylane import Pipeline
 from keylane.engine import timers
 from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.timers import FineSelector, new_event_loop
+from keylane.engine.threads import ThreadWorkers
+from keylane.engine.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.engine.work import works_of
 from keylane.records import PlainMessage
 
@@ -84,6 +89,51 @@ def test_handlers_sleep_on_fine_timers(asked: list[float]) -> None:
     reports.get(timeout=10)
     workers.close(10)
     assert any(0 < timeout < 0.050_21 for timeout in asked)
+
+
+def slack_ns() -> int:
+    """How late the kernel may end a wait of the calling thread."""
+    return int(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
+
+
+@pytest.mark.parametrize(
+    ("kind", "threads", "seen_ns"),
+    [("thread", FEW_THREADS, 1), ("thread", FEW_THREADS + 1, 50_000), ("asyncio", 1, 1)],
+)
+def test_threads_of_handlers_keep_time(kind: str, threads: int, seen_ns: int) -> None:
+    """A few threads wait without the kernel's slack; many share their interrupts, as elsewhere."""
+    seen: SimpleQueue[int] = SimpleQueue()
+
+    def handler(_: Record) -> None:
+        seen.put(slack_ns())
+
+    async def coroutine(_: Record) -> None:
+        seen.put(slack_ns())
+
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    reports: SimpleQueue[Any] = SimpleQueue()
+    workers: AsyncioWorkers | ThreadWorkers
+    if kind == "asyncio":
+        workers = AsyncioWorkers(Pipeline(kafka=kafka, topics=["t"], handler=coroutine), reports.put, "test")
+    else:
+        workers = ThreadWorkers(
+            Pipeline(kafka=kafka, topics=["t"], handler=handler, threads=threads), reports.put, "test"
+        )
+    workers.start()
+    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
+    assert seen.get(timeout=10) == seen_ns
+    workers.close(10)
+    assert slack_ns() == 50_000, "the threads of the program are left alone"
+
+
+def test_a_slack_that_somebody_chose_is_kept() -> None:
+    def chosen() -> int:
+        ctypes.CDLL(None).prctl(29, ctypes.c_ulong(20_000))
+        keep_time()
+        return slack_ns()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(chosen).result() == 20_000
 
 
 def test_a_loop_of_the_programs_own_kind_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
