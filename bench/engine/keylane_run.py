@@ -30,23 +30,34 @@ class Run:
     def __init__(self, records: int, *, by_partition: bool) -> None:
         self._records = records
         self._by_partition = by_partition
-        self._begun = count(1)
         self._done = count(1)
-        self._took: list[tuple[Any, int]] = []
+        self._spans: list[tuple[Any, int, int]] = []
+        """Of handlers that sleep: lane, begin, end."""
         self._ages_ns: list[int] = []
         self._gate = threading.Event()
         self.first_ns = 0
         self.last_ns = 0
 
-    def sleep(self, record: kl.Record) -> None:
-        start_ns = self._start()
-        time.sleep(int(record.value or 0) / 1e6)
-        self._end(record, start_ns)
+    def make_sleep(self) -> Callable[[kl.Record], None]:
+        """Local names: what a handler does beside its sleep holds the interpreter's lock, for which others wait."""
+        note, by_partition, now_ns, sleep = self._spans.append, self._by_partition, time.perf_counter_ns, time.sleep
 
-    async def sleep_async(self, record: kl.Record) -> None:
-        start_ns = self._start()
-        await asyncio.sleep(int(record.value or 0) / 1e6)
-        self._end(record, start_ns)
+        def handler(record: kl.Record) -> None:
+            start_ns = now_ns()
+            sleep(int(record.value or 0) / 1e6)
+            note((record.partition if by_partition else record.key, start_ns, now_ns()))
+
+        return handler
+
+    def make_sleep_async(self) -> Callable[[kl.Record], Coroutine[Any, Any, None]]:
+        note, by_partition, now_ns, sleep = self._spans.append, self._by_partition, time.perf_counter_ns, asyncio.sleep
+
+        async def handler(record: kl.Record) -> None:
+            start_ns = now_ns()
+            await sleep(int(record.value or 0) / 1e6)
+            note((record.partition if by_partition else record.key, start_ns, now_ns()))
+
+        return handler
 
     def make_noop(self) -> Callable[[kl.Record], None]:
         """Local names: the handler's own time is to be as short as can be."""
@@ -95,31 +106,22 @@ class Run:
 
     def answer(self, start_ns: int, processed: int) -> str:
         took: defaultdict[Any, int] = defaultdict(int)
-        for lane, took_ns in self._took:
-            took[lane] += took_ns
+        for lane, began_ns, ended_ns in self._spans:
+            took[lane] += ended_ns - began_ns
+        if self._spans:
+            self.first_ns = min(began_ns for _, began_ns, _ in self._spans)
+            self.last_ns = max(ended_ns for _, _, ended_ns in self._spans)
         sum_ns, heaviest_ns = sum(took.values()), max(took.values(), default=0)
         seconds = (self.last_ns - start_ns, self.last_ns - self.first_ns, sum_ns, heaviest_ns)
         return " ".join(f"{one / 1e9:.6f}" for one in seconds) + f" {processed}"
-
-    def _start(self) -> int:
-        now = time.perf_counter_ns()
-        if next(self._begun) == 1:
-            self.first_ns = now
-        return now
-
-    def _end(self, record: kl.Record, start_ns: int) -> None:
-        now = time.perf_counter_ns()
-        self._took.append((record.partition if self._by_partition else record.key, now - start_ns))
-        if next(self._done) == self._records:
-            self.last_ns = time.perf_counter_ns()
 
 
 def run(bootstrap: str, mode: str, group: str, command: str) -> str:
     topic, ordering, records, concurrency, work = command.split(" ")
     one = Run(int(records), by_partition=ordering == "PARTITION")
     handlers: dict[tuple[str, str], Callable[..., Any]] = {
-        ("threads", "sleep"): one.sleep,
-        ("asyncio", "sleep"): one.sleep_async,
+        ("threads", "sleep"): one.make_sleep(),
+        ("asyncio", "sleep"): one.make_sleep_async(),
         ("threads", "noop"): one.make_noop(),
         ("asyncio", "noop"): one.make_noop_async(),
         ("threads", "gated"): one.gated,
