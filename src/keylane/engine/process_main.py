@@ -11,7 +11,6 @@ resource raised. The end of the socket without the empty frame is the end of the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import marshal
 import os
 import pickle
@@ -26,6 +25,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import failure_of, outcome_of, outcomes_of
+from keylane.engine.linux import PR_SET_PDEATHSIG, prctl
 from keylane.engine.work import Failure
 from keylane.errors import HandlerError
 from keylane.records import Context, PlainMessage, Record
@@ -77,8 +77,7 @@ def main() -> None:
 def end_with(parent: int) -> None:
     """Have the kernel end this process with its parent (prctl(2), PR_SET_PDEATHSIG), where there is such a call: the
     thread that reads sees it too, but not while a handler in C holds the interpreter."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it went before that
         os._exit(1)
 

@@ -9,11 +9,11 @@ Linux ends a thread's wait up to 50 µs late, so that waits which end at nearly 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import select
 import selectors
 from typing import TYPE_CHECKING
+
+from keylane.engine.linux import PR_GET_TIMERSLACK, PR_SET_TIMERSLACK, prctl
 
 if TYPE_CHECKING:
     from selectors import SelectorKey
@@ -23,18 +23,13 @@ FD_SETSIZE = 1_024
 FEW_THREADS = 32
 """More threads than this wake so often that an interrupt for each costs them more than they gain (ADR 76)."""
 DEFAULT_SLACK_NS = 50_000
-PR_SET_TIMERSLACK, PR_GET_TIMERSLACK = 29, 30
 
 
 def keep_time(threads: int = 1) -> None:
     """End the waits of the calling thread, one of `threads`, without the kernel's slack, where the system has such a
     call. Threads that the caller starts take it over. A slack that the program or its service manager chose is kept."""
-    if threads > FEW_THREADS:
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        prctl = ctypes.CDLL(None).prctl
-        if prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
-            prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1))
+    if threads <= FEW_THREADS and prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
+        prctl(PR_SET_TIMERSLACK, 1)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

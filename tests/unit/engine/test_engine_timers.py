@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import select
 import selectors
 import socket
@@ -19,6 +18,7 @@ import pytest
 from keylane import Pipeline
 from keylane.engine import timers
 from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.linux import PR_SET_TIMERSLACK, prctl
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.engine.work import works_of
@@ -37,6 +37,17 @@ pytestmark = pytest.mark.skipif(
 class Part:
     topic, partition = "t", 0
     may_start = wanted = True
+
+
+def run_one(kind: type[AsyncioWorkers | ThreadWorkers], handler: Any, **options: Any) -> None:
+    """One record, by workers that are closed again."""
+    reports: SimpleQueue[Any] = SimpleQueue()
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    workers = kind(Pipeline(kafka=kafka, topics=["t"], handler=handler, **options), reports.put, "test")
+    workers.start()
+    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
+    reports.get(timeout=10)
+    workers.close(10)
 
 
 @pytest.fixture
@@ -81,13 +92,7 @@ def test_handlers_sleep_on_fine_timers(asked: list[float]) -> None:
     async def handler(_: Record) -> None:
         await asyncio.sleep(0.050_2)
 
-    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
-    reports: SimpleQueue[Any] = SimpleQueue()
-    workers = AsyncioWorkers(Pipeline(kafka=kafka, topics=["t"], handler=handler), reports.put, "test")
-    workers.start()
-    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
-    reports.get(timeout=10)
-    workers.close(10)
+    run_one(AsyncioWorkers, handler)
     assert any(0 < timeout < 0.050_21 for timeout in asked)
 
 
@@ -96,39 +101,29 @@ def slack_ns() -> int:
     return int(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
 
 
-@pytest.mark.parametrize(
-    ("kind", "threads", "seen_ns"),
-    [("thread", FEW_THREADS, 1), ("thread", FEW_THREADS + 1, 50_000), ("asyncio", 1, 1)],
-)
-def test_threads_of_handlers_keep_time(kind: str, threads: int, seen_ns: int) -> None:
-    """A few threads wait without the kernel's slack; many share their interrupts, as elsewhere."""
-    seen: SimpleQueue[int] = SimpleQueue()
+@pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 50_000)])
+def test_a_few_threads_of_handlers_keep_time(threads: int, seen_ns: int) -> None:
+    """They wait without the kernel's slack; many share their interrupts, as elsewhere."""
+    seen: list[int] = []
+    run_one(ThreadWorkers, lambda _: seen.append(slack_ns()), threads=threads)
+    assert seen == [seen_ns]
+    assert slack_ns() == 50_000, "the threads of the program are left alone"
 
-    def handler(_: Record) -> None:
-        seen.put(slack_ns())
 
-    async def coroutine(_: Record) -> None:
-        seen.put(slack_ns())
+def test_the_loop_of_handlers_keeps_time() -> None:
+    seen: list[int] = []
 
-    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
-    reports: SimpleQueue[Any] = SimpleQueue()
-    workers: AsyncioWorkers | ThreadWorkers
-    if kind == "asyncio":
-        workers = AsyncioWorkers(Pipeline(kafka=kafka, topics=["t"], handler=coroutine), reports.put, "test")
-    else:
-        workers = ThreadWorkers(
-            Pipeline(kafka=kafka, topics=["t"], handler=handler, threads=threads), reports.put, "test"
-        )
-    workers.start()
-    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
-    assert seen.get(timeout=10) == seen_ns
-    workers.close(10)
+    async def handler(_: Record) -> None:
+        seen.append(slack_ns())
+
+    run_one(AsyncioWorkers, handler)
+    assert seen == [1]
     assert slack_ns() == 50_000, "the threads of the program are left alone"
 
 
 def test_a_slack_that_somebody_chose_is_kept() -> None:
     def chosen() -> int:
-        ctypes.CDLL(None).prctl(29, ctypes.c_ulong(20_000))
+        prctl(PR_SET_TIMERSLACK, 20_000)
         keep_time()
         return slack_ns()
 
