@@ -17,12 +17,13 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.frames import SegmentReader, encode_frame
+from keylane.coordinator.frames import SECTOR_BYTES, SegmentReader, encode_frame
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.segments import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
+from keylane.storage.filesystem import FILL
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch
@@ -40,6 +41,7 @@ ONE_SEGMENT = BrokerConfig(offsets_topic_num_partitions=4, group_initial_rebalan
 AFTER_CRASH: list[tuple[Names, Content, float]] = [
     *product(("lost", "kept"), ("lost", "kept", "zeroed"), (0.0,)),  # type: ignore[list-item]
     *product(("lost", "kept"), ("torn",), (0.01, 0.3, 0.6, 0.99)),  # type: ignore[list-item]
+    *product(("lost", "kept"), ("scattered",), (0.0, 1.0)),  # type: ignore[list-item]
 ]
 
 State = dict[tuple[str, str, int], tuple[int, int, str]]
@@ -303,23 +305,61 @@ def test_tail_torn_at_every_byte() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("zeros", [1, 40, 512, 4_096])
-def test_tail_of_zeros(zeros: int) -> None:
-    """A file may have been made longer by a write whose content was lost."""
+@pytest.mark.parametrize("size", [1, 40, 512, 4_096])
+@pytest.mark.parametrize("byte", [b"\0", FILL])
+def test_a_tail_that_was_not_written(byte: bytes, size: int) -> None:
+    """A file may have been made longer by a write whose content was lost, or have a reserve; or both."""
     data = journal_bytes()
-    assert asyncio.run(state_of(with_journal(data + bytes(zeros)))) == prefixes()[-1]
-    assert asyncio.run(state_of(with_journal(data[:-300] + bytes(zeros)))) in prefixes()
+    assert asyncio.run(state_of(with_journal(data + byte * size))) == prefixes()[-1]
+    assert asyncio.run(state_of(with_journal(data + byte * size + FILL * 100 + bytes(100)))) == prefixes()[-1]
+    assert asyncio.run(state_of(with_journal(data[:-300] + byte * size))) in prefixes()
+
+
+def test_a_reserve_is_no_torn_tail(caplog: pytest.LogCaptureFixture) -> None:
+    """It is found after every kill."""
+    filesystem = SimulatedFileSystem()
+
+    async def lives() -> None:
+        first = await open_coordinator(filesystem, ONE_SEGMENT)
+        commit = CommitRequest("group-0", [TopicCommit("flights", [0], [77], [1], None)])
+        assert await is_acknowledged(first.commit(commit))
+        path = f"{FOLDER}/0000000001{SEGMENT_SUFFIX}"
+        assert filesystem.read(path).endswith(FILL * 1_000_000)
+        assert len(filesystem.read(path)) % SECTOR_BYTES == 0, "a lost sector is all reserve, or all content"
+        second = await open_coordinator(filesystem.after_kill(), ONE_SEGMENT)
+        assert read_state(second)["group-0", "flights", 0] == (77, 1, "")
+        await second.close()
+        assert not filesystem.read(path).endswith(FILL), "cut off by a clean end"
+
+    asyncio.run(lives())
+    assert "cut off" not in caplog.text
+
+
+def test_a_lost_sector_of_what_was_synced_is_damage() -> None:
+    """Unlike one of the last round: a later round shows that it was durable."""
+    data = journal_bytes()
+    frames = [frame[0] for frame in SegmentReader(data, "", number=1, partitions=4, may_be_torn=False)]
+    found = []
+    for sector in range(SECTOR_BYTES, frames[-1] - SECTOR_BYTES, SECTOR_BYTES):
+        for lost in (FILL * SECTOR_BYTES, bytes(SECTOR_BYTES)):
+            disk = with_journal(data[:sector] + lost + data[sector + SECTOR_BYTES :] + FILL * 2_000)
+            with pytest.raises(JournalDamagedError) as caught:
+                asyncio.run(state_of(disk))
+            found.append(caught.value.position)
+    assert len(found) > 10
+    assert set(found) <= set(frames)
 
 
 @pytest.mark.parametrize("size", [0, pytest.param(65_536, marks=pytest.mark.soak)])
-def test_every_flipped_byte_is_found(size: int, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("reserve", [b"", FILL * 5_000], ids=["closed", "with a reserve"])
+def test_every_flipped_byte_is_found(size: int, reserve: bytes, record_property: Callable[[str, object], None]) -> None:
     """Damage is refused, with file and position, wherever it is: also in the last frame."""
     data = journal_bytes(size)
     record_property("bytes", len(data))
 
     async def check() -> None:
         for position in range(len(data)):
-            damaged = bytearray(data)
+            damaged = bytearray(data + reserve)
             damaged[position] ^= 1 << position % 8
             with pytest.raises(DataFolderError, match=f"{FOLDER}/0000000001") as caught:
                 await state_of(with_journal(bytes(damaged)))
@@ -425,7 +465,7 @@ def test_a_missing_commit_is_damage() -> None:
 def test_records_of_another_kind_are_damage() -> None:
     """Sound frames around what is no coordinator record: refused with file and position, like any damage."""
     batch = encode_batch([NewRecord(b"\0\1 no offset key", b"x")], timestamp_ms=1)
-    data = encode_header(SEGMENT, 1, 4) + encode_frame(0, batch[:CRC_START], batch[CRC_START:])
+    data = encode_header(SEGMENT, 1, 4) + encode_frame(0, 0, batch[:CRC_START], batch[CRC_START:])
     with pytest.raises(JournalDamagedError, match=r"0000000001\.journal at byte 36: a coordinator key"):
         asyncio.run(state_of(with_journal(data)))
 

@@ -163,6 +163,8 @@ def disks(filesystem: SimulatedFileSystem) -> Iterator[SimulatedFileSystem]:
     for names in both:
         yield filesystem.after_crash(names=names)
         yield filesystem.after_crash(names=names, content="zeroed")
+        for share in (0.0, 1.0):
+            yield filesystem.after_crash(names=names, content="scattered", torn_share=share)
         for size in range(1, filesystem.unsynced_bytes() + 1):
             yield filesystem.after_crash(names=names, content="torn", torn_bytes=size)
 
@@ -210,7 +212,7 @@ def test_every_crash_prefix_torn_at_every_byte(
 
     count, kinds = asyncio.run(check())
     record_property("disks", count)
-    assert kinds == {"mkdir", "create", "write", "sync", "sync_dir", "rename", "remove"}
+    assert kinds == {"mkdir", "create", "write", "reserve", "sync", "sync_dir", "truncate", "rename", "remove"}
     assert count >= LEAST_STATES, count
 
 

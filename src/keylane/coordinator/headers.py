@@ -13,7 +13,7 @@ from keylane.errors import DataFolderError
 _FIELDS = struct.Struct(">16sIQI")
 _CRC = struct.Struct(">I")
 HEADER_SIZE = _FIELDS.size + _CRC.size
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class JournalDamagedError(DataFolderError):

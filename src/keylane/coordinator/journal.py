@@ -21,7 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from keylane.coordinator.commits import encode_batch
-from keylane.coordinator.frames import FRAME_HEAD_SIZE, SegmentReader, encode_frame, read_frame_head
+from keylane.coordinator.frames import (
+    FRAME_HEAD_SIZE,
+    SegmentReader,
+    batch_in,
+    encode_frame,
+    frame_size,
+    read_frame_head,
+)
 from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from keylane.coordinator.records import TRANSACTION_STATE
 from keylane.coordinator.segments import Segments, find_files
@@ -50,6 +57,9 @@ T = TypeVar("T")
 
 REPLAY_SLICE_BYTES = 256 * 1024
 """Replayed before other work gets its turn: some 10 ms."""
+
+RESERVE_SHARE = 100
+"""One part in so many of a segment is reserved ahead of what is written: 1 MiB of the default."""
 
 Done = Callable[["StorageError | None", int], None]
 """Called when a batch is durable (None), or when it never will be; and with its base offset."""
@@ -125,7 +135,7 @@ class FileJournal:
         self._segment_bytes = options.offsets_topic_segment_bytes
         self._codec = options.offsets_topic_compression_codec
         self._tombstones_ms = options.log_cleaner_delete_retention_ms
-        self._segments = Segments(filesystem, folder, self._partitions)
+        self._segments = Segments(filesystem, folder, self._partitions, self._segment_bytes // RESERVE_SHARE)
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
@@ -136,6 +146,8 @@ class FileJournal:
         self._tail_bytes = 0
         """In the ended segments since the last snapshot."""
         self._round: Round | None = None
+        self._round_position = 0
+        """Where in the segment the round began: all before is synced when it is written."""
         self._waiting: list[_Waiting] = []
         self._failure: StorageError | None = None
         self.torn_bytes = 0
@@ -172,17 +184,17 @@ class FileJournal:
             )
         if self._position >= self._segment_bytes:
             self._roll()
+        round_ = self._sync.join()
+        if round_ is not self._round:
+            self._begin_round(round_)
         view = self._views[partition]
         base_offset = view.appended
-        frame = encode_frame(partition, *encode_batch(records, base_offset, codec=self._codec))
-        round_ = self._sync.append(frame)
+        batch = encode_batch(records, base_offset, codec=self._codec)
+        frame = encode_frame(partition, self._position - self._round_position, *batch)
+        self._sync.append(frame)
         place = self._number << POSITION_BITS | self._position
         view.append(base_offset, base_offset + records.record_count, place)
         self._position += len(frame)
-        if round_ is not self._round:
-            self._round = round_
-            self._waiting = []
-            round_.when_over(partial(self._finish, self._waiting))
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
 
@@ -234,18 +246,24 @@ class FileJournal:
         if not is_last:
             self._tail_bytes += self._position
         if reader.is_torn:
-            self.torn_bytes = len(data) - reader.end
+            self.torn_bytes = reader.torn_bytes
             logger.warning(
                 "%s at byte %d: cut off %d bytes that were never acknowledged", path, reader.end, self.torn_bytes
             )
         if is_last:
             await self._in_executor(partial(self._segments.end_load, number, reader.end))
 
+    def _begin_round(self, round_: Round) -> None:
+        self._round = round_
+        self._round_position = self._position
+        self._waiting = []
+        round_.when_over(partial(self._finish, self._waiting))
+
     def _roll(self) -> None:
         self._tail_bytes += self._position
         self._number += 1
         self._sync.run(partial(self._segments.begin, self._number))
-        self._position = SEGMENT_HEADER_SIZE
+        self._position = self._round_position = SEGMENT_HEADER_SIZE
         is_due = self._tail_bytes >= max(self._segment_bytes, self._snapshots.size)
         if is_due and self._takes_snapshots and self._snapshot_task is None:
             self._tail_bytes = 0
@@ -277,7 +295,7 @@ class FileJournal:
                 self._views[partition].durable = base_offset + records.record_count
                 if records.pairs:
                     kept = [(at, key, value) for at, (key, value) in enumerate(records.pairs, base_offset)]
-                    self._image.note(partition, records.timestamp_ms, kept, frame[FRAME_HEAD_SIZE:])
+                    self._image.note(partition, records.timestamp_ms, kept, batch_in(frame))
                 done(None, base_offset)
         else:
             if self._failure is None:
@@ -323,4 +341,4 @@ class FileJournal:
                 if len(batch) < length:
                     return  # still being written, so not durable
                 yield batch
-            at += length
+            at += frame_size(length) - FRAME_HEAD_SIZE

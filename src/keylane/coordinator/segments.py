@@ -12,18 +12,26 @@ Thread safety: the executor's thread; `numbers` and `files` are changed by nobod
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.frames import SECTOR_BYTES
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.storage.filesystem import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import AppendFile, FileSystem
 
+logger = logging.getLogger("keylane.coordinator")
+
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"
 SYNC_EVERY_BYTES = 4 * 1024 * 1024
 """A snapshot is synced piece by piece, so that commits never wait for a large one on the same disk."""
+
+LEAST_RESERVE_BYTES = 2_048
+SMALL_SHARE = 8
+"""A round is small if it takes at most one part in so many of a reserve."""
 
 
 class Found(NamedTuple):
@@ -73,10 +81,16 @@ def _numbers(names: list[str], suffix: str) -> list[int]:
 class Segments:
     """What one round of the group commit writes to and syncs."""
 
-    def __init__(self, filesystem: FileSystem, folder: str, partitions: int) -> None:
+    def __init__(self, filesystem: FileSystem, folder: str, partitions: int, reserve_bytes: int) -> None:
+        """The last segment has up to so many bytes of reserve behind its content."""
         self._filesystem = filesystem
         self._folder = folder
         self._partitions = partitions
+        self._reserve_bytes = max(reserve_bytes, LEAST_RESERVE_BYTES)
+        self._unwritten: list[bytes | bytearray | memoryview] = []
+        """What the next sync writes."""
+        self._is_sound = True
+        """False while it is not known what is on the disk."""
         self.files: dict[int, AppendFile] = {}
         self._current: AppendFile | None = None
 
@@ -97,22 +111,25 @@ class Segments:
             self._current = file
 
     def end_load(self, number: int, size: int) -> None:
-        """Cut a torn tail off, so that what is appended next cannot be taken for a part of it; and make what is left
-        durable before anyone sees it, since a killed process may not have."""
+        """Cut the old reserve and a torn tail off, so that what is appended next cannot be taken for a part of it; and
+        make what is left durable before anyone sees it, since a killed process may not have."""
         file = self.files[number]
         if file.size > size:
             file.truncate(size)
         if size == 0:
             file.write(encode_header(SEGMENT, number, self._partitions))
-        file.sync()
+        self._reserve(file)
 
     def begin(self, number: int) -> None:
-        """End the current segment and begin the next one; all before it is durable first."""
+        """End the current segment and begin the next one; all before it is durable first, and without a reserve."""
         if self._current is not None:
+            self._write()
+            self._current.truncate(self._current.size)
             self._current.sync()
+            self._is_sound = True
         file = self._filesystem.open_append(self.path_of(number))
         file.write(encode_header(SEGMENT, number, self._partitions))
-        file.sync()
+        self._reserve(file)
         self._filesystem.sync_dir(self._folder)
         self.files[number] = self._current = file
 
@@ -123,14 +140,38 @@ class Segments:
             self._filesystem.remove(self.path_of(old))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert self._current is not None
-        self._current.write(data)
+        self._unwritten.append(data)
 
     def sync(self) -> None:
         assert self._current is not None
+        self._write()
         self._current.sync()
+        self._is_sound = True
+
+    def _write(self) -> None:
+        """A small round goes into the reserve, since a new size takes longer to sync than its content; a large one is
+        quicker if it is not written twice."""
+        file, pieces = self._current, self._unwritten
+        assert file is not None
+        self._is_sound = False
+        size = sum(map(len, pieces))
+        if file.size + size > file.reserved and size <= self._reserve_bytes // SMALL_SHARE:
+            self._reserve(file)
+        for piece in pieces:
+            file.write(piece)
+        pieces.clear()
+
+    def _reserve(self, file: AppendFile) -> None:
+        """Up to the end of a sector, since one that is lost is as it was in all of its bytes."""
+        end = file.size + self._reserve_bytes
+        file.reserve(end - end % -SECTOR_BYTES)
 
     def close(self) -> None:
+        if self._current is not None and self._is_sound:
+            try:
+                self._current.truncate(self._current.size)
+            except OSError as error:
+                logger.warning("%s: its reserve stays: %s", self._current.path, error)
         for file in self.files.values():
             file.close()
         self.files.clear()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from keylane.coordinator.frames import CHECKED_SIZE, FRAME_HEAD_SIZE
+from keylane.coordinator.frames import CHECKED_SIZE, COVERED_FROM, FRAME_HEAD_SIZE, MARK_BYTE, frame_size
 from keylane.coordinator.records import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION, TRANSACTION_STATE
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
 from keylane.wire.varints import varint
@@ -41,10 +41,10 @@ MAX_RESTS = 100_000
 MAX_SIZES = 1_000
 """Sizes of batches whose layouts are kept: for each, one layout for a length of a topic's name."""
 
-_HEADS = struct.Struct(">IIiqi4xBI6s")
+_HEADS = struct.Struct(">BIIi4xqi4xBI6s")
 """A frame's head, and of its batch: base offset, length, magic, checksum, attributes and last offset delta."""
 _NO_ATTRIBUTES = bytes(6)
-_LEAST_SIZE = FRAME_HEAD_SIZE + HEADER_SIZE
+_LEAST_SIZE = frame_size(HEADER_SIZE)
 _I32 = struct.Struct(">i")
 _TAIL_FORMAT = "qihqb"
 _TAIL_SIZE = struct.calcsize(f">{_TAIL_FORMAT}")
@@ -83,13 +83,17 @@ class SingleCommits:
         size = len(data)
         stop = min(stop, size - _LEAST_SIZE)
         while position < stop:
-            crc, length, partition, base_offset, batch_length, magic, batch_crc, other = unpack_heads(data, position)
+            mark, crc, length, partition, base_offset, batch_length, magic, batch_crc, other = unpack_heads(
+                data, position
+            )
             checked = position + CHECKED_SIZE
             end = position + FRAME_HEAD_SIZE + length
             batch = data[checked:end]
-            if crc32c(batch) != batch_crc or crc32c(data[position + 4 : checked]) != crc:
+            if crc32c(batch) != batch_crc or crc32c(data[position + COVERED_FROM : checked]) != crc:
                 break
-            if end > size or batch_length + PREFIX_SIZE != length or magic != MAGIC or other != _NO_ATTRIBUTES:
+            if end >= size or mark != MARK_BYTE or data[end] != MARK_BYTE:
+                break
+            if batch_length + PREFIX_SIZE != length or magic != MAGIC or other != _NO_ATTRIBUTES:
                 break
             try:
                 start, known = layouts[length]
@@ -110,7 +114,7 @@ class SingleCommits:
                 view.appended = base_offset + 1
             else:
                 view.append(base_offset, base_offset + 1, place + position)
-            position = end
+            position = end + 1
         return position
 
     def _learn(self, size: int, batch: bytes) -> bool:

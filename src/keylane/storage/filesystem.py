@@ -15,23 +15,39 @@ from typing import Protocol
 
 from keylane.errors import PeerError
 
+FILL = b"\xe5"
+"""What a reserve is filled with: no byte that content is likely to have in rows, as zeros are."""
+
 
 class StorageError(PeerError):
     """A write or sync of a data folder failed; what it covered was not acknowledged, and its file takes no more."""
 
 
 class AppendFile(Protocol):
-    """A file that only grows at its end (but for `truncate`, which recovery uses)."""
+    """A file whose content only grows at its end (but for `truncate`). One object writes it."""
 
     @property
     def path(self) -> str: ...
     @property
     def size(self) -> int:
-        """Bytes written through this object or found at opening, synced or not."""
+        """Bytes of content: written through this object or found at opening, synced or not."""
+        ...
+
+    @property
+    def reserved(self) -> int:
+        """Where the file ends: its content, and the reserve behind it."""
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`, or raise `OSError` (the tail is then undefined)."""
+        ...
+
+    def reserve(self, end: int) -> None:
+        """Make the file reach to `end`, with `FILL` behind its content, and all of it durable. Content that is written
+        into the reserve gives the file no new size to sync, which takes as long as a short content does.
+
+        What is found there at opening counts as content: cut it off with `truncate`.
+        """
         ...
 
     def sync(self) -> None:
@@ -39,10 +55,13 @@ class AppendFile(Protocol):
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset` (pread: safe from several threads); less only at the end."""
+        """Up to `size` bytes of content from `offset` (pread: safe from several threads); less only at its end."""
         ...
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Cut off what is behind, of the content and of the reserve."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -84,25 +103,39 @@ TEMPORARY_SUFFIX = ".tmp"
 """What `write_atomic` writes before it renames; such a file may be left by a crash and means nothing."""
 
 
+FILL_BYTES = 1024 * 1024
+"""Of a reserve, written at once."""
+
+
 class OsAppendFile:
     """`AppendFile` on a file descriptor."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self.size = os.fstat(self._fd).st_size
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.size = self.reserved = os.fstat(self._fd).st_size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         left = memoryview(data)
         while left:
-            written = os.write(self._fd, left)
+            written = os.pwrite(self._fd, left, self.size)
             self.size += written
             left = left[written:]
+        self.reserved = max(self.reserved, self.size)
+
+    def reserve(self, end: int) -> None:
+        while self.reserved < end:
+            fill = FILL * min(end - self.reserved, FILL_BYTES)
+            self.reserved += os.pwrite(self._fd, fill, self.reserved)
+        os.fdatasync(self._fd)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
     def read(self, offset: int, size: int) -> bytes:
+        size = min(size, self.size - offset)
+        if size <= 0:
+            return b""
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:
             return data
@@ -115,7 +148,8 @@ class OsAppendFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
-        self.size = size
+        self.size = min(self.size, size)
+        self.reserved = size
 
     def close(self) -> None:
         if self._fd >= 0:

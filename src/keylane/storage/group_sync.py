@@ -118,26 +118,38 @@ class GroupSync:
         """Resolves when all that was appended so far is durable; None when it is."""
         return self._next or self._current
 
+    def join(self) -> Round:
+        """The round of what is appended next, in the same turn of the loop. Raises `StorageError` once the file has
+        failed."""
+        if self._failure is not None:
+            raise self._failure
+        if self._next is None:
+            loop = asyncio.get_running_loop()
+            self._next = Round(loop, self._start)
+            if self._current is None:
+                loop.call_soon(self._start)  # not now: what else this turn of the loop appends shares the sync
+        return self._next
+
     def append(self, data: Data, mark: Any = None) -> Round:
         """Queue `data`; the future resolves when it is durable. Raises `StorageError` once the file has failed.
 
         `data` must not change until then.
         """
-        round_ = self._join()
+        round_ = self.join()
         self._queue.append(data)
         self._mark = mark
         return round_
 
     def append_all(self, pieces: Sequence[Data], mark: Any = None) -> Round:
         """The same for data in several pieces."""
-        round_ = self._join()
+        round_ = self.join()
         self._queue += pieces
         self._mark = mark
         return round_
 
     def run(self, step: Step) -> Round:
         """Queue a blocking `step` for the executor, in order with the appends (to change files at a roll, say)."""
-        round_ = self._join()
+        round_ = self.join()
         self._queue.append(step)
         return round_
 
@@ -153,16 +165,6 @@ class GroupSync:
         while not self.is_idle:
             with contextlib.suppress(StorageError):
                 await self.flush()
-
-    def _join(self) -> Round:
-        if self._failure is not None:
-            raise self._failure
-        if self._next is None:
-            loop = asyncio.get_running_loop()
-            self._next = Round(loop, self._start)
-            if self._current is None:
-                loop.call_soon(self._start)  # not now: what else this turn of the loop appends shares the sync
-        return self._next
 
     def _start(self) -> None:
         if self._next is None or self._current is not None:

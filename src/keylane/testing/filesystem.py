@@ -2,7 +2,7 @@
 
 It keeps two states: the live one, which the running program sees, and the durable one, which a sync carries things
 into: `AppendFile.sync` a file's content, `sync_dir` a folder's names. `after_crash` builds what a machine may find
-after power was lost: only what is durable, or also some of the rest, whole, torn or as zeros.
+after power was lost: only what is durable, or also some of the rest, whole, torn, as zeros, or every other sector.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from keylane.storage.filesystem import TEMPORARY_SUFFIX
+from keylane.storage.filesystem import FILL, TEMPORARY_SUFFIX
 
 Names = Literal["lost", "kept"]
-Content = Literal["lost", "kept", "torn", "zeroed"]
+Content = Literal["lost", "kept", "torn", "zeroed", "scattered"]
+
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
 
 
 class SimulatedCrashError(Exception):
@@ -25,7 +28,32 @@ class SimulatedCrashError(Exception):
 @dataclass
 class _File:
     live: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
+    changed_from: int | None = None
+    """Live and durable content may differ from here on, up to `changed_to`; None when they do not."""
+    changed_to: int = 0
+
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
+        self.live[at : at + len(data)] = data
+        self._note(at, at + len(data))
+
+    def truncate(self, size: int) -> None:
+        end = max(len(self.live), len(self.durable))
+        del self.live[size:]
+        self._note(size, end)
+
+    def sync(self) -> None:
+        if self.changed_from is None:
+            return
+        to = self.changed_to if len(self.live) == len(self.durable) else None
+        self.durable[self.changed_from : to] = self.live[self.changed_from : to]
+        self.changed_from = None
+
+    def _note(self, start: int, end: int) -> None:
+        if self.changed_from is None:
+            self.changed_from, self.changed_to = start, end
+        else:
+            self.changed_from, self.changed_to = min(self.changed_from, start), max(self.changed_to, end)
 
 
 @dataclass
@@ -42,35 +70,49 @@ class SimulatedAppendFile:
         self._filesystem = filesystem
         self._file = file
         self._is_open = True
+        self.size = len(file.live)
 
     @property
-    def size(self) -> int:
+    def reserved(self) -> int:
         return len(self._file.live)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._write("write", self.size, data)
+        self.size += len(data)
+
+    def reserve(self, end: int) -> None:
+        if end > self.reserved:
+            self._write("reserve", self.reserved, FILL * (end - self.reserved))
+        self.sync()
+
+    def _write(self, kind: str, at: int, data: bytes | bytearray | memoryview) -> None:
         assert self._is_open, self.path
         try:
-            self._filesystem.operation("write", self.path)
+            self._filesystem.operation(kind, self.path)
         except OSError:
-            self._file.live += bytes(data)[: len(data) // 2]  # a failed write may leave some of its bytes
+            written = bytes(data)[: len(data) // 2]  # a failed write may leave some of its bytes
+            self._file.write(at, written)
+            if kind == "write":
+                self.size += len(written)
             raise
         except SimulatedCrashError:
-            self._file.live += data
+            self._file.write(at, data)
             raise
-        self._file.live += data
+        self._file.write(at, data)
 
     def sync(self) -> None:
         assert self._is_open, self.path
         self._filesystem.operation("sync", self.path)
-        self._file.durable = bytes(self._file.live)
+        self._file.sync()
 
     def read(self, offset: int, size: int) -> bytes:
         assert self._is_open, self.path
-        return bytes(self._file.live[offset : offset + size])
+        return bytes(self._file.live[offset : min(offset + size, self.size)])
 
     def truncate(self, size: int) -> None:
         self._filesystem.operation("truncate", self.path)
-        del self._file.live[size:]
+        self._file.truncate(size)
+        self.size = min(self.size, size)
 
     def close(self) -> None:
         self._is_open = False
@@ -136,8 +178,10 @@ class SimulatedFileSystem:
         """The file system that a restart finds.
 
         Of the names that were not synced, all are lost or kept. Of the bytes that were not synced, all are lost or
-        kept, or the first `torn_share` of them (or `torn_bytes`, in each file) is kept (torn), or they are as many
-        zeros (zeroed).
+        kept, or the first `torn_share` of them (or `torn_bytes`, in each file) is kept (torn), or the file is as long
+        as with them, and has zeros where there was nothing before (zeroed), or every other sector is kept (scattered:
+        those with an even number where `torn_share` is 0, else the odd ones). What is lost of bytes that took the place
+        of others is as it was before.
         """
         found = SimulatedFileSystem()
         torn = _Torn(torn_share, torn_bytes)
@@ -267,14 +311,14 @@ class _Torn(NamedTuple):
     share: float
     exact: int | None
 
-    def of(self, unsynced: bytes) -> bytes:
-        return unsynced[: int(len(unsynced) * self.share) if self.exact is None else self.exact]
+    def of(self, size: int) -> int:
+        return int(size * self.share) if self.exact is None else min(self.exact, size)
 
 
 def _unsynced(entry: _File | _Folder) -> int:
     if isinstance(entry, _Folder):
         return max((_unsynced(child) for child in entry.live.values()), default=0)
-    return max(len(entry.live) - len(entry.durable), 0)
+    return 0 if entry.changed_from is None else len(entry.live[entry.changed_from : entry.changed_to])
 
 
 def _crashed_folder(folder: _Folder, names: Names, content: Content, torn: _Torn) -> _Folder:
@@ -290,12 +334,20 @@ def _crashed_folder(folder: _Folder, names: Names, content: Content, torn: _Torn
 
 
 def _crashed_file(file: _File, content: Content, torn: _Torn) -> _File:
-    data = file.durable
-    unsynced = bytes(file.live[len(data) :])
+    data = bytearray(file.durable)
+    start, end = file.changed_from or 0, min(file.changed_to, len(file.live))
     if content == "kept":
-        data = bytes(file.live)
+        data = bytearray(file.live)
+    elif file.changed_from is None or content == "lost":
+        pass
     elif content == "torn":
-        data += torn.of(unsynced)
-    elif content == "zeroed":
-        data += bytes(len(unsynced))
-    return _File(bytearray(data), data)
+        kept = start + torn.of(max(end - start, 0))
+        data[start:kept] = file.live[start:kept]
+    else:
+        data += bytes(max(end - len(data), 0))
+        if content == "scattered":
+            for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+                if sector % 2 == (torn.share > 0):
+                    kept_from, kept_to = max(sector * SECTOR_BYTES, start), min((sector + 1) * SECTOR_BYTES, end)
+                    data[kept_from:kept_to] = file.live[kept_from:kept_to]
+    return _File(data, bytearray(data))

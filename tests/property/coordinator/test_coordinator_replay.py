@@ -130,7 +130,7 @@ class Journal:
 
     def replay(self, *batches: bytes) -> None:
         """These batches too. Raises `JournalDamagedError`."""
-        self._data += b"".join(encode_frame(0, batch[:CRC_START], batch[CRC_START:]) for batch in batches)
+        self._data += b"".join(encode_frame(0, 0, batch[:CRC_START], batch[CRC_START:]) for batch in batches)
         reader = SegmentReader(self._data, "path", number=1, partitions=1, may_be_torn=False)
         reader.end = self._end
         while self._tail.replay(reader, 1, stop=reader.end + 1_000):

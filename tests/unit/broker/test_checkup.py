@@ -13,8 +13,9 @@ from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.cli import main
 from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.headers import HEADER_SIZE
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.storage.filesystem import OsFileSystem
+from keylane.storage.filesystem import FILL, OsFileSystem
 from keylane.wire.batches import NewRecord, encode_batch, read_header
 
 COMMITS = 60
@@ -42,7 +43,7 @@ async def fill(path: Path) -> None:
         assert appended.durable is not None
         await appended.durable
     for number in range(COMMITS):
-        commit = TopicCommit("flights", [0], [number], [-1], [f"map {number} " * 9])
+        commit = TopicCommit("flights", [0], [number], [-1], [f"map {number} " * 8])
         result = node.coordinator.commit(CommitRequest(f"group-{number % 10}", [commit]))
         assert isinstance(result, CommitResult)
         assert result.durable is not None
@@ -180,13 +181,17 @@ def test_a_missing_segment(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert files(folder, "topics/flights-0/*.log") == [first]
 
 
-def test_a_torn_tail_is_no_damage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("state", ["torn", "sound"])
+def test_a_torn_tail_and_a_reserve_are_no_damage(folder: Path, capsys: pytest.CaptureFixture[str], state: str) -> None:
     path = files(folder, "coordinator/*.journal")[-1]
-    path.write_bytes(path.read_bytes() + bytes(40))
+    data = path.read_bytes()
+    begun = data[HEADER_SIZE:][:100] if state == "torn" else b""
+    path.write_bytes(data + begun + FILL * 1_000)
     code, answer = ask(capsys, "check", str(folder))
     assert code == 0
-    assert [file["state"] for file in answer["files"] if file["path"] == str(path)] == ["torn"]
+    assert [file["state"] for file in answer["files"] if file["path"] == str(path)] == [state]
     asyncio.run(committed(folder))
+    assert path.read_bytes() == data
 
 
 def test_other_folders_and_folders_in_use(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

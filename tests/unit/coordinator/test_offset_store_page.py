@@ -17,7 +17,7 @@ def test_the_segment_header_is_as_the_page_says() -> None:
     header = encode_header(SEGMENT, 7, 50)
     assert f"Segment header, {HEADER_SIZE} bytes" in PAGE.read_text()
     assert header[:16] == SEGMENT.magic == b"keylane journal\0"
-    assert header[16:32] == (1).to_bytes(4, "big") + (7).to_bytes(8, "big") + (50).to_bytes(4, "big")
+    assert header[16:32] == (2).to_bytes(4, "big") + (7).to_bytes(8, "big") + (50).to_bytes(4, "big")
     assert len(header) == HEADER_SIZE
 
 

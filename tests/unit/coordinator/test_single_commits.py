@@ -22,7 +22,7 @@ def single(group: str, topic: str, partition: int, offset: int, metadata: str = 
 
 
 def frame(records: Records, base_offset: int, partition: int = 0) -> bytes:
-    return encode_frame(partition, *encode_batch(records, base_offset))
+    return encode_frame(partition, 0, *encode_batch(records, base_offset))
 
 
 class Loop:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.storage.filesystem import FileSystem, OsFileSystem
+from keylane.storage.filesystem import FILL, FileSystem, OsFileSystem
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
@@ -42,6 +42,27 @@ def test_append_read_truncate(place: tuple[FileSystem, str]) -> None:
     assert again.size == 5
     assert filesystem.read(f"{folder}/a") == b"abceZ"
     again.close()
+
+
+def test_a_reserve_is_behind_the_content(place: tuple[FileSystem, str]) -> None:
+    filesystem, folder = place
+    file = filesystem.open_append(f"{folder}/a")
+    file.write(b"abc")
+    file.reserve(10)
+    file.write(b"de")
+    assert (file.size, file.reserved) == (5, 10)
+    assert file.read(2, 100) == b"cde", "content ends before the reserve"
+    assert filesystem.read(f"{folder}/a") == b"abcde" + FILL * 5
+    file.write(b"0123456789")
+    assert (file.size, file.reserved) == (15, 15), "and goes on behind it"
+    file.reserve(1)
+    assert filesystem.read(f"{folder}/a") == b"abcde0123456789"
+    file.reserve(20)
+    file.truncate(file.size)
+    assert (file.size, file.reserved) == (15, 15)
+    file.close()
+    filesystem.open_append(f"{folder}/b").reserve(3_000_000)
+    assert filesystem.read(f"{folder}/b") == FILL * 3_000_000
 
 
 def test_folders_and_names(place: tuple[FileSystem, str]) -> None:
@@ -96,6 +117,27 @@ def test_a_crash_forgets_names_and_bytes_that_were_not_synced() -> None:
     assert filesystem.after_crash(content="kept").read("/a") == b"durable1234"
     assert filesystem.after_crash(content="torn", torn_share=0.5).read("/a") == b"durable12"
     assert filesystem.after_crash(content="zeroed").read("/a") == b"durable\0\0\0\0"
+
+
+def test_a_crash_leaves_the_reserve_where_content_was_lost() -> None:
+    filesystem = SimulatedFileSystem()
+    file = filesystem.open_append("/a")
+    filesystem.sync_dir("/")
+    file.write(b"a" * 300)
+    file.reserve(2_048)
+    file.write(b"b" * 1_000)
+    found = {
+        "lost": b"a" * 300 + FILL * 1_748,
+        "kept": b"a" * 300 + b"b" * 1_000 + FILL * 748,
+        "torn": b"a" * 300 + b"b" * 500 + FILL * 1_248,
+        "zeroed": b"a" * 300 + FILL * 1_748,
+    }
+    for content, expected in found.items():
+        assert filesystem.after_crash(content=content).read("/a") == expected, content  # type: ignore[arg-type]
+    odd = b"a" * 300 + FILL * 212 + b"b" * 512 + FILL * 1_024
+    assert filesystem.after_crash(content="scattered", torn_share=1.0).read("/a") == odd
+    even = b"a" * 300 + b"b" * 212 + FILL * 512 + b"b" * 276 + FILL * 748
+    assert filesystem.after_crash(content="scattered", torn_share=0.0).read("/a") == even
 
 
 def test_an_atomic_write_is_whole_or_not_at_all_at_every_operation() -> None:
