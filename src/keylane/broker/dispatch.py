@@ -17,7 +17,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
@@ -75,8 +75,16 @@ def after(rounds: Sequence[Round], finish: Callable[[], Any]) -> Any:
 
 Handle = Callable[[Any, RequestHeader, "Node"], Awaitable[Any]]
 Begin = Callable[[Any, RequestHeader, "Node"], Any]
-Recognise = Callable[[bytes, "Node"], Any]
-"""(frame, node) -> the whole frame of the answer, or `Later` with it, or None: then the request is decoded."""
+
+
+class Recognise(Protocol):
+    """The whole frame of the answer, or `Later` with it, or None: then the request is decoded."""
+
+    def __call__(self, frame: bytes, node: Node, *, alone: bool) -> Any:
+        """`alone` says that nothing else waits to be served in this turn of the loop."""
+        ...
+
+
 Remember = Callable[[bytes, Any, "Node"], None]
 """(frame, request, node): another frame of this form may follow."""
 

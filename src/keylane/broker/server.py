@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import selectors
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.dispatch import (
@@ -42,6 +44,7 @@ MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
+POLL_S = 0.0001
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
@@ -113,14 +116,15 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._server.loop.time()
         try:
-            for frame in self._frames.feed(bytes(self._server.read_buffer[:nbytes])):
-                self._accept(frame)
+            frames = self._frames.feed(bytes(self._server.read_buffer[:nbytes]))
+            alone = len(frames) == 1 and self._server.is_alone
+            for frame in frames:
+                self._accept(frame, alone=alone)
         except (FrameError, MalformedRequestError, NotAuthenticatedError) as error:
             self.flush()
             self._refuse(error)
         else:
             self.flush()
-            self._server.sync_if_alone()
 
     def pause_writing(self) -> None:
         self._may_write = False
@@ -152,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.last_active < since and not self._answers:
             self.close()
 
-    def _accept(self, frame: bytes) -> None:
+    def _accept(self, frame: bytes, *, alone: bool) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if self._must_authenticate:
@@ -160,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         place = _Answer(len(frame))
         recognise = None if frame[0] else self._server.recognisers.get(frame[1])
         if recognise is not None:
-            answer = recognise(frame, self._server.node)
+            answer = recognise(frame, self._server.node, alone=alone)
             if answer is not None:
                 self._answers.append(place)
                 self._bytes_in_flight += place.size
@@ -278,13 +282,33 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class ReadySockets(selectors.DefaultSelector):
-    """A loop's selector that tells how many sockets the present turn of the loop serves."""
+    """A loop's selector that tells how many sockets the present turn of the loop serves.
 
-    count = 0
+    While one client asks at once for more when it has its answer, its next request is polled for, up to `POLL_S`: a
+    processor that sleeps takes longer to wake than a client to ask again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self._may_poll = len(os.sched_getaffinity(0)) > 1
+        self._polls = False
+        """Whether what came last came within that time."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(timeout)
+        found: list[tuple[selectors.SelectorKey, int]] = []
+        if timeout is not None and timeout <= 0:
+            found = super().select(timeout)
+            self.count = len(found)
+            return found
+        start = perf_counter()
+        if self._polls:
+            while not found and perf_counter() - start < POLL_S:
+                found = super().select(0)
+        if not found:
+            found = super().select(timeout)
         self.count = len(found)
+        self._polls = self._may_poll and self.count == 1 and perf_counter() - start < POLL_S
         return found
 
 
@@ -351,7 +375,7 @@ class BrokerServer:
         calls = self.waiting.get(durable)
         if calls is None:
             calls = self.waiting[durable] = []
-            durable.when_over(self._resume)
+            durable.when_over(self._resume, first=True)
         calls.append(call)
 
     def _resume(self, durable: Round) -> None:
@@ -361,12 +385,10 @@ class BrokerServer:
         for connection in dict.fromkeys(waiting[0] for waiting in calls):
             connection.flush()
 
-    def sync_if_alone(self) -> None:
-        """Start the sync that calls wait for without another turn of the loop, when no other socket has been read from
-        in this one: nobody is there to share it with."""
-        if self._ready is not None and self._ready.count == 1:
-            for durable in tuple(self.waiting):
-                durable.start_now()
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other socket is read from in this turn of the loop: nobody is there to share a sync with."""
+        return self._ready is not None and self._ready.count == 1
 
     def _regulate_all(self) -> None:
         for connection in list(self.connections):

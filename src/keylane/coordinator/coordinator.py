@@ -200,8 +200,15 @@ class Coordinator:
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
+        return None if self._check_known(known) else self._offsets.commit_known(known, offset, leader_epoch)
+
+    def commit_known_now(self, known: KnownCommit, offset: int, leader_epoch: int) -> bool:
+        """The shortest way, for one that came alone: whether it is durable. If not, it has to take another way."""
+        return not self._check_known(known) and self._offsets.commit_known_now(known, offset, leader_epoch)
+
+    def _check_known(self, known: KnownCommit) -> int:
         group = known.group
-        error = self._refusal(group) or self._groups.groups.check_commit(
+        return self._refusal(group) or self._groups.groups.check_commit(
             group,
             known.member_id,
             known.instance_id,
@@ -210,7 +217,6 @@ class Coordinator:
             api_version=known.api_version,
             has_offsets=True,
         )
-        return None if error else self._offsets.commit_known(known, offset, leader_epoch)
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
         """For commits like this one, if it is of one partition without metadata."""

@@ -84,6 +84,14 @@ class Journal(Protocol):
         """
         ...
 
+    def append_now(self, partition: int, records: Records) -> int | None:
+        """Append one batch that has no `pairs` and wait for it here: its base offset, when it is durable. None, and
+        nothing was done, when it cannot be alone, or not here: then `append` it.
+
+        Raises `StorageError` after a failure, its own or an earlier one.
+        """
+        ...
+
     async def flush(self) -> None:
         """Return when everything appended so far is durable. Raises `StorageError`."""
         ...
@@ -198,6 +206,23 @@ class FileJournal:
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
 
+    def append_now(self, partition: int, records: Records) -> int | None:
+        if self._position >= self._segment_bytes:
+            return None
+        view = self._views[partition]
+        base_offset = view.appended
+        frame = encode_frame(partition, 0, *encode_batch(records, base_offset, codec=self._codec))
+        try:
+            if not self._sync.append_now(frame):
+                return None
+        except StorageError as error:
+            self._note_failure(error)
+            raise
+        view.append(base_offset, base_offset + records.record_count, self._number << POSITION_BITS | self._position)
+        view.durable = view.appended
+        self._position += len(frame)
+        return base_offset
+
     async def flush(self) -> None:
         await self._sync.flush()
 
@@ -298,11 +323,14 @@ class FileJournal:
                     self._image.note(partition, records.timestamp_ms, kept, batch_in(frame))
                 done(None, base_offset)
         else:
-            if self._failure is None:
-                self._failure = error
-                logger.critical("%s; commits are refused from here on", error)
+            self._note_failure(error)
             for _, base_offset, _, _, done in waiting:
                 done(error, base_offset)
+
+    def _note_failure(self, error: StorageError) -> None:
+        if self._failure is None:
+            self._failure = error
+            logger.critical("%s; commits are refused from here on", error)
 
     def _read(
         self, partition: int, offsets: array[int], places: array[int], offset: int, end: int, max_bytes: int

@@ -7,6 +7,7 @@ all, and what was answered is on disk. Offsets of a transaction wait beside the 
 
 from __future__ import annotations
 
+import functools
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.coordinator.commits import KnownCommit
-    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.journal import Done, Journal
     from keylane.coordinator.offsets import OffsetStore
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.transactional_offsets import TransactionalOffsets
+    from keylane.coordinator.transactional_offsets import Owner, TransactionalOffsets
     from keylane.coordinator.transactions import Producer
     from keylane.storage.group_sync import Round
 
@@ -171,6 +172,21 @@ class OffsetService:
         durable = self._append_records(known.offsets_partition, known.group, accepted, records, NO_TIMESTAMP)
         return None if isinstance(durable, int) else durable
 
+    def commit_known_now(self, known: KnownCommit, offset: int, leader_epoch: int) -> bool:
+        """The same, durable and in the store on return; False when it has to go another way, which says why."""
+        if known.partition >= (self._partition_count(known.topic) or 0):
+            return False
+        now = self._clock()
+        try:
+            records = encode_known(known, offset, leader_epoch, now)
+            log_offset = self._journal.append_now(known.offsets_partition, records)
+        except StorageError:
+            return False
+        if log_offset is None:
+            return False
+        self.store.put_plain(known.group, known.topic, known.partition, offset, leader_epoch, now, log_offset)
+        return True
+
     def _append_records(
         self,
         partition: int,
@@ -181,22 +197,15 @@ class OffsetService:
         producer: Producer | None = None,
     ) -> int | Round:
         now = records.timestamp_ms
-
-        def done(failure: StorageError | None, base_offset: int) -> None:
-            self.pending.settle()
-            if failure is None:
-                self.store.apply(group, accepted, base_offset, now, expires)
-
-        def done_in_transaction(failure: StorageError | None, base_offset: int) -> None:
-            if failure is None:
-                owner = (partition, records.producer_id)
-                self.transactional.put_commit(owner, group, accepted, base_offset, now)
-
-        if producer is not None:
+        done: Done
+        if producer is None:
+            done = functools.partial(self._committed, group, accepted, now, expires)
+        else:
             producer_id, epoch = producer
             records = records._replace(attributes=TRANSACTIONAL_MASK, producer_id=producer_id, producer_epoch=epoch)
+            done = functools.partial(self._committed_in_transaction, (partition, producer_id), group, accepted, now)
         try:
-            durable = self._journal.append(partition, records, done if producer is None else done_in_transaction)
+            durable = self._journal.append(partition, records, done)
         except BatchTooLargeError:
             return codes.INVALID_COMMIT_OFFSET_SIZE
         except StorageError:
@@ -204,6 +213,31 @@ class OffsetService:
         if producer is None:
             self.pending.add(group, accepted, durable)
         return durable
+
+    def _committed(
+        self,
+        group: str,
+        accepted: Sequence[TopicCommit],
+        now: int,
+        expires: int,
+        failure: StorageError | None,
+        base_offset: int,
+    ) -> None:
+        self.pending.settle()
+        if failure is None:
+            self.store.apply(group, accepted, base_offset, now, expires)
+
+    def _committed_in_transaction(
+        self,
+        owner: Owner,
+        group: str,
+        accepted: Sequence[TopicCommit],
+        now: int,
+        failure: StorageError | None,
+        base_offset: int,
+    ) -> None:
+        if failure is None:
+            self.transactional.put_commit(owner, group, accepted, base_offset, now)
 
     def end_transaction(self, partition: int, producer: Producer, *, committed: bool) -> Round:
         """Append the marker that ends a producer's transaction in this offsets partition. Raises `StorageError`."""

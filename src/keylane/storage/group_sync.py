@@ -49,17 +49,20 @@ class SyncTarget(Protocol):
 class Round(asyncio.Future[None]):
     """Resolved when the sync that covers an append is done. Shared by many waiters, so none of them may cancel it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, start: Step) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self.start_now = start
-        """For who knows that nobody will append in this turn of the loop any more."""
         self._calls: list[Callable[[Round], None]] = []
 
-    def when_over(self, call: Callable[[Round], None]) -> None:
+    def when_over(self, call: Callable[[Round], None], *, first: bool = False) -> None:
         """Call this in the same turn of the loop in which the round is over: in order, and before any waiter goes on. A
-        done callback would take a turn more."""
+        done callback would take a turn more.
+
+        `first` is for answers, which rest on nothing that others do then: clients go on with them meanwhile.
+        """
         if self.done():
             self.get_loop().call_soon(call, self)
+        elif first:
+            self._calls.insert(0, call)
         else:
             self._calls.append(call)
 
@@ -125,7 +128,7 @@ class GroupSync:
             raise self._failure
         if self._next is None:
             loop = asyncio.get_running_loop()
-            self._next = Round(loop, self._start)
+            self._next = Round(loop)
             if self._current is None:
                 loop.call_soon(self._start)  # not now: what else this turn of the loop appends shares the sync
         return self._next
@@ -139,6 +142,23 @@ class GroupSync:
         self._queue.append(data)
         self._mark = mark
         return round_
+
+    def append_now(self, data: Data, mark: Any = None) -> bool:
+        """Write and sync `data` here on the loop, for who knows that nobody else appends in this turn of it: durable on
+        return. False, and nothing was done, when something is under way or the executor is the better place.
+
+        Raises `StorageError`.
+        """
+        if self._current is not None or self._next is not None or not self._is_for_the_loop((data,)):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        error = self._write_timed((data,))
+        if error is not None:
+            raise self._fail(error)
+        if self._on_synced is not None:
+            self._on_synced(mark)
+        return True
 
     def append_all(self, pieces: Sequence[Data], mark: Any = None) -> Round:
         """The same for data in several pieces."""
@@ -178,7 +198,7 @@ class GroupSync:
         # Not run_in_executor: its two chained futures cost more than the rest of a small round.
         self._executor.submit(self._work, self._current.get_loop(), queue, mark)
 
-    def _is_for_the_loop(self, queue: list[Data | Step]) -> bool:
+    def _is_for_the_loop(self, queue: Sequence[Data | Step]) -> bool:
         if not self._may_sync_inline or len(queue) > INLINE_APPENDS:
             return False
         limit_s = INLINE_LIMIT_S if len(queue) == 1 else SHARED_INLINE_LIMIT_S
@@ -187,7 +207,7 @@ class GroupSync:
     def _work(self, loop: asyncio.AbstractEventLoop, queue: list[Data | Step], mark: Any) -> None:
         loop.call_soon_threadsafe(self._finish, mark, self._write_timed(queue))
 
-    def _write_timed(self, queue: list[Data | Step]) -> BaseException | None:
+    def _write_timed(self, queue: Sequence[Data | Step]) -> BaseException | None:
         start = time.perf_counter()
         try:
             self._write(queue)
@@ -197,7 +217,7 @@ class GroupSync:
             self._last_s = time.perf_counter() - start
         return None
 
-    def _write(self, queue: list[Data | Step]) -> None:
+    def _write(self, queue: Sequence[Data | Step]) -> None:
         pieces: list[Data] = []
         size = 0
         for item in queue:
@@ -220,7 +240,14 @@ class GroupSync:
         round_, self._current = self._current, None
         assert round_ is not None
         if error is not None:
-            self._fail(error, round_)
+            failed, self._next = [round_, self._next], None
+            self._queue = []
+            failure = self._fail(error)
+            for waiting in failed:
+                if waiting is not None:
+                    waiting.set_exception(failure)
+                    waiting.exception()  # a round may have no waiter (acks=0); asyncio must not warn about it
+                    waiting.tell()
             return
         if self._on_synced is not None:
             self._on_synced(mark)
@@ -230,15 +257,9 @@ class GroupSync:
         round_.tell()
         self._start()
 
-    def _fail(self, error: BaseException, round_: Round) -> None:
+    def _fail(self, error: BaseException) -> StorageError:
         self._failure = StorageError(
             f"{self._file.path}: {error}; nothing more is written to it: free or mend the disk, then restart the broker"
         )
         self._failure.__cause__ = error
-        failed, self._next = [round_, self._next], None
-        self._queue = []
-        for waiting in failed:
-            if waiting is not None:
-                waiting.set_exception(self._failure)
-                waiting.exception()  # a round may have no waiter (acks=0); asyncio must not warn about it
-                waiting.tell()
+        return self._failure

@@ -81,10 +81,10 @@ async def decoded(frame: bytes, node: Node) -> bytes:
     return b"".join(parts)
 
 
-async def recognised(frame: bytes, node: Node) -> bytes | None:
-    found = offset_commit.recognise(frame, node)
-    if found is None:
-        return None
+async def recognised(frame: bytes, node: Node, *, alone: bool) -> bytes | None:
+    found = offset_commit.recognise(frame, node, alone=alone)
+    if not isinstance(found, Later):
+        return found
     await asyncio.wait({found.durable})
     answer = found.finish()
     assert isinstance(answer, bytes)
@@ -100,13 +100,14 @@ def committed(node: Node, partition: int) -> tuple[int, int, str | None]:
 
 @pytest.mark.parametrize("version", [7, 8, 9])
 @pytest.mark.parametrize("text", [None, ""])
-def test_a_commit_that_comes_again(tmp_path: Path, version: int, text: str | None) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_commit_that_comes_again(tmp_path: Path, version: int, text: str | None, alone: bool) -> None:
     async def scenario(node: Node) -> None:
         first = commit_frame(version, [(1, 5, text)])
-        assert offset_commit.recognise(first, node) is None
+        assert offset_commit.recognise(first, node, alone=False) is None
         await decoded(first, node)
         again = commit_frame(version, [(1, 77, text)], correlation=1_000_000)
-        answer = await recognised(again, node)
+        answer = await recognised(again, node, alone=alone)
         assert committed(node, 1) == (77, 3, None)
         assert answer == await decoded(again, node)
 
@@ -121,21 +122,28 @@ def test_what_is_not_recognised(tmp_path: Path, version: int) -> None:
         for rows in others:
             frame = commit_frame(version, rows)
             await decoded(frame, node)
-            assert offset_commit.recognise(frame, node) is None
+            assert offset_commit.recognise(frame, node, alone=False) is None
         await decoded(commit_frame(version, [(1, 5, None)]), node)
-        assert offset_commit.recognise(commit_frame(version, [(2, 5, None)]), node) is None, "another partition"
-        assert offset_commit.recognise(commit_frame(version, [(1, 5, "m")]), node) is None, "metadata"
+        assert offset_commit.recognise(commit_frame(version, [(2, 5, None)]), node, alone=False) is None, (
+            "another partition"
+        )
+        assert offset_commit.recognise(commit_frame(version, [(1, 5, "m")]), node, alone=False) is None, "metadata"
         unknown = commit_frame(version, [(0, 5, None)], topic="nowhere")
         refusal = await decoded(unknown, node)
-        assert offset_commit.recognise(unknown, node) is None, "a topic that does not exist"
+        assert offset_commit.recognise(unknown, node, alone=False) is None, "a topic that does not exist"
         assert refusal == await decoded(unknown, node)
         await node.coordinator.close()
-        assert offset_commit.recognise(commit_frame(version, [(1, 5, None)]), node) is None, "a closed coordinator"
+        assert offset_commit.recognise(commit_frame(version, [(1, 5, None)]), node, alone=False) is None, (
+            "a closed coordinator"
+        )
 
     in_a_node(tmp_path, scenario)
 
 
-def test_a_recognised_commit_that_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_recognised_commit_that_the_disk_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
     async def scenario(node: Node) -> None:
         frame = commit_frame(9, [(1, 5, None)])
         good = await decoded(frame, node)
@@ -144,12 +152,17 @@ def test_a_recognised_commit_that_the_disk_refuses(tmp_path: Path, monkeypatch: 
             raise OSError(5, "input/output error")
 
         monkeypatch.setattr("keylane.storage.filesystem.OsAppendFile.sync", fail)
-        answer = await recognised(commit_frame(9, [(1, 6, None)]), node)
+        answer = await recognised(commit_frame(9, [(1, 6, None)]), node, alone=alone)
+        if alone:
+            assert answer is None, "it takes the long way, which says what is wrong"
+            answer = await decoded(commit_frame(9, [(1, 6, None)]), node)
         assert answer is not None
         assert len(answer) == len(good)
         assert answer != good
         assert committed(node, 1) == (5, 3, None)
-        assert offset_commit.recognise(frame, node) is None, "it takes the long way, which says what is wrong"
+        assert offset_commit.recognise(frame, node, alone=False) is None, (
+            "it takes the long way, which says what is wrong"
+        )
         assert answer == await decoded(frame, node)
         monkeypatch.undo()
 
@@ -165,14 +178,14 @@ def test_a_fetch_that_comes_again(
 ) -> None:
     async def scenario(node: Node) -> None:
         frame = fetch_frame(version, partitions, topic=topic)
-        assert offset_fetch.recognise(frame, node) is None
+        assert offset_fetch.recognise(frame, node, alone=False) is None
         empty = await decoded(frame, node)
-        assert offset_fetch.recognise(frame, node) == empty
+        assert offset_fetch.recognise(frame, node, alone=False) == empty
         await decoded(commit_frame(9, [(1, 1 << 40, text)]), node)
         later = fetch_frame(version, partitions, correlation=99, topic=topic)
-        assert offset_fetch.recognise(later, node) == await decoded(later, node)
+        assert offset_fetch.recognise(later, node, alone=False) == await decoded(later, node)
         await node.coordinator.close()
-        assert offset_fetch.recognise(later, node) == await decoded(later, node)
+        assert offset_fetch.recognise(later, node, alone=False) == await decoded(later, node)
 
     in_a_node(tmp_path, scenario)
 

@@ -19,6 +19,7 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import OffsetKey, OffsetValue, decode_key, decode_offset_value, partition_for
 from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
+from keylane.storage import group_sync
 from keylane.storage.filesystem import StorageError
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedFileSystem
@@ -36,6 +37,7 @@ JOIN = JoinRequest(
 
 def make(filesystem: SimulatedFileSystem, executor: Executor | None = None, **options: Any) -> Coordinator:
     on_load_failure = options.pop("on_load_failure", None)
+    may_sync_inline = options.pop("may_sync_inline", False)
     return Coordinator(
         filesystem=filesystem,
         folder=FOLDER,
@@ -44,6 +46,7 @@ def make(filesystem: SimulatedFileSystem, executor: Executor | None = None, **op
         partition_count={"flights": 100}.get,
         clock=lambda: NOW_MS,
         on_load_failure=on_load_failure,
+        may_sync_inline=may_sync_inline,
     )
 
 
@@ -338,6 +341,49 @@ def test_reading_on_from_any_offset(max_bytes: int) -> None:
             assert headers[0].base_offset <= offset < headers[0].next_offset
             assert [a.next_offset for a in headers[:-1]] == [b.base_offset for b in headers[1:]]
             assert len(headers) == 1 or len(data) <= max_bytes
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
+def test_commits_that_came_alone_stand_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers and a restart see one log, whichever way a commit went; segments end where they are full."""
+    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", 60.0)
+
+    async def check() -> None:
+        filesystem = SimulatedFileSystem()
+        coordinator = make(filesystem, offsets_topic_segment_bytes=200_000, may_sync_inline=True)
+        await coordinator.start()
+        known = coordinator.know(request())
+        assert known is not None
+        alone = 0
+        for number in range(2_000):
+            if coordinator.commit_known_now(known, number, -1):
+                alone += 1
+                assert offset_of(coordinator) == (number,), "durable at once"
+            else:
+                durable = coordinator.commit_known(known, number, -1)
+                assert durable is not None
+                if number % 2:
+                    await durable
+        await commit(coordinator, request(7))
+        assert 500 < alone < 2_000
+        assert len([name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]) > 1
+        partition = partition_for("g", 2)
+        assert coordinator.end_offset(partition) == 2_001
+        found, committed = 0, []
+        while found < 2_001:
+            data = await coordinator.read(partition, found, 10_000)
+            for at, header in batches(data):
+                for record in decode_records(data, at):  # none where a snapshot stands for a segment
+                    assert record.value is not None
+                    committed.append(decode_offset_value(record.value).offset)
+                found = header.next_offset
+        assert committed[-400:] == [*range(1_601, 2_000), 7]
+        again = make(filesystem.after_crash(), offsets_topic_segment_bytes=200_000)
+        await again.start()
+        assert (offset_of(again), again.end_offset(partition)) == ((7,), 2_001)
+        await again.close()
         await coordinator.close()
 
     asyncio.run(check())

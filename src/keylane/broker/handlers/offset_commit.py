@@ -72,17 +72,19 @@ class _Known(NamedTuple):
     answer_rest: bytes
 
 
-def recognise(frame: bytes, node: Node) -> Later | None:
-    """A commit of one partition without metadata, of which all but offset and leader epoch came before."""
+def recognise(frame: bytes, node: Node, *, alone: bool) -> Later | bytes | None:
+    """A commit of one partition without metadata, of which all but offset and leader epoch came before. One that comes
+    alone does not wait for others to share its sync."""
     tail = _TAILS.get(frame[3])
     if tail is None or frame[tail.end :] not in tail.ends:
         return None
     known: _Known | None = node.known_requests.get(frame[:4] + frame[8 : tail.start])
     if known is None:
         return None
-    durable = node.coordinator.commit_known(
-        known.commit, *_OFFSET_AND_EPOCH.unpack_from(frame, len(frame) + tail.start)
-    )
+    offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(frame, len(frame) + tail.start)
+    if alone and node.coordinator.commit_known_now(known.commit, offset, leader_epoch):
+        return known.answer_head + frame[4:8] + known.answer_rest
+    durable = node.coordinator.commit_known(known.commit, offset, leader_epoch)
     return None if durable is None else Later(durable, functools.partial(_known_answer, known, frame[4:8], durable))
 
 

@@ -66,7 +66,7 @@ class _One(NamedTuple):
     answer_tail: bytes
 
 
-def recognise(frame: bytes, node: Node) -> bytes | None:
+def recognise(frame: bytes, node: Node, *, alone: bool) -> bytes | None:  # noqa: ARG001
     """A request of which every byte but the correlation id came before."""
     if len(frame) > MAX_KNOWN_BYTES:
         return None
