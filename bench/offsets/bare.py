@@ -22,14 +22,18 @@ REQUEST_BYTES, ANSWER_BYTES, SYNCED_BYTES = 90, 40, 160
 """About what a commit of one partition, its answer, and its part of keylane's journal take."""
 READ_BYTES = 4_096
 SECONDS = 0.7
+RESERVE_BYTES = 8 * 1024 * 1024
+"""For 50,000 syncs."""
 
 
 def bounds(folder: Path) -> dict[str, float]:
-    """A second: syncs in one thread, bare round trips, and bare round trips with a sync in each."""
+    """A second: syncs in one thread of a file that grows, and of one that does not; bare round trips, and bare round
+    trips with a sync in each."""
     path = folder / "bare"
     try:
         return {
             "syncs_per_s": syncs_per_s(path),
+            "reserved_syncs_per_s": reserved_syncs_per_s(path),
             "round_trips_per_s": round_trips_per_s([]),
             "synced_round_trips_per_s": round_trips_per_s([str(path)]),
         }
@@ -40,6 +44,17 @@ def bounds(folder: Path) -> dict[str, float]:
 def syncs_per_s(path: Path) -> float:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
+        return _rate(lambda: _sync(fd))
+    finally:
+        os.close(fd)
+
+
+def reserved_syncs_per_s(path: Path) -> float:
+    """Over bytes that were written and synced before, as keylane's journal does: a sync without a new size."""
+    path.write_bytes(b"\xe5" * RESERVE_BYTES)
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.fsync(fd)
         return _rate(lambda: _sync(fd))
     finally:
         os.close(fd)

@@ -10,6 +10,7 @@ serves all contestants.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import selectors
 import socket
@@ -111,12 +112,13 @@ class Client:
         if load.what == "commit":
             count = max(1, min(BLOCK_BYTES // len(first), load.in_flight * 4))
             frames = [commit_frame(group, load.partitions, last + number) for number in range(count)]
-            self._answer = commit_answer(load.partitions)
+            self.answer = commit_answer(load.partitions)
         else:
             frames = [fetch_frame(group, load.partitions)]
             frames *= max(1, min(BLOCK_BYTES // len(frames[0]), load.in_flight * 4))
-            self._answer = fetch_answer(group, load.partitions, last)
+            self.answer = fetch_answer(group, load.partitions, last)
         self._frame_size = len(frames[0])
+        self.frames = frames
         self._block = b"".join(frames)
         self._at = 0
         self._unsent = b""
@@ -168,10 +170,10 @@ class Client:
         data = self._received + self.socket.recv(READ_BYTES)
         if len(data) == len(self._received):
             raise RuntimeError("the broker closed the connection")
-        size = len(self._answer)
+        size = len(self.answer)
         count = len(data) // size
-        if data[: count * size] != self._answer * count:
-            raise RuntimeError(f"an answer that is not expected: {data[:120]!r}, and not {self._answer[:120]!r}")
+        if data[: count * size] != self.answer * count:
+            raise RuntimeError(f"an answer that is not expected: {data[:120]!r}, and not {self.answer[:120]!r}")
         self._received = data[count * size :]
         self.answered += count
         if self._measures and count:
@@ -222,10 +224,24 @@ def run(load: Load) -> dict[str, Any]:
 
 def _ask_one_by_one(client: Client, end: float) -> None:
     """As a client does that has nothing else to do: it waits in `recv`. A selector would be a system call more."""
-    while time.perf_counter() < end:
-        client.send(1)
-        while not client.receive():
-            pass
+    frames = itertools.cycle(client.frames)
+    send, receive, answer, size = client.socket.send, client.socket.recv, client.answer, len(client.answer)
+    spent = client.latencies_s.append
+    began = time.perf_counter()
+    while began < end:
+        send(next(frames))
+        got = receive(size)
+        while len(got) < size:
+            more = receive(size - len(got))
+            if not more:
+                raise RuntimeError("the broker closed the connection")
+            got += more
+        if got != answer:
+            raise RuntimeError(f"an answer that is not expected: {got[:120]!r}, and not {answer[:120]!r}")
+        now = time.perf_counter()
+        spent(now - began)
+        began = now
+    client.answered = len(client.latencies_s)
 
 
 def _keep_in_flight(clients: list[Client], load: Load, start: float) -> None:

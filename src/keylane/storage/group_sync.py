@@ -149,13 +149,18 @@ class GroupSync:
 
         Raises `StorageError`.
         """
-        if self._current is not None or self._next is not None or not self._is_for_the_loop((data,)):
+        if not self._may_sync_inline or self._last_s >= INLINE_LIMIT_S or not self.is_idle:
             return False
         if self._failure is not None:
             raise self._failure
-        error = self._write_timed((data,))
-        if error is not None:
-            raise self._fail(error)
+        start = time.perf_counter()
+        try:
+            self._file.write(data)
+            self._file.sync()
+        except BaseException as error:  # whatever it is, nobody may take it for written
+            raise self._fail(error) from error
+        finally:
+            self._last_s = time.perf_counter() - start
         if self._on_synced is not None:
             self._on_synced(mark)
         return True
@@ -198,7 +203,7 @@ class GroupSync:
         # Not run_in_executor: its two chained futures cost more than the rest of a small round.
         self._executor.submit(self._work, self._current.get_loop(), queue, mark)
 
-    def _is_for_the_loop(self, queue: Sequence[Data | Step]) -> bool:
+    def _is_for_the_loop(self, queue: list[Data | Step]) -> bool:
         if not self._may_sync_inline or len(queue) > INLINE_APPENDS:
             return False
         limit_s = INLINE_LIMIT_S if len(queue) == 1 else SHARED_INLINE_LIMIT_S
@@ -207,7 +212,7 @@ class GroupSync:
     def _work(self, loop: asyncio.AbstractEventLoop, queue: list[Data | Step], mark: Any) -> None:
         loop.call_soon_threadsafe(self._finish, mark, self._write_timed(queue))
 
-    def _write_timed(self, queue: Sequence[Data | Step]) -> BaseException | None:
+    def _write_timed(self, queue: list[Data | Step]) -> BaseException | None:
         start = time.perf_counter()
         try:
             self._write(queue)
@@ -217,7 +222,7 @@ class GroupSync:
             self._last_s = time.perf_counter() - start
         return None
 
-    def _write(self, queue: Sequence[Data | Step]) -> None:
+    def _write(self, queue: list[Data | Step]) -> None:
         pieces: list[Data] = []
         size = 0
         for item in queue:
