@@ -264,14 +264,16 @@ def journal_bytes(least: int = 0) -> bytes:
     async def go_on() -> None:
         coordinator = await open_coordinator(filesystem, ONE_SEGMENT)
         last = [request for requests in commits() for request in requests][-1]
-        while filesystem.open_append(f"{FOLDER}/{filesystem.listdir(FOLDER)[0]}").size < least:
+        while coordinator._journal._position < least:  # type: ignore[attr-defined]
             assert await is_acknowledged(coordinator.commit(last))
         await coordinator.close()
 
     if least:
         asyncio.run(go_on())
     (name,) = filesystem.listdir(FOLDER)
-    return filesystem.read(f"{FOLDER}/{name}")
+    data = filesystem.read(f"{FOLDER}/{name}")
+    assert len(data) >= least
+    return data
 
 
 def with_journal(data: bytes, *, segment: int = 1) -> SimulatedFileSystem:

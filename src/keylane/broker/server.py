@@ -45,6 +45,7 @@ TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
 POLL_S = 0.0001
+"""How long the next request of a client that is alone is polled for."""
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
@@ -291,25 +292,28 @@ class ReadySockets(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
-        self._may_poll = len(os.sched_getaffinity(0)) > 1
+        self._may_poll = _processors() > 1
         self._polls = False
         """Whether what came last came within that time."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        may_wait = timeout is None or timeout > 0
         found: list[tuple[selectors.SelectorKey, int]] = []
-        if timeout is not None and timeout <= 0:
-            found = super().select(timeout)
-            self.count = len(found)
-            return found
         start = perf_counter()
-        if self._polls:
+        if self._polls and may_wait:
             while not found and perf_counter() - start < POLL_S:
                 found = super().select(0)
         if not found:
             found = super().select(timeout)
         self.count = len(found)
-        self._polls = self._may_poll and self.count == 1 and perf_counter() - start < POLL_S
+        if may_wait:
+            self._polls = self._may_poll and self.count == 1 and perf_counter() - start < POLL_S
         return found
+
+
+def _processors() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]

@@ -118,7 +118,7 @@ class Segments:
             file.truncate(size)
         if size == 0:
             file.write(encode_header(SEGMENT, number, self._partitions))
-        self._reserve(file)
+        file.sync()
 
     def begin(self, number: int) -> None:
         """End the current segment and begin the next one; all before it is durable first, and without a reserve."""
@@ -129,7 +129,7 @@ class Segments:
             self._is_sound = True
         file = self._filesystem.open_append(self.path_of(number))
         file.write(encode_header(SEGMENT, number, self._partitions))
-        self._reserve(file)
+        file.sync()
         self._filesystem.sync_dir(self._folder)
         self.files[number] = self._current = file
 
@@ -150,21 +150,20 @@ class Segments:
 
     def _write(self) -> None:
         """A small round goes into the reserve, since a new size takes longer to sync than its content; a large one is
-        quicker if it is not written twice."""
+        quicker if it is not written twice.
+
+        A reserve ends with a sector: of one that is lost, all bytes are as they were.
+        """
         file, pieces = self._current, self._unwritten
         assert file is not None
         self._is_sound = False
         size = sum(map(len, pieces))
         if file.size + size > file.reserved and size <= self._reserve_bytes // SMALL_SHARE:
-            self._reserve(file)
+            end = file.size + self._reserve_bytes
+            file.reserve(end - end % -SECTOR_BYTES)
         for piece in pieces:
             file.write(piece)
         pieces.clear()
-
-    def _reserve(self, file: AppendFile) -> None:
-        """Up to the end of a sector, since one that is lost is as it was in all of its bytes."""
-        end = file.size + self._reserve_bytes
-        file.reserve(end - end % -SECTOR_BYTES)
 
     def close(self) -> None:
         if self._current is not None and self._is_sound:
