@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -201,9 +202,15 @@ def test_callbacks_come_before_the_stream() -> None:
 
 @pytest.mark.parametrize("complete", ["read", "handled"])
 def test_a_slow_reader_stops_the_intake(complete: Complete) -> None:
+    """Workers hold 50 ms of work: 100 records of a millisecond each, by two threads. In no time they could do all."""
     ran: SimpleQueue[int] = SimpleQueue()
+
+    def handler(record: Record) -> None:
+        time.sleep(0.001)
+        ran.put(record.offset)
+
     options: dict[str, Any] = {"ordering": "unordered", "threads": 2, "max_concurrency": 2}
-    made = Streamed(lambda r: ran.put(r.offset), broker(1_000), end=1_000, complete=complete, max_unread=5, **options)
+    made = Streamed(handler, broker(1_000), end=1_000, complete=complete, max_unread=5, **options)
     with made.stream as results:
         next(results)
 
