@@ -13,6 +13,7 @@ from keylane.broker.dispatch import Later, decode_request, load_apis, response_f
 from keylane.broker.handlers import offset_commit, offset_fetch
 from keylane.broker.known_requests import MAX_BYTES, KnownRequests
 from keylane.broker.node import Node
+from keylane.storage import group_sync
 from keylane.storage.filesystem import OsFileSystem
 from keylane.testing.protocol import encode_request
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 APIS = load_apis()
 TOPIC = "flights"
+
+
+@pytest.fixture(autouse=True)
+def syncs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is: a commit that comes alone is synced on the spot."""
+    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", 60.0)
 
 
 def in_a_node(path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
@@ -107,6 +114,10 @@ def test_a_commit_that_comes_again(tmp_path: Path, version: int, text: str | Non
         assert offset_commit.recognise(first, node, alone=False) is None
         await decoded(first, node)
         again = commit_frame(version, [(1, 77, text)], correlation=1_000_000)
+        if alone:
+            on_the_spot = offset_commit.recognise(again, node, alone=True)
+            assert isinstance(on_the_spot, bytes)
+            assert committed(node, 1) == (77, 3, None), "durable, without a turn of the loop"
         answer = await recognised(again, node, alone=alone)
         assert committed(node, 1) == (77, 3, None)
         assert answer == await decoded(again, node)
