@@ -17,13 +17,13 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.frames import SECTOR_BYTES, SegmentReader, encode_frame
+from keylane.coordinator.frames import SegmentReader, encode_frame
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.segments import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.filesystem import FILL
+from keylane.storage.filesystem import FILL, SECTOR_BYTES
 from keylane.testing.executor import InlineExecutor
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from keylane.coordinator.headers import HEADER_SIZE, SEGMENT, JournalDamagedError, check_header, partitions_of
-from keylane.storage.filesystem import FILL
+from keylane.storage.filesystem import FILL, SECTOR_BYTES
 from keylane.wire.batches import CRC_START, MAGIC, PREFIX_SIZE
 from keylane.wire.batches import HEADER_SIZE as BATCH_HEADER_SIZE
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MARK = b"\x1a"
 """How a frame begins and ends: far from `FILL` and from zero, so that no flipped bit makes one of the other."""
 MARK_BYTE = MARK[0]
-FRAME_HEAD = struct.Struct(">BIIiI")
-FRAME_HEAD_SIZE = FRAME_HEAD.size
+_FRAME_HEAD = struct.Struct(">BIIiI")
+FRAME_HEAD_SIZE = _FRAME_HEAD.size
 COVERED_FROM = 5
 """The frame's checksum covers what is behind it."""
 _COVERED = struct.Struct(">IiI")
@@ -47,8 +47,6 @@ _HEADS = struct.Struct(">BIIiIqi4xBI2xi")
 _HEADS_SIZE = _HEADS.size
 _CRC = struct.Struct(">I")
 
-SECTOR_BYTES = 512
-"""A disk writes at least this much at once."""
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -74,7 +72,7 @@ def batch_in(frame: bytes) -> bytes:
 
 def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
     """Batch length and offsets partition of a frame that was checked before."""
-    _, _, length, partition, _ = FRAME_HEAD.unpack_from(data, position)
+    _, _, length, partition, _ = _FRAME_HEAD.unpack_from(data, position)
     return length, partition
 
 
@@ -89,7 +87,6 @@ class SegmentReader:
     def __init__(self, data: bytes, path: str, *, number: int, partitions: int, may_be_torn: bool) -> None:
         self.data = data
         self.path = path
-        self._may_be_torn = may_be_torn
         self.end = 0
         self.is_torn = False
         self._content = _Content(data) if may_be_torn else None
@@ -180,7 +177,7 @@ class _Content:
         at = data.find(MARK, position + 1, self.end)
         while at >= 0:
             if at + CHECKED_SIZE <= self.end:
-                _, crc, _, _, round_bytes = FRAME_HEAD.unpack_from(data, at)
+                _, crc, _, _, round_bytes = _FRAME_HEAD.unpack_from(data, at)
                 if at - round_bytes > position and crc32c(data[at + COVERED_FROM : at + CHECKED_SIZE]) == crc:
                     return True
             at = data.find(MARK, at + 1, self.end)

@@ -361,12 +361,12 @@ class FileJournal:
         at = 0
         while at < INDEX_INTERVAL_BYTES and at + FRAME_HEAD_SIZE <= len(data):
             length, owner = read_frame_head(data, at)
-            at += FRAME_HEAD_SIZE
             if owner == partition:
-                batch = data[at : at + length]
+                start = at + FRAME_HEAD_SIZE
+                batch = data[start : start + length]
                 if len(batch) < length:
-                    batch = file.read(first + at, length)
+                    batch = file.read(first + start, length)
                 if len(batch) < length:
                     return  # still being written, so not durable
                 yield batch
-            at += frame_size(length) - FRAME_HEAD_SIZE
+            at += frame_size(length)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.frames import SECTOR_BYTES
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
-from keylane.storage.filesystem import TEMPORARY_SUFFIX
+from keylane.storage.filesystem import SECTOR_BYTES, TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import AppendFile, FileSystem
@@ -160,7 +159,7 @@ class Segments:
         size = sum(map(len, pieces))
         if file.size + size > file.reserved and size <= self._reserve_bytes // SMALL_SHARE:
             end = file.size + self._reserve_bytes
-            file.reserve(end - end % -SECTOR_BYTES)
+            file.reserve(-(-end // SECTOR_BYTES) * SECTOR_BYTES)
         for piece in pieces:
             file.write(piece)
         pieces.clear()

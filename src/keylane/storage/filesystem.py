@@ -17,6 +17,8 @@ from keylane.errors import PeerError
 
 FILL = b"\xe5"
 """What a reserve is filled with: no byte that content is likely to have in rows, as zeros are."""
+SECTOR_BYTES = 512
+"""A disk writes at least this much at once, whole or not at all."""
 
 
 class StorageError(PeerError):

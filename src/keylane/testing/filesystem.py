@@ -12,13 +12,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from keylane.storage.filesystem import FILL, TEMPORARY_SUFFIX
+from keylane.storage.filesystem import FILL, SECTOR_BYTES, TEMPORARY_SUFFIX
 
 Names = Literal["lost", "kept"]
 Content = Literal["lost", "kept", "torn", "zeroed", "scattered"]
-
-SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
 
 
 class SimulatedCrashError(Exception):
@@ -48,6 +45,12 @@ class _File:
         to = self.changed_to if len(self.live) == len(self.durable) else None
         self.durable[self.changed_from : to] = self.live[self.changed_from : to]
         self.changed_from = None
+
+    @property
+    def unsynced(self) -> range:
+        """Positions of the live content that may differ from the durable one."""
+        start = 0 if self.changed_from is None else self.changed_from
+        return range(start, start if self.changed_from is None else min(self.changed_to, len(self.live)))
 
     def _note(self, start: int, end: int) -> None:
         if self.changed_from is None:
@@ -318,7 +321,7 @@ class _Torn(NamedTuple):
 def _unsynced(entry: _File | _Folder) -> int:
     if isinstance(entry, _Folder):
         return max((_unsynced(child) for child in entry.live.values()), default=0)
-    return 0 if entry.changed_from is None else len(entry.live[entry.changed_from : entry.changed_to])
+    return len(entry.unsynced)
 
 
 def _crashed_folder(folder: _Folder, names: Names, content: Content, torn: _Torn) -> _Folder:
@@ -335,13 +338,13 @@ def _crashed_folder(folder: _Folder, names: Names, content: Content, torn: _Torn
 
 def _crashed_file(file: _File, content: Content, torn: _Torn) -> _File:
     data = bytearray(file.durable)
-    start, end = file.changed_from or 0, min(file.changed_to, len(file.live))
+    start, end = file.unsynced.start, file.unsynced.stop
     if content == "kept":
         data = bytearray(file.live)
-    elif file.changed_from is None or content == "lost":
+    elif not file.unsynced or content == "lost":
         pass
     elif content == "torn":
-        kept = start + torn.of(max(end - start, 0))
+        kept = start + torn.of(end - start)
         data[start:kept] = file.live[start:kept]
     else:
         data += bytes(max(end - len(data), 0))

@@ -61,7 +61,9 @@ def test_a_reserve_is_behind_the_content(place: tuple[FileSystem, str]) -> None:
     file.truncate(file.size)
     assert (file.size, file.reserved) == (15, 15)
     file.close()
-    filesystem.open_append(f"{folder}/b").reserve(3_000_000)
+    large = filesystem.open_append(f"{folder}/b")
+    large.reserve(3_000_000)
+    large.close()
     assert filesystem.read(f"{folder}/b") == FILL * 3_000_000
 
 
