@@ -14,8 +14,8 @@ import peers
 from pages import put_into_page
 from peers import jvm
 
-from engine import memory, pace, report
-from engine.contest import Contest, Result
+from engine import memory, pace, placement, report
+from engine.contest import Contest, Result, keylane_and_peer
 from engine.rows import Row, rows
 from keylane.broker.process import BrokerProcess
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WARM_UP = ("unordered/16", "noop-key/16", "noop-unordered/100")
-MORE = {"latency", "memory"}
+MORE = {"latency", "memory", "processors"}
 """What is measured beside rows, when it is named."""
 
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, found: report.Found, selected: list[Row], m
         print(f"without the JVM Parallel Consumer, and on the embedded broker: {lacking}")
     with contextlib.ExitStack() as stack:
         broker, bootstrap = start_broker(stack, options.bootstrap, lacking)
-        contest = stack.enter_context(Contest(bootstrap, with_jvm=lacking is None))
+        contest = stack.enter_context(Contest(bootstrap, keylane_and_peer(bootstrap, with_jvm=lacking is None)))
         found["environment"] = report.environment(broker)
         warm_up(contest)
         for row in selected:
@@ -68,6 +68,8 @@ def run(options: argparse.Namespace, found: report.Found, selected: list[Row], m
             found.setdefault("tables", {})["latency"] = pace.table(pace.measure(contest, bootstrap, options.repeat))
         if "memory" in more:
             found.setdefault("tables", {})["memory"] = memory.measure(bootstrap)
+        if "processors" in more:
+            found.setdefault("tables", {})["processors"] = placement.measure(bootstrap, options.repeat)
 
 
 def warm_up(contest: Contest) -> None:
@@ -81,7 +83,7 @@ def warm_up(contest: Contest) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-engine", description=__doc__)
     add = parser.add_argument
-    text = "rows by name or pattern (key-*/16), latency, memory; none: only write the files again"
+    text = "rows by name or pattern (key-*/16), latency, memory, processors; none: only write the files again"
     add("--rows", nargs="*", default=["*", *sorted(MORE)], metavar="NAME", help=text)
     add("--repeat", type=int, default=3, help="runs a row and contestant; the median counts (3)")
     add("--quick", action="store_true", help="a fifth of the records, each row once: a few minutes")

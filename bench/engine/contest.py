@@ -22,7 +22,7 @@ from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from engine.rows import Row, Topic
 
@@ -68,23 +68,31 @@ class Standing:
         return self.median(lambda result: result.from_first_s / result.limit_s)
 
 
+def keylane(bootstrap: str, mode: str, processors: str = "one") -> list[str]:
+    """The command of keylane as a contestant: "threads" or "asyncio", on "one" processor or on "all"."""
+    return [sys.executable, "-m", "engine.keylane_run", bootstrap, mode, processors]
+
+
+def keylane_and_peer(bootstrap: str, *, with_jvm: bool) -> dict[str, list[str]]:
+    """The commands of the contestants that the page compares, by their names."""
+    ours = {THREADS: keylane(bootstrap, "threads"), ASYNCIO: keylane(bootstrap, "asyncio")}
+    return ours | ({JVM: jvm.command(jvm.BENCH, bootstrap, heap_mb=JVM_HEAP_MB)} if with_jvm else {})
+
+
 class Contest:
     """The contestants against one broker. A context manager: their processes end with it."""
 
-    def __init__(self, bootstrap: str, *, with_jvm: bool) -> None:
+    def __init__(self, bootstrap: str, commands: Mapping[str, list[str]]) -> None:
+        """`commands` start the contestants, by their names."""
         self._bootstrap = bootstrap
+        self._commands = commands
         self._stack = contextlib.ExitStack()
         self._filled: set[Topic] = set()
         self._processes: dict[str, jvm.LineProcess] = {}
-        self._with_jvm = with_jvm
 
     def __enter__(self) -> Self:
-        for name, mode in ((THREADS, "threads"), (ASYNCIO, "asyncio")):
-            command = [sys.executable, "-m", "engine.keylane_run", self._bootstrap, mode]
+        for name, command in self._commands.items():
             self._processes[name] = self._stack.enter_context(jvm.LineProcess(command))
-        if self._with_jvm:
-            command = jvm.command(jvm.BENCH, self._bootstrap, heap_mb=JVM_HEAP_MB)
-            self._processes[JVM] = self._stack.enter_context(jvm.LineProcess(command))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +153,7 @@ class Contest:
         return Result(from_subscribe_s, from_first_s, limit_s, topic.records, used_s, load)
 
     def _name(self, topic: Topic) -> str:
-        return f"bench-{os.getpid()}-{topic.name}"
+        return f"bench-{os.getpid()}-{id(self):x}-{topic.name}"
 
 
 def takes_part(name: str, row: Row) -> bool:

@@ -1,4 +1,5 @@
-"""keylane as a contestant: `python -m engine.keylane_run BOOTSTRAP threads|asyncio`, run by run in one warm process.
+"""keylane as a contestant: `python -m engine.keylane_run BOOTSTRAP threads|asyncio one|all`, run by run in one warm
+process, its threads on one processor or on all.
 
 Each line of input is a run: TOPIC ORDERING RECORDS CONCURRENCY sleep|noop|gated|latency, answered with FROM_SUBSCRIBE_S
 FROM_FIRST_S SUM_S HEAVIEST_S RECORDS_DONE, as the Java program beside it does. A handler measures what it really took;
@@ -116,7 +117,7 @@ class Run:
         return " ".join(f"{one / 1e9:.6f}" for one in seconds) + f" {processed}"
 
 
-def run(bootstrap: str, mode: str, group: str, command: str) -> str:
+def run(bootstrap: str, mode: str, processors: str, group: str, command: str) -> str:
     topic, ordering, records, concurrency, work = command.split(" ")
     one = Run(int(records), by_partition=ordering == "PARTITION")
     handlers: dict[tuple[str, str], Callable[..., Any]] = {
@@ -136,6 +137,7 @@ def run(bootstrap: str, mode: str, group: str, command: str) -> str:
         ordering=ordering.lower(),  # type: ignore[arg-type] # validated by the pipeline
         max_concurrency=int(concurrency),
         threads=int(concurrency),
+        one_processor=processors == "one",
         offset_reset="earliest",
         **(gated if work == "gated" else {}),  # type: ignore[arg-type]
     )
@@ -150,11 +152,11 @@ def run(bootstrap: str, mode: str, group: str, command: str) -> str:
 
 
 def main() -> None:
-    bootstrap, mode = sys.argv[1:]
+    bootstrap, mode, processors = sys.argv[1:]
     for number, line in enumerate(sys.stdin):
         try:
             group = f"{line.split(' ')[0]}-{mode}-{os.getpid()}-{number}"
-            answer = run(bootstrap, mode, group, line.strip())
+            answer = run(bootstrap, mode, processors, group, line.strip())
         except kl.KeylaneError as error:
             answer = f"error: {error}"
         print(answer, flush=True)

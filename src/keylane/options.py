@@ -203,6 +203,10 @@ class Pipeline:
     from latency and failures, and follows it; within `threads` or `processes`, and `AUTO_MOST`."""
     threads: int = 16
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
+    one_processor: bool = False
+    """Keep all threads of the consumer on one processor, the quickest way for handlers that wait or run Python alone
+    (docs/adr/0079). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
+    handler starts inherits the one processor. Linux; elsewhere it is logged that it has no effect."""
     workers: WorkersKind = "auto"
     """"auto": asyncio for a coroutine function, threads for another one. "process": worker processes, for a function
     that computes; it, its resource (made once a process) and what they use must be picklable by cloudpickle."""
@@ -347,6 +351,10 @@ class Pipeline:
             raise UsageError("workers='process' runs plain functions: give one, or leave workers='auto' to a coroutine")
         if self.processes is not None:
             _at_least("processes", self.processes, 1)
+        if not isinstance(self.one_processor, bool):
+            raise UsageError(f"one_processor={self.one_processor!r}: give True or False")
+        if self.one_processor and self.workers == "process":
+            raise UsageError("one_processor=True, workers='process': worker processes want processors; leave one out")
         _one_of("traversal", self.traversal, get_args(Traversal))
         if self.not_before is not None and not callable(self.not_before):
             raise UsageError(f"not_before={self.not_before!r}: give a function of (record), to epoch ms or None")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import engine
 import pytest
-from engine import pace, report
-from engine.contest import ASYNCIO, THREADS, Contest
+from engine import pace, placement, report
+from engine.contest import ASYNCIO, THREADS, Contest, keylane_and_peer
 from engine.rows import Ordering, Row, Topic, rows
 
 from keylane.broker.process import BrokerProcess
@@ -27,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def contest(broker: BrokerProcess) -> Iterator[Contest]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(engine.__file__).parents[1]))
-        with Contest(broker.bootstrap, with_jvm=False) as made:
+        with Contest(broker.bootstrap, keylane_and_peer(broker.bootstrap, with_jvm=False)) as made:
             yield made
 
 
@@ -90,3 +90,15 @@ def test_a_run_that_fails_is_told_with_its_cause(contest: Contest) -> None:
 
 def test_rows_have_a_section() -> None:
     assert {row.section for row in rows(["*"], quick=False)} == {"wait", "noop", "cost"}
+
+
+@pytest.mark.usefixtures("contest")  # for its path of modules
+def test_one_processor_is_shown_beside_all(broker: BrokerProcess) -> None:
+    rows_of_each_kind = [
+        Row(f"key-5/{number}", "key", 8, topic, topic)
+        for number, topic in enumerate((Topic(200, 5, 1, sleeping=True), Topic(1_000, 5, 2, sleeping=False)))
+    ]
+    table = placement.measure(broker.bootstrap, 1, rows_of_each_kind)["markdown"].splitlines()
+    assert table[0] == "| row | threads, one | threads, all | asyncio, one | asyncio, all |"
+    assert [line.count(" µs") for line in table[2:]] == [4, 4]
+    assert [(line.count(" s · "), line.count("/s · ")) for line in table[2:]] == [(4, 0), (0, 4)]

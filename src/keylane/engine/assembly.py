@@ -15,6 +15,7 @@ from keylane.engine.events import ConsumerFailed, Delivered, Inbox
 from keylane.engine.intake import Intake
 from keylane.engine.lease import Lease
 from keylane.engine.loop import Loop
+from keylane.engine.one_processor import OneProcessor
 from keylane.engine.results import Callbacks, ResultsRule, with_results
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.timeouts import Watch, in_time
@@ -93,6 +94,7 @@ def assemble(
         watch=watch,
         callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),
+        one_processor=OneProcessor(random) if pipeline.one_processor else None,
     )
 
 

@@ -14,3 +14,11 @@ def prctl(option: int, value: int = 0) -> int:
         return int(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value)))
     except (OSError, AttributeError):
         return -1
+
+
+def current_processor() -> int:
+    """The processor that the calling thread runs on, from 0 (sched_getcpu(3)).
+
+    Raises `OSError` or `AttributeError` where the system has no such call.
+    """
+    return int(ctypes.CDLL(None).sched_getcpu())

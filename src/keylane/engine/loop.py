@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
     from keylane.engine.lease import Lease
+    from keylane.engine.one_processor import OneProcessor
     from keylane.engine.plan import Plan
     from keylane.engine.ports import ProducerPort, ResultsPort, TransactionsPort, Workers
     from keylane.engine.timeouts import Watch
@@ -72,6 +73,7 @@ class Loop:
         watch: Watch | None = None,
         callbacks: CommitCallbacks | None = None,
         transactions: Callable[[], TransactionsPort] | None = None,
+        one_processor: OneProcessor | None = None,
     ) -> None:
         self._core = core
         self._inbox = inbox
@@ -85,6 +87,7 @@ class Loop:
         self._results = results
         self._watch = watch
         self._callbacks = callbacks
+        self._one_processor = one_processor
         self._polled = 0
         self._intake_closing = False
         self._intake_closed = False
@@ -167,6 +170,8 @@ class Loop:
 
     def _run(self) -> None:
         try:
+            if self._one_processor is not None:  # before anything is started that is to inherit it
+                self._one_processor.take(monotonic())
             self._workers.start()
             if self._results is not None:
                 self._results.start()
@@ -202,6 +207,8 @@ class Loop:
             self._core.batches_completed(batches, now)
         if self._watch is not None and now >= self._watch.next_check:
             self._core.counters.stuck = self._watch.check(now)
+        if self._one_processor is not None and now >= self._one_processor.next_check:
+            self._one_processor.check(now)
         self._act(self._core.plan(now))
 
     def _wait(self) -> list[Any]:
