@@ -23,13 +23,17 @@ FD_SETSIZE = 1_024
 FEW_THREADS = 32
 """More threads than this wake so often that an interrupt for each costs them more than they gain (ADR 76)."""
 DEFAULT_SLACK_NS = 50_000
+SLACK_NS_A_THREAD, MOST_SLACK_NS = 1_000, 100_000
+"""Of many threads: the more there are, the more wake at nearly the same time."""
 
 
 def keep_time(threads: int = 1) -> None:
-    """End the waits of the calling thread, one of `threads`, without the kernel's slack, where the system has such a
-    call. Threads that the caller starts take it over. A slack that the program or its service manager chose is kept."""
-    if threads <= FEW_THREADS and prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
-        prctl(PR_SET_TIMERSLACK, 1)
+    """End the waits of the calling thread, one of `threads`, without the kernel's slack, or of many with one that lets
+    them share interrupts, where the system has such a call. Threads that the caller starts take it over. A slack that
+    the program or its service manager chose is kept."""
+    if prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
+        slack_ns = 1 if threads <= FEW_THREADS else min(threads * SLACK_NS_A_THREAD, MOST_SLACK_NS)
+        prctl(PR_SET_TIMERSLACK, slack_ns)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -101,9 +101,9 @@ def slack_ns() -> int:
     return int(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
 
 
-@pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 50_000)])
-def test_a_few_threads_of_handlers_keep_time(threads: int, seen_ns: int) -> None:
-    """They wait without the kernel's slack; many share their interrupts, as elsewhere."""
+@pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 33_000), (101, 100_000)])
+def test_a_few_threads_of_handlers_keep_time_and_many_share_interrupts(threads: int, seen_ns: int) -> None:
+    """The more there are the more."""
     seen: list[int] = []
     run_one(ThreadWorkers, lambda _: seen.append(slack_ns()), threads=threads)
     assert seen == [seen_ns]
