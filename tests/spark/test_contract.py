@@ -187,6 +187,21 @@ def test_threads(bench: Bench) -> None:
     assert bench.all_once()
 
 
+@covers("one_processor")
+def test_one_processor(bench: Bench) -> None:
+    output = bench.work.output
+
+    def place(record: kl.Record) -> kl.Output:
+        import os
+
+        headers = [source_of(record), ("told", str(len(os.sched_getaffinity(0))).encode())]
+        return kl.Output(output, record.key, headers=headers, partition=record.partition)
+
+    bench.run(place, one_processor=True)
+    assert set(bench.told("told")) == {"1"}
+    assert bench.all_once()
+
+
 @covers("batch_size", "batch_min_size", "batch_linger_ms")
 def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
     output = bench.work.output

@@ -82,6 +82,8 @@ class Intake:
         self._answer_within_s = revoke_timeout_s + ANSWER_MARGIN_S
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._allowed = 0
+        self._may_poll = 0
+        """What was allowed when the last request was looked for."""
         self._polled = 0
         self._standing = False
         self._closing = False
@@ -158,6 +160,7 @@ class Intake:
         self._standing = self._polled >= self._allowed
         try:
             while not self._closing:
+                self._may_poll = self._allowed  # first: a pause that came with it is then among the requests
                 wait_s = STANDSTILL_S if self._on_its_way is None else ANSWER_S
                 do, argument = self._requests.get(self._standing, wait_s)
                 do(argument)
@@ -167,7 +170,7 @@ class Intake:
     def _poll(self) -> None:
         if self._closing:
             return
-        room = max(0, self._allowed - self._polled)
+        room = max(0, self._may_poll - self._polled)
         try:
             polled = self._consumer.poll(room, POLL_S if room else 0)
         except PeerError as error:  # go on polling: the last commit's answer comes there

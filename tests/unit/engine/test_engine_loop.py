@@ -6,7 +6,9 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -295,6 +297,41 @@ def test_a_slow_handler_bounds_what_is_polled_and_pauses_in_the_end() -> None:
         gate.set()
         assert ended(engine) is None
     assert engine.loop.snapshot().processed == 5_000
+
+
+def test_a_pause_comes_before_the_record_that_is_allowed_with_it() -> None:
+    """A paused poll may bring a record of others; the intake, which looks for requests first, must not take it of the
+    partition whose pause was asked for in between."""
+    log = broker(5)
+    consumer = FakeConsumer(log)
+    reports: list[Any] = []
+    intake = Intake(consumer, reports.append, revoke_timeout_s=1, name="test")
+
+    class Requests:
+        """Empty, and the moment after that full."""
+
+        asked = False
+
+        def get(self, *_: object) -> Any:
+            if not self.asked:
+                self.asked = True
+                intake.allow(1)  # of the time before
+                return (lambda _: None), None
+            if not waiting:
+                intake.pause([T0])
+                intake.allow(2)
+                raise Empty
+            return waiting.popleft()
+
+        def put(self, request: Any) -> None:
+            waiting.append(request)
+
+    waiting: deque[Any] = deque()
+    intake._requests = Requests()  # type: ignore[assignment]
+    consumer.subscribe(intake)
+    intake._obey()
+    intake._poll()
+    assert consumer.positions[T0] == 1, "what was allowed before the pause"
 
 
 def test_a_stuck_partition_never_stops_another() -> None:
