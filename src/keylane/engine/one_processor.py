@@ -92,11 +92,11 @@ class OneProcessor:
         threads run everywhere."""
         try:
             self._allowed = frozenset(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {current_processor()})
             if len(self._allowed) > 1:
-                self._look(now)
+                self._look(now)  # first: threads that could never move are better kept nowhere
+            os.sched_setaffinity(0, {current_processor()})
         except (OSError, AttributeError) as error:
-            self._give_up(error)
+            self._give_up("has no effect on this system", error)
 
     def check(self, now: float) -> None:
         """Move all threads that are where the loop's is, if another processor has clearly more to give."""
@@ -109,16 +109,16 @@ class OneProcessor:
                 move(mine, there)
                 logger.info("one_processor: moved from processor %d to %d, which has more to give", mine, there)
         except OSError as error:
-            self._give_up(error)
+            self._give_up("leaves the threads where they are from now on", error)
 
     def _look(self, now: float) -> Times:
         self.next_check = now + CHECK_S * (0.5 + self._random())
         self._before = self._read()
         return self._before
 
-    def _give_up(self, error: OSError | AttributeError) -> None:
+    def _give_up(self, what: str, error: OSError | AttributeError) -> None:
         self.next_check = inf
-        logger.warning("one_processor=True has no effect on this system: %s", error)
+        logger.warning("one_processor=True %s: %s", what, error)
 
 
 def move(mine: int, there: int) -> None:
