@@ -24,12 +24,14 @@ from peers.committed_reader import committed_records
 
 from keylane import Retries
 from keylane.broker.process import BrokerProcess
-from keylane.testing.crash_points import Plan, Point, Worker, effects_in
 from keylane.testing.postgres import PostgresServer, find_postgres
 from keylane.testing.stage import Stage, until
+from kit.crash_points import Plan, Worker, effects_in
+from kit.engine_points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.conftest import Certificates
+    from conftest import Certificates
 
 pytestmark = pytest.mark.soak
 

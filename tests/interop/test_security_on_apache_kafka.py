@@ -16,7 +16,7 @@ from keylane.kafka.bulk import BulkProducer, read_to_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import Certificates
+    from conftest import Certificates
 
 USER, PASSWORD = "alice", "wonderland"
 RECORDS = 200

@@ -7,35 +7,30 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.engine.assignment import Assignment, Start
-from keylane.offsets import DispatchBound, OffsetMap, encode
+from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
+from kit.driven import Driven
 
 if TYPE_CHECKING:
     from random import Random
 
 KEYS = st.lists(st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c", b"d"])), min_size=1, max_size=60)
-
-
-def assignment(ordering: Any, cap: int = 4_096, offsets: OffsetMap | None = None) -> Assignment:
-    return Assignment(Start("t", 0, 1, offsets or OffsetMap(0), 0, 10_000), ordering, DispatchBound.for_cap(cap))
-
-
-def complete(one: Assignment, work: Any) -> None:
-    """What the core does with a completed record."""
-    del one.in_flight[work.offset]
-    one.ready.extend(one.shards.release([work.offset], [work.message]))
-    one.tracker.complete([work.offset])
+T0 = ("t", 0)
+RECORDS = 300
 
 
 @settings(deadline=None)
-@given(keys=KEYS, ordering=st.sampled_from(["key", "partition", "unordered"]), random=st.randoms())
+@given(
+    keys=KEYS,
+    ordering=st.sampled_from(["key", "partition", "unordered"]),
+    concurrency=st.integers(1, 8),
+    random=st.randoms(),
+)
 def test_records_of_a_shard_never_overlap_and_run_in_order_and_all_run(
-    keys: list[bytes | None], ordering: str, random: Random
+    keys: list[bytes | None], ordering: Any, concurrency: int, random: Random
 ) -> None:
-    one = assignment(ordering)
-    records = [PlainMessage("t", 0, offset, key) for offset, key in enumerate(keys)]
-    running: dict[int, Any] = {}
+    one = Driven({T0: OffsetMap(0)}, concurrency, random.random, ordering=ordering)
+    polled = 0
     ran: list[int] = []
 
     def shard(offset: int) -> Any:
@@ -44,45 +39,54 @@ def test_records_of_a_shard_never_overlap_and_run_in_order_and_all_run(
         return keys[offset] if ordering == "key" else 0
 
     while len(ran) < len(keys):
-        if records and random.random() < 0.5:
-            count = random.randint(1, len(records))
-            one.observe(records[:count])
-            records = records[count:]
-        for work in one.take(random.randint(1, 8), 0.0):
-            assert shard(work.offset) not in {shard(other) for other in running}, "two of a shard at once"
-            assert all(shard(o) != shard(work.offset) or o in ran for o in range(work.offset)), "out of order"
-            running[work.offset] = work
-        if running:
-            offset = random.choice(sorted(running))
-            complete(one, running.pop(offset))
-            ran.append(offset)
+        if polled < len(keys) and (random.random() < 0.5 or not one.running):
+            count = random.randint(1, len(keys) - polled)
+            one.load(T0, keys[polled : polled + count], first=polled)
+            polled += count
+        out = {item.offset for item in one.running}
+        for item in one.turn():
+            assert shard(item.offset) not in {shard(other) for other in out}, "two of a shard at once"
+            assert all(shard(o) != shard(item.offset) or o in ran for o in range(item.offset)), "out of order"
+            out.add(item.offset)
+        assert len(out) <= concurrency
+        if one.running:
+            item = random.choice(one.running)
+            one.end(item)
+            ran.append(item.offset)
+    one.turn()
     assert sorted(ran) == list(range(len(keys)))
-    assert one.tracker.base == len(keys)
-    assert one.shards.count == 0
+    assert one.committed(T0) == OffsetMap(len(keys))
 
 
 @settings(max_examples=60, deadline=None)  # a busy machine is no failure
-@given(cap=st.integers(0, 120), stuck=st.sets(st.integers(0, 900), max_size=40), random=st.randoms())
+@given(cap=st.integers(1, 120), stuck=st.sets(st.integers(0, RECORDS - 1), max_size=40), random=st.randoms())
 def test_whatever_is_dispatched_every_map_fits_the_cap_and_nothing_waits_for_ever(
     cap: int, stuck: set[int], random: Random
 ) -> None:
-    one = assignment("unordered", cap)
-    one.observe([PlainMessage("t", 0, offset) for offset in range(900)])
-    running: dict[int, Any] = {}
+    one = Driven(
+        {T0: OffsetMap(0)}, 200, random.random, ordering="unordered", offset_metadata_max_bytes=cap, log_end=RECORDS
+    )
+    one.load(T0, [None] * RECORDS)
+    done: set[int] = set()
     fixed = False
-    while one.tracker.base < 900:
-        running |= {work.offset: work for work in one.take(random.randint(1, 400), 0.0)}
-        free = [offset for offset in running if fixed or offset not in stuck]
+    while len(done) < RECORDS:
+        one.turn()
+        free = [item for item in one.running if fixed or item.offset not in stuck]
         if not free:
-            assert set(running) <= stuck, "what may run is held back by stuck records alone"
-            assert running
+            assert {item.offset for item in one.running} <= stuck, "what may run is held back by stuck records alone"
+            assert one.running
             fixed = True
             continue
-        count = random.randint(1, len(free))
-        for offset in free[:count]:
-            complete(one, running.pop(offset))
-        offsets = one.tracker.snapshot()
-        assert not offsets.span or len(encode(offsets)) <= cap
+        for item in random.sample(free, random.randint(1, len(free))):
+            one.end(item)
+            done.add(item.offset)
+        one.turn()
+        assert len(one.commits[-1].metadata) <= cap
+        said = one.committed(T0)
+        assert said is not None
+        assert set(said.incomplete) == set(range(said.base, max(done) + 1)) - done
+        assert done.issuperset(range(said.base))
+        assert said.base not in done
 
 
 @settings(deadline=None)
@@ -90,18 +94,19 @@ def test_whatever_is_dispatched_every_map_fits_the_cap_and_nothing_waits_for_eve
     incomplete=st.sets(st.integers(10, 40), max_size=15),
     gaps=st.sets(st.integers(10, 60), max_size=15),
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=20),
+    random=st.randoms(),
 )
 def test_after_a_restart_exactly_the_incomplete_records_run(
-    incomplete: set[int], gaps: set[int], sizes: list[int]
+    incomplete: set[int], gaps: set[int], sizes: list[int], random: Random
 ) -> None:
     offsets = OffsetMap(10, sorted(incomplete), 40)
-    one = assignment("unordered", offsets=offsets)
+    one = Driven({T0: offsets}, 1_000, random.random, ordering="unordered")
     log = [PlainMessage("t", 0, offset) for offset in range(10, 61) if offset not in gaps]
-    done = 0
+    polls = 0
     while log:
-        size = sizes[done % len(sizes)]
-        done += 1
-        one.observe(log[:size])
+        size = sizes[polls % len(sizes)]
+        polls += 1
+        one.poll(T0, log[:size])
         log = log[size:]
     due = [offset for offset in range(10, 61) if offset not in gaps and not offsets.is_complete(offset)]
-    assert [work.offset for work in one.take(1_000, 0.0)] == due
+    assert [item.offset for item in one.turn()] == due

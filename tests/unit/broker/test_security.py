@@ -14,8 +14,7 @@ from keylane.errors import PeerError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Certificates
-
+    from conftest import Certificates
     from keylane.broker.security import Security
 
 

@@ -21,8 +21,8 @@ from keylane.engine.work import NOT_RUN, Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from keylane.engine.work import Outcome

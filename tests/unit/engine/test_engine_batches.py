@@ -17,7 +17,7 @@ from keylane.engine.work import NOT_RUN, Failure, works_in
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.simulated_workers import SomeWorkers
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from keylane.engine.core import Core
 from keylane.offsets import DispatchBound, OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

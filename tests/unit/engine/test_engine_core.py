@@ -20,7 +20,7 @@ from keylane.engine.results import NO_RESULTS, ResultsRule
 from keylane.engine.work import NOT_RUN, Failure, Work
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage, Returned
-from keylane.testing.simulated_workers import SomeWorkers
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from keylane.engine.plan import Plan

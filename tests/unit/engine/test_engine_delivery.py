@@ -16,7 +16,7 @@ from keylane.engine.work import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.simulated_workers import SomeWorkers
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

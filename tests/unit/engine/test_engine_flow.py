@@ -19,8 +19,8 @@ from keylane.engine.work import Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.simulated_workers import SomeWorkers
 from keylane.testing.stage import until
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

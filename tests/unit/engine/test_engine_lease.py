@@ -24,7 +24,7 @@ from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, works_of
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.simulated_workers import SomeWorkers
+from kit.engines import SomeWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

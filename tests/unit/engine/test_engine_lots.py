@@ -13,7 +13,7 @@ from keylane.engine.core import Core
 from keylane.engine.work import NOT_RUN, Failure, Lot, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.simulated_workers import SomeWorkers
+from kit.engines import SomeWorkers
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 T0 = ("t", 0)

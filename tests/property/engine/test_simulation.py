@@ -18,8 +18,8 @@ from keylane.engine.rates import Bucket, Buckets
 from keylane.engine.retries import Waiting
 from keylane.offsets import OffsetMap, PartitionTracker
 from keylane.options import Rates
-from keylane.testing import replay
-from keylane.testing.simulation import VARIETY, Settings, Simulation, Violation
+from kit import replay
+from kit.simulation import VARIETY, Settings, Simulation, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
     total, seen = simulate(SEEDS, STEPS)
     assert total >= 100_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
-    new = ("later", "died", "paused by hand", "chains", "lots", "same key batches", "settled", "lease ended")
+    new = ("later", "died", "paused by hand", "chains", "same key batches", "settled", "lease ended")
     common = ("maps", "failed", "paused", "assigned", "revoked")
     for what in (*new, *common, *rare):
         assert seen[what] > 0, f"the schedules never reached: {what}"
@@ -248,7 +248,7 @@ def test_a_failing_seed_is_printed_and_runs_again_by_the_command_that_is_printed
         simulation = Simulation(7, VARIETY[1])
         with pytest.raises(Violation) as caught:
             simulation.run(800)
-        _, _, command = str(caught.value).partition("again: python -m keylane.testing.replay ")
+        _, _, command = str(caught.value).partition("again: PYTHONPATH=tests python -m kit.replay ")
         assert command == "7 1 800"
         assert replay.main(command.split()) == 1
         assert capsys.readouterr().out == f"{caught.value}\n"

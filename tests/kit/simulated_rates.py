@@ -1,6 +1,6 @@
 """What `keylane.Rates` promise, checked on its own terms: levels that fill with time and lose one for every start.
 
-The engine keeps times, not levels (`keylane.engine.rates`), so the two have no arithmetic in common.
+The engine keeps times, not levels, so the two have no arithmetic in common.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from keylane.engine.work import Work
     from keylane.options import Rates
+    from kit.seam import Item
 
 _ROUNDING = 1e-6
 
@@ -24,16 +24,16 @@ class RateOracle:
         self._levels: dict[Hashable, tuple[float, float]] = {}
         """By what is limited: what was left at its last start, and when that was."""
 
-    def starts(self, work: Work, now: float) -> str | None:
+    def starts(self, item: Item, now: float) -> str | None:
         """A record's handler may begin now; which rate that breaks, if one."""
-        rates, key = self._rates, work.message.key()
+        rates, key = self._rates, item.message.key()
         limits: list[tuple[Hashable, float | None]] = [
             ("all", rates.records_per_s),
-            (("partition", work.assignment), rates.per_partition),
-            (("key", work.assignment, key), None if key is None else rates.per_key),
+            (("partition", item.name, item.epoch), rates.per_partition),
+            (("key", item.name, item.epoch, key), None if key is None else rates.per_key),
         ]
         broken = [name for name, per_s in limits if per_s is not None and self._take(name, per_s, now) < -_ROUNDING]
-        return f"{work.name} started beyond the rates of {broken}" if broken else None
+        return f"{item} started beyond the rates of {broken}" if broken else None
 
     def _take(self, name: Hashable, per_s: float, now: float) -> float:
         most = max(1.0, per_s * self._rates.burst_ms / 1000)

@@ -7,14 +7,34 @@ from typing import TYPE_CHECKING, Any
 from keylane.offsets import OffsetMap, decode
 
 if TYPE_CHECKING:
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.work import Work
     from keylane.options import Ordering
     from keylane.records import PlainMessage
+    from kit.seam import Item, Sending
 
 TOPIC = "simulated"
 
 TopicPartition = tuple[str, int]
+
+
+class Sent:
+    """What was produced, or shown, for one attempt of a record, and what the world has answered."""
+
+    def __init__(self, sending: Sending) -> None:
+        self.sending = sending
+        self.item = sending.item
+        self.pending = len(sending.outputs)
+        """Outputs without an answer."""
+        self.error: BaseException | None = None
+        self.blameless = False
+        """Whether `error` came of something else than these outputs."""
+        self.entered = False
+        """Whether any of them may be in Kafka."""
+
+    def answered(self, error: BaseException | None, *, refused: bool, blameless: bool) -> None:
+        self.pending -= 1
+        self.entered |= not refused
+        if error is not None and (self.error is None or self.blameless):
+            self.error, self.blameless = error, blameless
 
 
 class Log:
@@ -30,8 +50,8 @@ class Log:
         """Offset and metadata, as acknowledged or at least applied by the broker."""
         self.todo: dict[int, PlainMessage] = {}
         """Records that the current assignment has to complete, in offset order."""
-        self.running: dict[int, Work] = {}
-        """Works of the current assignment that were handed out and not reported back."""
+        self.running: dict[int, Item] = {}
+        """Records of the current assignment that were handed out and not reported back."""
         self.assigned = False
         self.paused = False
         self.epoch = 0
@@ -39,18 +59,18 @@ class Log:
         self.acknowledged = 0
         self.unacknowledged: set[int] = set()
         """Records that the current assignment has completed, and that no acknowledged commit has."""
-        self.done: dict[int, Delivery | None] = {}
+        self.done: dict[int, Sent | None] = {}
         """What records came to, when they last did."""
-        self.visible: dict[int, Delivery] = {}
+        self.visible: dict[int, Sent] = {}
         """Whose outputs readers of committed records see."""
         self.given_up: set[int] = set()
         """Records whose last attempt ended a transaction: they do not run again in this process."""
 
-    def complete(self, offset: int, delivery: Delivery | None = None) -> None:
+    def complete(self, offset: int, sent: Sent | None = None) -> None:
         """The record is through; with these outputs, if there are any."""
         del self.todo[offset]
         self.unacknowledged.add(offset)
-        self.done[offset] = delivery
+        self.done[offset] = sent
 
     def shard(self, message: PlainMessage, ordering: Ordering) -> Any:
         """What `message` has to keep its order in; None for nothing."""

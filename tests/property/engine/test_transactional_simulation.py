@@ -14,7 +14,7 @@ from keylane.engine.commits import Commits
 from keylane.engine.outcomes import Outcomes
 from keylane.engine.transacting import Transacting
 from keylane.engine.transactions import State, Transaction
-from keylane.testing.simulation import VARIETY, Settings, Simulation, Violation
+from kit.simulation import VARIETY, Settings, Simulation, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

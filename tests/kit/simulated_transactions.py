@@ -1,54 +1,50 @@
 """The simulation's transactions: a producer, a coordinator that decides, and readers of committed records.
 
-The idea: what the core puts into a transaction is kept here until the coordinator decides it. Then the outputs are seen
-and the offsets are the group's, both or none, whatever the core is told; it may be told nothing, or that the producer
-is fenced. After each decision the oracle compares: an output is seen if and only if its input is complete in the
-group's map, it is seen once, all outputs of a record together, and those of a shard in offset order.
+The idea: what the engine puts into a transaction is kept here until the coordinator decides it. Then the outputs are
+seen and the offsets are the group's, both or none, whatever the engine is told; it may be told nothing, or that the
+producer is fenced. After each decision the oracle compares: an output is seen if and only if its input is complete in
+the group's map, it is seen once, all outputs of a record together, and those of a shard in offset order.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from keylane.engine.commits import CommitProblem
-from keylane.engine.events import TransactionAnswered
-from keylane.records import PlainMessage
+from kit.seam import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.engine.commits import CommitEntry
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.plan import Plan
-    from keylane.testing.simulated_log import Log, TopicPartition
-    from keylane.testing.simulation import Simulation
+    from kit.seam import Entry, Plan
+    from kit.simulated_log import Log, Sent, TopicPartition
+    from kit.simulation import Simulation
 
 
 class SimulatedTransactions:
-    """One producer's transactions, as long as one core lives."""
+    """One producer's transactions, as long as one engine lives."""
 
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._random = world.random
-        self._inside: list[Delivery] = []
+        self._inside: list[Sent] = []
         self._step: Literal["start", "commit", "abort"] | None = "start"
         """What the producer was asked for and has not answered."""
-        self._entries: Sequence[CommitEntry] = ()
+        self._entries: Sequence[Entry] = ()
         self._is_sent = False
         """Whether the offsets wait for the decision."""
         self._reloads: list[tuple[TopicPartition, int]] = []
 
-    # --- what the core asks for ---
+    # --- what the engine asks for ---
 
-    def obey(self, plan: Plan) -> None:
+    def obey(self, plan: Plan, produced: Sequence[Sent]) -> None:
         world = self._world
-        if plan.produce:
+        if produced:
             world.check(self._step is None, f"produced although the producer is at: {self._step}")
-            self._inside += plan.produce
+            self._inside += produced
         if plan.commit is not None:
             world.check(self._step is None, f"a commit was asked for during: {self._step}")
             world.check(not any(one.pending for one in self._inside), "committed with outputs that have no answer")
-            self._step, self._entries, self._is_sent = "commit", plan.commit, False
+            self._step, self._entries, self._is_sent = "commit", plan.commit.entries, False
         if plan.abort is not None:
             world.check(self._step is None, f"an abort was asked for during: {self._step}")
             self._step = "abort"
@@ -74,8 +70,8 @@ class SimulatedTransactions:
         self._step = None
         if not fails:
             self._inside.clear()
-        problem = CommitProblem("simulated", fenced=True) if fails else None
-        self._world.core.transaction_answered(TransactionAnswered(step, problem), self._world.now)
+        problem = Problem("simulated", fenced=True) if fails else None
+        self._world.engine.transaction_answered(step, problem, self._world.now)
 
     def reload(self) -> None:
         """The member reads what is committed of what was undone."""
@@ -86,7 +82,7 @@ class SimulatedTransactions:
             elif not self.holds(log):
                 self._reloads.remove((name, epoch))
                 log.running.clear()
-                self._world.core.assigned([self._world.assigned(log)], self._world.now)
+                self._world.engine.assigned([self._world.assigned(log)], self._world.now)
                 self._world.seen["began anew"] += 1
 
     def crash(self) -> None:
@@ -97,13 +93,13 @@ class SimulatedTransactions:
     def _commit(self) -> None:
         world = self._world
         if not self._is_sent:
-            stale = [entry.name for entry in self._entries if self._log(entry).epoch != entry.assignment.epoch]
+            stale = [entry.name for entry in self._entries if self._log(entry).epoch != entry.epoch]
             fails = world.faults and self._random.random() < 0.05
             too_large = any(len(entry.metadata) > world.settings.broker_metadata_cap for entry in self._entries)
             if stale or fails or too_large:
                 world.seen["refused"] += 1
                 world.seen["too large"] += too_large
-                self._answered(CommitProblem("simulated", metadata_too_large=too_large))
+                self._answered(Problem("simulated", metadata_too_large=too_large))
             else:
                 self._is_sent = True
             return
@@ -113,17 +109,17 @@ class SimulatedTransactions:
             if decided:
                 self._decide()
             self._is_sent = False
-            self._answered(CommitProblem("simulated", fenced=True))
+            self._answered(Problem("simulated", fenced=True))
             return
         self._decide()
         self._is_sent = False
         self._answered(None)
 
-    def _answered(self, problem: CommitProblem | None) -> None:
+    def _answered(self, problem: Problem | None) -> None:
         self._step = None
         if problem is None:
             self._inside.clear()
-        self._world.core.transaction_answered(TransactionAnswered("commit", problem), self._world.now)
+        self._world.engine.transaction_answered("commit", problem, self._world.now)
 
     # --- the decision ---
 
@@ -132,24 +128,23 @@ class SimulatedTransactions:
         self._world.seen["transactions"] += 1
         for entry in self._entries:
             self._log(entry).committed = (entry.offset, entry.metadata)
-        for delivery in self._inside:
-            if delivery.entered:
-                self._seen(delivery)
+        for sent in self._inside:
+            if sent.entered:
+                self._seen(sent)
         self._inside.clear()
         for log in self._world.logs:
             self._compare(log)
 
-    def _seen(self, delivery: Delivery) -> None:
-        world, work = self._world, delivery.work
-        log = world.logs[work.assignment.partition]
-        world.check(work.offset not in log.visible, f"{work.name}: its outputs are seen twice")
-        world.check(delivery.error is None, f"{work.name}: an output that failed is seen")
-        assert isinstance(work.message, PlainMessage)
-        shard = log.shard(work.message, world.settings.ordering)
+    def _seen(self, sent: Sent) -> None:
+        world, item = self._world, sent.item
+        log = world.logs[item.name[1]]
+        world.check(item.offset not in log.visible, f"{item}: its outputs are seen twice")
+        world.check(sent.error is None, f"{item}: an output that failed is seen")
+        shard = log.shard(item.message, world.settings.ordering)
         for other in log.visible if shard is not None else ():
-            before = other < work.offset or log.shard(log.records[other], world.settings.ordering) != shard
-            world.check(before, f"{work.name}: its outputs are seen behind those of {other}")
-        log.visible[work.offset] = delivery
+            before = other < item.offset or log.shard(log.records[other], world.settings.ordering) != shard
+            world.check(before, f"{item}: its outputs are seen behind those of {other}")
+        log.visible[item.offset] = sent
 
     def _compare(self, log: Log) -> None:
         found = log.map()
@@ -161,5 +156,5 @@ class SimulatedTransactions:
             self._world.check(covered or seen is None, f"{where}, but its outputs are seen")
             self._world.check(not covered or seen is expected, f"{where}, but other outputs are seen than it came to")
 
-    def _log(self, entry: CommitEntry) -> Log:
-        return self._world.logs[entry.assignment.partition]
+    def _log(self, entry: Entry) -> Log:
+        return self._world.logs[entry.name[1]]

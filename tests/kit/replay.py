@@ -1,6 +1,6 @@
-"""`python -m keylane.testing.replay SEED VARIETY STEPS`: run one simulation again, as a violation's text names it.
+"""`python -m kit.replay SEED VARIETY STEPS`: run one simulation again, as a violation's text names it.
 
-VARIETY is a number in `keylane.testing.simulation.VARIETY`. The exit code is 1 when a guarantee does not hold, and what
+VARIETY is a number in `kit.simulation.VARIETY`. The exit code is 1 when a guarantee does not hold, and what
 does not is printed.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from keylane.testing.simulation import VARIETY, Simulation, Violation
+from kit.simulation import VARIETY, Simulation, Violation
 
 
 def main(arguments: list[str]) -> int:

@@ -16,27 +16,18 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import keylane as kl
 from keylane.consumer import ParallelConsumer
-from keylane.engine.core import Core
-from keylane.engine.intake import Intake
-from keylane.engine.work import calls_in
-from keylane.kafka.consumer import KafkaConsumer
+from kit.engine_points import Point, lay_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from keylane.engine.work import Lot
-
-Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
-"""Handed over and not begun; in the handler; the effect is there (an output is acknowledged), and the engine does not
-know it; the commit was made, and its answer did not arrive; the answer has arrived."""
-
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["keylane.testing.crash_points", "keylane.delivery", "psycopg", "psycopg_pool"])
+_processes.set_forkserver_preload(["kit.crash_points", "keylane.delivery", "psycopg", "psycopg_pool"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +109,7 @@ class Fuse:
 def _run(plan: Plan) -> None:
     logging.disable(logging.CRITICAL)
     fuse = Fuse(plan)
-    _lay(fuse)
+    lay_points(fuse.at)
     pipeline = kl.Pipeline(
         kafka=plan.kafka,
         topics=[plan.topic],
@@ -129,54 +120,6 @@ def _run(plan: Plan) -> None:
     with ParallelConsumer(pipeline, ending_offsets="latest" if plan.to_the_end else None) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run()
-
-
-def _lay(fuse: Fuse) -> None:
-    """Between the engine's steps."""
-    plan, completed, delivered, answered = Core.plan, Core.completed, Core.delivered, Core.commit_answered
-    lot_moved = Core.lot_moved
-    commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
-    transaction_answered = Core.transaction_answered
-
-    def planned(self: Core, now: float) -> Any:
-        made = plan(self, now)
-        fuse.at("dispatched", calls_in(made.dispatch))
-        return made
-
-    def has_completed(self: Core, works: Any, now: float) -> None:
-        fuse.at("done", sum(work.outcome is None for work in works))  # else it has an output
-        completed(self, works, now)
-
-    def has_moved(self: Core, lot: Lot, now: float) -> None:
-        fuse.at("done", len(lot.done))
-        lot_moved(self, lot, now)
-
-    def was_delivered(self: Core, answers: Any, now: float) -> None:
-        fuse.at("done", sum(answer.error is None for answer in answers))
-        delivered(self, answers, now)
-
-    def has_answered(self: Core, entries: Any, problems: Any, now: float, sent: Any = None) -> None:
-        answered(self, entries, problems, now, sent)
-        fuse.at("acknowledged", not problems)
-
-    def has_committed(self: Intake, problems: Any) -> None:
-        fuse.at("requested", not problems)
-        on_committed(self, problems)
-
-    def committed_now(self: KafkaConsumer, offsets: Any, timeout_s: float | None = None) -> Any:
-        problems = commit_now(self, offsets, timeout_s)
-        fuse.at("requested", not problems)
-        return problems
-
-    def has_ended(self: Core, event: Any, now: float) -> None:
-        fuse.at("requested", event.step == "commit" and event.problem is None)
-        transaction_answered(self, event, now)
-
-    Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
-    Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
-    Core.lot_moved = has_moved  # type: ignore[method-assign]
-    Intake.on_committed = has_committed  # type: ignore[method-assign]
-    KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]
 
 
 def _handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:

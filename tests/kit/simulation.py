@@ -1,8 +1,8 @@
-"""A seeded simulation of the engine's core: any schedule of polls, completions, failures, rebalances and crashes.
+"""A seeded simulation of the engine: any schedule of polls, completions, failures, rebalances and crashes.
 
-The idea: the core has no thread, clock or client, so one random source drives it and the world around it (a log, a
-group and its committed offsets, workers, a producer), step by step, and an oracle checks DESIGN's guarantees at every
-one:
+The idea: the engine behind the seam (`kit.seam`) has no thread, clock or client, so one random source drives it and the
+world around it (a log, a group and its committed offsets, workers, a producer), step by step, and an oracle checks
+DESIGN's guarantees at every one:
 
 1. a commit never passes, or maps as complete, a record that is not; 2. within an assignment the acknowledged offset
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
@@ -14,7 +14,7 @@ Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in wh
 then. Under "almost_once" a crash would repeat at most as many records as may be in flight.
 
 After the faults end everything must complete and be committed. A failed check raises `Violation`, whose text has the
-seed and how to run it again (`keylane.testing.replay`): the same seed is the same run.
+seed and how to run it again (`kit.replay`): the same seed is the same run.
 """
 
 from __future__ import annotations
@@ -24,31 +24,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.closing import Phase
-from keylane.engine.commits import CommitEntry, CommitProblem
-from keylane.engine.core import Core
-from keylane.engine.lease import Lease
-from keylane.engine.results import ResultsRule
-from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError
 from keylane.offsets import decode
 from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
 from keylane.records import PlainMessage
-from keylane.testing.simulated_log import Log
-from keylane.testing.simulated_rates import RateOracle
-from keylane.testing.simulated_transactions import SimulatedTransactions
-from keylane.testing.simulated_workers import SimulatedWorkers, SomeWorkers
+from kit.engines import make_engine
+from kit.seam import Make, Problem, Start, Workers
+from kit.simulated_log import TOPIC, Log, Sent
+from kit.simulated_rates import RateOracle
+from kit.simulated_transactions import SimulatedTransactions
+from kit.simulated_workers import SimulatedWorkers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from keylane.engine.plan import Plan
     from keylane.guarantees import Delivery
     from keylane.options import OnExhausted, Ordering, Traversal
-
-TOPIC = "simulated"
+    from kit.seam import Commit, Entry, Plan
 
 TopicPartition = tuple[str, int]
 
@@ -99,7 +91,7 @@ class Settings:
 
 
 class Simulation:
-    """One core in its world. `run` takes steps; `finish` ends the faults and waits for everything to be committed."""
+    """One engine in its world. `run` takes steps; `finish` ends the faults and waits for everything to be committed."""
 
     def __init__(self, seed: int, settings: Settings | None = None) -> None:
         self.seed = seed
@@ -115,9 +107,9 @@ class Simulation:
         """Records whose handler has begun, in any process."""
         self.faults = True
         self.transactions: SimulatedTransactions | None = None
-        self._new_core()
+        self._new_engine()
 
-    def _new_core(self) -> None:
+    def _new_engine(self) -> None:
         settings = self.settings
         attempts = 1 if settings.delivery == "at_most_once" else 3
         self.pipeline = Pipeline(
@@ -145,22 +137,22 @@ class Simulation:
             self.transactions.crash()
         self.transactions = SimulatedTransactions(self) if settings.delivery == "transactional" else None
         self.rates = RateOracle(settings.rates)
-        self.lease = Lease(3.0)
-        self.core = Core(
+        self.engine = make_engine(
             self.pipeline,
-            HandOver.to(
-                self.pipeline,
-                SomeWorkers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(3))),
+            Make(
+                Workers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(2))),
+                lease_s=3.0,
+                every_result=settings.results,
                 chain_s=settings.chain_s,
-                least_lot=1,
             ),
-            lease=self.lease,
-            random=self.random.random,
-            results=ResultsRule(every=settings.results, max_unseen=4),
+            self.random.random,
         )
+        self.paused: set[TopicPartition] = set()
+        self.all_paused = False
+        """What the user has paused."""
         self.workers = SimulatedWorkers(self)
-        self.commit: list[CommitEntry] | None = None
-        self.answer: dict[TopicPartition, CommitProblem] | None = None
+        self.commit: Commit | None = None
+        self.answer: dict[TopicPartition, Problem] | None = None
         """The answer to `commit`, when it is known already, and not told."""
         self.revoking: list[TopicPartition] = []
         self.credit = 0
@@ -195,17 +187,17 @@ class Simulation:
 
     def step(self, action: Callable[[], None]) -> None:
         self.steps += 1
-        self.seen["held back"] += any(one.held for one in self.core.partitions.open.values())
+        self.seen["held back"] += self.engine.holds_back
         self.now += self.random.random() * 0.002
         action()
-        self._act(self.core.plan(self.now))
-        if self.core.phase is Phase.FINISHED:
+        self._act(self.engine.plan(self.now))
+        if self.engine.is_finished:
             self._ended()
 
     def finish(self, limit: int = 20_000) -> None:
         """No more faults: everything in the logs must complete and be committed."""
         self.faults = False
-        self.core.resume(None)
+        self._resume(None)
         handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
         actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time, self._hear]
         actions.append(self._answer_transactions)
@@ -234,10 +226,10 @@ class Simulation:
 
     def _assign(self) -> None:
         free = [log for log in self.logs if not log.assigned and not self._waits(log)]
-        if not free or self.core.phase is not Phase.RUNNING:
+        if not free or not self.engine.is_running:
             return
         starts = [self.assigned(log) for log in self.random.sample(free, self.random.randint(1, len(free)))]
-        self.core.assigned(starts, self.now)
+        self.engine.assigned(starts, self.now)
         self.seen["assigned"] += len(starts)
 
     def _waits(self, log: Log) -> bool:
@@ -248,10 +240,7 @@ class Simulation:
             self.transactions.reload() if self.random.random() < 0.5 else self.transactions.answer()
 
     def assigned(self, log: Log) -> Start:
-        offset, metadata = log.committed or (None, "")
-        offsets, first = StartRule("simulated", "earliest").resolve(
-            Committed(*log.name, offset, metadata, log.start, log.end)
-        )
+        offsets, first = self.engine.resolve(log.name, log.committed, log.start, log.end)
         if first:
             log.committed = (offsets.base, "")
         self._epoch += 1
@@ -265,7 +254,7 @@ class Simulation:
             for offset, record in log.records.items()
             if offset >= log.position and not offsets.is_complete(offset) and offset not in log.given_up
         }
-        return Start(*log.name, self._epoch, offsets, log.start, log.end)
+        return Start(log.name, self._epoch, offsets, log.start, log.end)
 
     def _poll(self) -> None:
         ready = [log for log in self.logs if log.assigned and not log.paused]
@@ -277,10 +266,10 @@ class Simulation:
         if due:
             self.credit -= len(due)
             log.position = due[-1] + 1
-            self.core.polled(log.name, log.epoch, [log.records[offset] for offset in due])
+            self.engine.polled(log.name, log.epoch, [log.records[offset] for offset in due])
         elif self.random.random() < 0.5 or not self.faults:
             log.position = log.end
-            self.core.partition_ended(log.name, log.epoch, log.end)
+            self.engine.partition_ended(log.name, log.epoch, log.end)
 
     def _drop_log(self) -> None:
         """Retention: the log's start moves, sometimes over what was not polled yet."""
@@ -295,33 +284,33 @@ class Simulation:
         if log.assigned and log.position < log.start:
             self.seen["retention"] += 1
             log.position = log.start
-            self.core.log_start_moved(log.name, log.epoch, log.start)
+            self.engine.log_start_moved(log.name, log.epoch, log.start)
 
     def _answer_commit(self) -> None:
         if self.commit is None:
             return
-        entries, self.commit = self.commit, None
-        problems = self._committed(entries) if self.answer is None else self.answer
+        commit, self.commit = self.commit, None
+        problems = self._committed(commit.entries) if self.answer is None else self.answer
         self.answer = None
-        self.core.commit_answered(entries, problems, self.now)
+        self.engine.commit_answered(commit, problems, self.now)
 
-    def _committed(self, entries: list[CommitEntry]) -> dict[TopicPartition, CommitProblem]:
+    def _committed(self, entries: Sequence[Entry]) -> dict[TopicPartition, Problem]:
         """The broker applies a commit, or does not, and says so, or does not."""
         problems = {}
         fails = self.faults and self.random.random() < 0.15
         applied = not fails or self.random.random() < 0.5
         for entry in entries:
-            log = self.logs[entry.assignment.partition]
+            log = self.logs[entry.name[1]]
             if len(entry.metadata) > self.settings.broker_metadata_cap:
-                problems[entry.name] = CommitProblem("simulated", metadata_too_large=True)
+                problems[entry.name] = Problem("simulated", metadata_too_large=True)
                 self.seen["too large"] += 1
                 continue
-            if applied and log.epoch == entry.assignment.epoch:  # a fenced member's commit is refused
+            if applied and log.epoch == entry.epoch:  # a fenced member's commit is refused
                 log.committed = (entry.offset, entry.metadata)
             if fails:
-                problems[entry.name] = CommitProblem("simulated")
+                problems[entry.name] = Problem("simulated")
                 self.seen["commit failed"] += 1
-            elif log.epoch == entry.assignment.epoch:
+            elif log.epoch == entry.epoch:
                 if entry.offset < log.acknowledged:
                     self._violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
                 log.acknowledged = entry.offset
@@ -336,14 +325,14 @@ class Simulation:
         chosen = self.random.sample(names, self.random.randint(1, len(names)))
         self.revoking += chosen
         self.seen["revoked"] += len(chosen)
-        self.core.revoking(chosen, chosen, self.now)
+        self.engine.revoking(chosen, chosen, self.now)
 
     def _lose(self) -> None:
         names = [log.name for log in self.logs if log.assigned and log.name not in self.revoking]
         if names:
             chosen = self.random.sample(names, 1)
             self.seen["lost"] += 1
-            self.core.lost(chosen)
+            self.engine.lost(chosen)
             for log in self._named(chosen):
                 self._let_go(log)
 
@@ -352,75 +341,88 @@ class Simulation:
         names = [log.name for log in self.random.sample(self.logs, self.random.randint(1, len(self.logs)))]
         choice = self.random.randrange(5)
         if choice == 0:
-            self.core.pause(names if self.random.random() < 0.8 else None)
+            self._pause(names if self.random.random() < 0.8 else None)
             self.seen["paused by hand"] += 1
         elif choice <= 2:
-            self.core.resume(names if self.random.random() < 0.5 else None)
+            self._resume(names if self.random.random() < 0.5 else None)
         else:
             most = self.random.randint(1, 2 * self.settings.concurrency)
-            self.core.adjust(most if choice == 3 else None, None if choice == 3 else self.settings.rates)
+            self.engine.adjust(most if choice == 3 else None, None if choice == 3 else self.settings.rates)
             if choice != 3:
                 self.rates = RateOracle(self.settings.rates)
+
+    def _pause(self, names: list[TopicPartition] | None) -> None:
+        self.all_paused |= names is None
+        self.paused.update(names or ())
+        self.engine.pause(names)
+
+    def _resume(self, names: list[TopicPartition] | None) -> None:
+        if names is None:
+            self.all_paused = False
+            self.paused.clear()
+        self.paused.difference_update(names or ())
+        self.engine.resume(names)
 
     def _crash(self) -> None:
         """The process dies: what is not committed is forgotten."""
         if self.random.random() < 0.5:
             self.seen["crashed"] += 1
-            self._new_core()
+            self._new_engine()
 
     def _stop(self) -> None:
         if self.random.random() < 0.5:
             self.seen["stopped"] += 1
-            self.core.stop(self.now)
+            self.engine.stop(self.now)
 
     def _hear(self) -> None:
         """The coordinator answers."""
-        self.lease.renew(self.now - self.random.random() * 0.2)
+        self.engine.heard(self.now - self.random.random() * 0.2)
 
     def _pass_time(self) -> None:
         self.now += self.random.random() * 0.1
-        check = self.core.next_check(self.now)
+        check = self.engine.next_check(self.now)
         if check is not None and check < self.now + MOST_JUMP_S and self.random.random() < 0.5:
             self.now = max(self.now, check)
 
-    # --- what the core asks for ---
+    # --- what the engine asks for ---
 
     def _act(self, plan: Plan) -> None:
-        self.check(not plan.dispatch or self.now < self.lease.until, "dispatched after the lease had ended")
-        self.seen["lease ended"] += self.now >= self.lease.until
-        self.workers.hand_over(plan.dispatch)
-        if plan.dispatch and self.settings.delivery == "almost_once":
+        self.check(not plan.calls or self.now < self.engine.lease_until, "dispatched after the lease had ended")
+        self.seen["lease ended"] += self.now >= self.engine.lease_until
+        self.workers.hand_over(plan.calls)
+        if plan.calls and self.settings.delivery == "almost_once":
             again = sum(len(log.running) + len(log.unacknowledged) for log in self.logs)
             self.check(again <= self.settings.concurrency, f"a crash would repeat {again} records")
-        self.workers.send(plan.produce, plan.results)
+        produced = [Sent(one) for one in plan.produce]
+        self.workers.send(produced, [Sent(one) for one in plan.results])
         if plan.withdraw:
             self.workers.withdraw()
-        for name in (one.name for one in plan.pause):
+        for name in plan.pause:
             self.logs[name[1]].paused = True
             self.seen["paused"] += 1
-        for name in (one.name for one in plan.resume):
+        for name in plan.resume:
             self.logs[name[1]].paused = False
         if plan.commit is not None:
-            self._check_entries(plan.commit)
+            self._check_entries(plan.commit.entries)
         if self.transactions is not None:
-            self.transactions.obey(plan)
+            self.transactions.obey(plan, produced)
         elif plan.commit is not None:
             self.check(self.commit is None, "a commit was planned while one was on its way")
             self.commit = plan.commit
         for answer in plan.revoked:
             if self.commit is not None and self.answer is None:
-                self.answer = self._committed(self.commit)  # it was sent before, so it is applied before
-            self._check_entries(answer.entries)
-            self.core.commit_answered(answer.entries, self._committed(answer.entries), self.now)
+                self.answer = self._committed(self.commit.entries)  # it was sent before, so it is applied before
+            self._check_entries(answer.commit.entries)
+            self.engine.commit_answered(answer.commit, self._committed(answer.commit.entries), self.now)
             for log in self._named(answer.token):
                 self._let_go(log)
             self.revoking = [name for name in self.revoking if name not in answer.token]
         self.credit = plan.credit
 
-    def _check_entries(self, entries: list[CommitEntry]) -> None:
+    def _check_entries(self, entries: Sequence[Entry]) -> None:
         """Guarantees 1 and 5, for what a commit is about to say."""
         for entry in entries:
-            log = self.logs[entry.assignment.partition]
+            log = self.logs[entry.name[1]]
             self.check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
             said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
@@ -428,17 +430,17 @@ class Simulation:
                 self.check(
                     not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
                 )
-        if self.core.counters.commits_without_map or self.core.counters.commits_put_off:
+        if self.engine.left_maps_out:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
             self.check(smaller, "a map did not fit although the bound holds")
 
     def _ended(self) -> None:
-        """The core has stopped: by itself because of a halt, or because it was asked to. Another one takes over."""
-        failure = self.core.failure
+        """The engine has stopped: by itself because of a halt, or because it was asked to. Another one takes over."""
+        failure = self.engine.failure
         if failure is not None:
             self.seen["halted"] += 1
             self.check(isinstance(failure, HandlerError) and "@" in str(failure), f"it failed with {failure!r}")
-        self._new_core()
+        self._new_engine()
 
     def _let_go(self, log: Log) -> None:
         log.assigned = log.paused = False
@@ -461,7 +463,7 @@ class Simulation:
         )
         raise Violation(
             f"{text} (seed {self.seed}, step {self.steps}, {self.settings}); "
-            f"again: python -m keylane.testing.replay {again}"
+            f"again: PYTHONPATH=tests python -m kit.replay {again}"
         )
 
 
