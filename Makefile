@@ -11,7 +11,7 @@ PARALLEL := -n 4 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat clean setup
+.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
+	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make soak   the long forms of the crash tests"
 
 setup: $(VENV)/.ready
@@ -82,6 +83,9 @@ bench-delivery: setup
 
 bench-scenarios: setup
 	@PYTHONPATH=bench $(BIN)/python -m scenarios $(ARGS)
+
+mutants: setup
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if os.environ.get("KEYLANE_FIRST_EXAMPLE") == "1":
+    # The first example that fails is enough for a mutant: the smallest one can take minutes to find.
+    hypothesis.settings.register_profile("first example", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+    hypothesis.settings.load_profile("first example")
 
 
 @pytest.fixture(autouse=True)

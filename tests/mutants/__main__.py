@@ -1,0 +1,123 @@
+"""`make mutants`: put each mutant into a copy of the tree, run its test there, and say which ones live.
+
+    make mutants                          # all of them
+    make mutants ARGS="--only tracker"    # those whose words, file or test contain this
+    make mutants ARGS="--list"
+
+The exit code is 1 when a mutant lives, is not aimed well, or when a test fails without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from mutants.all import MUTANTS
+
+if TYPE_CHECKING:
+    from mutants import Mutant
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("src", "tests", "bench", "docs", "examples", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
+TIMEOUT_S = 180
+"""A test that takes longer has not noticed anything."""
+
+
+class Verdict(NamedTuple):
+    mutant: Mutant
+    is_dead: bool
+    text: str
+    seconds: float
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description="Faults in src that a named test has to notice.")
+    parser.add_argument("--only", default="", help="those whose words, file, test or rule contain this")
+    parser.add_argument("--list", action="store_true", help="print them, and run nothing")
+    parser.add_argument("--workers", type=int, default=2, help="copies of the tree at once (default: %(default)s)")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without any mutant first")
+    chosen = parser.parse_args(arguments)
+    mutants = [one for one in MUTANTS if chosen.only in f"{one.breaks} {one.file} {one.test} {one.rule}"]
+    if chosen.list:
+        for one in mutants:
+            print(f"{one.file}: {one.breaks}  [{one.rule or '-'}]  {one.test}")
+        return 0
+    if not mutants:
+        print(f"no mutant contains {chosen.only!r}; --list shows all {len(MUTANTS)}")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="keylane-mutants-") as folder:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(chosen.workers):
+            trees.put(_copy(Path(folder, str(number))))
+        if not chosen.no_baseline:
+            tree = trees.get()
+            ended = _pytest(tree, *sorted({one.test for one in mutants}), "-n", str(chosen.workers))
+            trees.put(tree)
+            if ended.returncode != 0:
+                print(f"tests fail without any mutant:\n{ended.stdout[-3_000:]}")
+                return 1
+            print(f"without a mutant: {ended.stdout.strip().splitlines()[-1]}", flush=True)
+        with ThreadPoolExecutor(chosen.workers) as pool:
+            verdicts = []
+            for verdict in pool.map(lambda one: _try(one, trees), mutants):
+                verdicts.append(verdict)
+                one = verdict.mutant
+                print(f"{verdict.seconds:5.1f} s  {verdict.text:7}  {one.file}: {one.breaks}", flush=True)
+    alive = [verdict for verdict in verdicts if not verdict.is_dead]
+    for verdict in alive:
+        print(f"ALIVE ({verdict.text}): {verdict.mutant.file}: {verdict.mutant.breaks}; test: {verdict.mutant.test}")
+    print(f"{len(verdicts) - len(alive)} of {len(verdicts)} mutants noticed")
+    return 1 if alive else 0
+
+
+def _copy(tree: Path) -> Path:
+    tree.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
+        else:
+            shutil.copy2(source, tree / name)
+    return tree
+
+
+def _try(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
+    tree = trees.get()
+    file = tree / "src" / "keylane" / mutant.file
+    whole = file.read_text()
+    begin = time.monotonic()
+    try:
+        if whole.count(mutant.old) != 1:
+            return Verdict(mutant, is_dead=False, text=f"stands {whole.count(mutant.old)} times", seconds=0.0)
+        file.write_text(whole.replace(mutant.old, mutant.new))
+        ended = _pytest(tree, mutant.test)
+        text = {0: "lives", 1: "dead", None: "hangs"}.get(ended.returncode, f"pytest ends with {ended.returncode}")
+        return Verdict(mutant, is_dead=ended.returncode == 1, text=text, seconds=time.monotonic() - begin)
+    except subprocess.TimeoutExpired:
+        return Verdict(mutant, is_dead=False, text=f"hangs {TIMEOUT_S} s", seconds=time.monotonic() - begin)
+    finally:
+        file.write_text(whole)
+        trees.put(tree)
+
+
+def _pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Without bytecode: two texts of one size that are written within a second would share it."""
+    environment = dict(os.environ, PYTHONPATH=str(tree / "src"), PYTHONDONTWRITEBYTECODE="1", KEYLANE_FIRST_EXAMPLE="1")
+    tests = [f"tests/{one}" if not one.startswith("-") and "/" in one else one for one in arguments]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
