@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
 from keylane.guarantees import Delivery, check_commits, check_delivery, duration_ms
+from keylane.telling import ClientSettings, kind_of, near_name, shown, with_named_options
 
 if TYPE_CHECKING:
     from keylane.records import Produced, Record
@@ -66,6 +67,7 @@ def _one_of(name: str, value: object, choices: tuple[Any, ...]) -> None:
         raise UsageError(f"{name}={value!r}: give one of {', '.join(map(repr, choices))}")
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How often and when a failed record is tried again (exponential, with jitter).
@@ -104,6 +106,7 @@ class Retries:
         return self.max_attempts is None or attempt < self.max_attempts
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True)
 class Rates:
     """How many records may start a second, retries included: over all, of each partition, of each key of a partition.
@@ -168,6 +171,7 @@ class RebalanceListener:
         """The group went on without us: others may have these already. Nothing of them can be committed."""
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """What to consume, what to do with each record, and within which bounds.
@@ -245,7 +249,7 @@ class Pipeline:
     "transactional": outputs, dead letters and offsets are committed together in Kafka transactions; `transactional.id`
     in `kafka` is then the prefix of the producer's (default: the group id).
     "exactly_once": what the handler does in `context.transaction` happens once, by the record's identity in `store`."""
-    store: Any = None
+    store: Any = field(default=None, repr=False)
     """Under `delivery="exactly_once"`: where records' identities are kept, beside what the handler does in
     `context.transaction`. `keylane.delivery.SqliteStore`, `PostgresStore`, or a store of one's own; or the path of a
     SQLite file, or a postgresql:// address."""
@@ -429,13 +433,18 @@ class Pipeline:
 
     def _check_kafka(self) -> None:
         if not isinstance(self.kafka, Mapping):
-            raise UsageError(f"kafka={self.kafka!r}: give a dict of librdkafka settings")
+            raise UsageError(f"kafka is {kind_of(self.kafka)}: give a dict of librdkafka settings")
+        object.__setattr__(self, "kafka", ClientSettings(self.kafka))
         for name in ("bootstrap.servers", "group.id"):
             if not self.kafka.get(name):
-                raise UsageError(f"kafka[{name!r}] is missing: give it in the pipeline's kafka settings")
+                written = near_name(name, self.kafka, cutoff=0.85)
+                meant = f"; there is {written!r} in their place" if written else ""
+                raise UsageError(f"kafka[{name!r}] is missing{meant}: give it in the pipeline's kafka settings")
         for name, way_out in TRACKING_SETTINGS.items():
             if name in self.kafka and (name, self.delivery) != ("transactional.id", "transactional"):
-                raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
+                raise UsageError(
+                    f"kafka[{name!r}]={shown(name, self.kafka[name])} would break offset tracking: {way_out}"
+                )
         for name in NO_ACKNOWLEDGEMENT:
             if str(self.kafka.get(name, "all")) == "0":
                 raise UsageError(

@@ -7,7 +7,7 @@ much (0.16 µs against 1.33 µs). Anything with the methods of `Message` below c
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class PlainMessage:
     topic_: str
     partition_: int
     offset_: int
-    key_: bytes | None = None
-    value_: bytes | None = None
-    headers_: tuple[tuple[str, bytes | None], ...] = ()
+    key_: bytes | None = field(default=None, repr=False)
+    value_: bytes | None = field(default=None, repr=False)
+    headers_: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
     timestamp_: tuple[int, int] = (0, -1)
     leader_epoch_: int | None = None
 
@@ -179,6 +179,15 @@ class Output:
     timestamp_ms: int | None = None
     """None lets the producer stamp the record."""
 
+    def __repr__(self) -> str:
+        """Where it goes and how large it is: never what is in it."""
+        sizes = {name: len(data) for name, data in (("key", self.key), ("value", self.value)) if data is not None}
+        parts = [f"{name}=<{size:,} long>" for name, size in sizes.items()]
+        parts += [f"headers=<{len(self.headers)}>"] if self.headers else []
+        parts += [f"partition={self.partition}"] if self.partition is not None else []
+        parts += [f"timestamp_ms={self.timestamp_ms}"] if self.timestamp_ms is not None else []
+        return f"Output({', '.join([repr(self.topic), *parts])})"
+
 
 @dataclass(frozen=True, slots=True)
 class Produced:
@@ -198,8 +207,8 @@ class Result:
     """A record whose handler succeeded: what `ParallelConsumer.stream` yields."""
 
     record: Record
-    value: Any
-    """What the handler returned."""
+    value: Any = field(repr=False)
+    """What the handler returned; a repr leaves it out, as all that may be a payload."""
     produced: tuple[Produced, ...] = ()
     """Its outputs, in the handler's order."""
 

@@ -29,6 +29,7 @@ from keylane.engine.work import Failure
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.options import takes_context
 from keylane.records import Output
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -92,8 +93,14 @@ class Identities:
         if isinstance(key, bytes):
             key = key.hex()
         if not isinstance(key, str) or not key:
-            raise UsageError(f"identity returned {key!r} for {record!r}: return a str or bytes that is not empty")
+            raise UsageError(
+                f"identity returned {_shown_key(key)} for {record!r}: return a str or bytes that is not empty"
+            )
         return Identity(self._group, -1, -1, key)
+
+
+def _shown_key(key: object) -> str:
+    return "an empty key" if isinstance(key, str) else kind_of(key)
 
 
 class ExactlyOnce:
@@ -103,7 +110,9 @@ class ExactlyOnce:
         assert pipeline.store is not None
         self._store = store_of(pipeline.store)
         if pipeline.is_async and not isinstance(self._store, AsyncStore):
-            raise UsageError(f"store={self._store!r} has no open_async, which handlers that are coroutines need")
+            raise UsageError(
+                f"store: {type(self._store).__name__} has no open_async, which handlers that are coroutines need"
+            )
         self._topic_id = topic_id
         self.identities = Identities(cluster, pipeline)
         self._house = House(self._store, self.identities, pipeline)

@@ -21,6 +21,7 @@ from keylane.errors import Fatal, HandlerError, InternalError, UsageError
 from keylane.records import Output
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.rows import Outcome
+from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ class _Reports(AccumulatorParam[list[TaskReport]]):
         return value1
 
 
+@with_named_options
 class CarryOver:
     """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
 
