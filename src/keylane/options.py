@@ -7,6 +7,7 @@ offset tracking are refused by name. An option that this release does not offer 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -391,9 +392,23 @@ class Pipeline:
         for one in self.assignment:
             if not (isinstance(one, tuple) and [type(part) for part in one] == [str, int] and one[1] >= 0):
                 raise UsageError(f"assignment: {one!r}: give (topic, partition)")
+        for expression in (one for one in self.topics if one.startswith("^")):
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise UsageError(f"topics: {expression!r} is no regular expression: {error}") from None
+        self._check_own_topics()
         for name in ("key_deserializer", "value_deserializer"):
             if not callable(getattr(self, name) or print):
                 raise UsageError(f"{name}={getattr(self, name)!r}: give a function of (bytes, context)")
+
+    def _check_own_topics(self) -> None:
+        written = [("outputs", topic) for topic in self.outputs]
+        if isinstance(self.on_exhausted, DeadLetter):
+            written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
+        for what, topic in written:
+            if self.reads_topic(topic):
+                raise UsageError(self.own_topic(f"{what} is {topic!r}"))
 
     def _check_membership(self) -> None:
         for name in ("drain_timeout_ms", "revoke_timeout_ms", "handler_timeout_ms", "stall_timeout_ms"):
@@ -472,6 +487,15 @@ class Pipeline:
     def reads(self) -> tuple[str, ...]:
         """The topics that it reads; regular expressions as they are."""
         return tuple(self.topics) or tuple(dict.fromkeys(topic for topic, _ in self.assignment))
+
+    def reads_topic(self, topic: str) -> bool:
+        """Whether it reads this topic, by its name or by a regular expression."""
+        return any(re.search(one, topic) if one.startswith("^") else one == topic for one in self.reads)
+
+    def own_topic(self, what: str) -> str:
+        """Why a topic that it reads may not be written by it."""
+        reads = ", ".join(self.reads)
+        return f"{what}, which the pipeline reads itself ({reads}) and would feed without end: name another one"
 
     @property
     def group_id(self) -> str:

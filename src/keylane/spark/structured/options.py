@@ -47,6 +47,12 @@ class Subscription:
                 raise UsageError(f"assign: topic {topic!r} has no partition {partition}, it has {counts[topic]}")
         return sorted(self.partitions or [(topic, one) for topic in topics for one in range(counts[topic])])
 
+    def reads(self, topic: str) -> bool:
+        """Whether it reads this topic, now or once it is made."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == name for name, _ in self.partitions)
+
     def __str__(self) -> str:
         if self.pattern is not None:
             return f"subscribePattern {self.pattern}"
