@@ -16,6 +16,10 @@ class UsageError(KeylaneError):
     """A wrong option, argument or combination: the caller can mend it."""
 
 
+class OutputTypeError(UsageError, TypeError):
+    """A field of an `Output` is of another type than its own: no attempt of the handler can mend that."""
+
+
 class PeerError(KeylaneError):
     """Something outside keylane refused or failed: a broker, Java, Spark, a port, a data folder."""
 
