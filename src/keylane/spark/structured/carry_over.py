@@ -245,10 +245,11 @@ class TaskCarry:
 
     def _bury(self) -> None:
         from keylane.kafka.bulk import BulkProducer
+        from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
         assert self.carry_over.dead_letter is not None
         settings = self.carry_over.kafka
-        with BulkProducer(settings["bootstrap.servers"], settings) as producer:
+        with BulkProducer(settings["bootstrap.servers"], NO_NEW_TOPICS | settings) as producer:
             for outcome in self._dead:
                 producer.produce(_dead_letter(outcome, self.carry_over.dead_letter.topic))
 

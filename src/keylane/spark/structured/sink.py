@@ -109,9 +109,10 @@ class KeylaneStreamWriter(DataSourceStreamArrowWriter):
 def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowledged:
     """Produce every row, and wait until all are acknowledged."""
     from keylane.kafka.bulk import BulkProducer
+    from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
     servers = options.settings["bootstrap.servers"]
-    with BulkProducer(servers, options.settings) as producer:
+    with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
             for output in _outputs(batch, options):
                 producer.produce(output)
