@@ -52,6 +52,14 @@ class InternalError(KeylaneError):
     """An invariant of keylane's own does not hold: a defect to report."""
 
 
+def other_format(found: str | int, ours: int) -> str:
+    """The way out of a file of another format version than ours: which way the other one lies."""
+    if not str(found).isdecimal():
+        return "that is no version: the file is damaged; restore it from a copy"
+    older, newer = ("an older", "") if int(found) < ours else ("a newer", ", or one that is newer still")
+    return f"{older} keylane wrote it: use that version{newer}"
+
+
 class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `raise kl.RetryAfter(30_000)`
     """Raised by a handler: try this record again, and not before `delay_ms` milliseconds have passed.
 
