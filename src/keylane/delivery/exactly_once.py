@@ -159,6 +159,8 @@ class ExactlyOnce:
         """Of the worker threads: the user's, and the store's connections."""
         try:
             self.opened = self._store.open()
+        except UsageError:
+            raise
         except Exception as error:
             raise unavailable(self._store, error) from error
         try:
@@ -175,6 +177,8 @@ class ExactlyOnce:
         assert isinstance(self._store, AsyncStore)
         try:
             self.opened_async = await self._store.open_async()
+        except UsageError:
+            raise
         except Exception as error:
             raise unavailable(self._store, error) from error
         try:
@@ -218,6 +222,8 @@ class House:
                         transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
                     ]
                 break
+            except UsageError:  # a package that is missing: waiting does not bring it
+                raise
             except Exception as error:  # a database that restarts, or is not there
                 if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
                     raise unavailable(self._store, error) from error
