@@ -188,12 +188,8 @@ def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]
                 )
         elif name in HONOURED:
             kept[name] = check_value(name, value, HONOURED[name])
-        elif name in NOT_HERE:
-            raise NotHonouredError(
-                f"Topic config {name} is not honoured here (this broker honours {', '.join(HONOURED)}); leave it out"
-            )
         else:
-            raise UsageError(
+            raise (NotHonouredError if name in NOT_HERE else UsageError)(
                 f"Unknown topic config name: {name} (this broker honours {', '.join(HONOURED)}; it refuses others)"
             )
     return kept

@@ -54,7 +54,7 @@ def test_what_a_topic_has_wins_over_the_broker() -> None:
         ("min.cleanable.dirty.ratio", "1.5", "must be no more than 1"),
         ("min.cleanable.dirty.ratio", "nan", "must be at least 0"),
         ("flush.messages", "5", "this broker has 1 for every topic"),
-        ("flush.ms", "1", r"flush\.ms is not honoured here .*honours cleanup\.policy"),
+        ("flush.ms", "1", r"Unknown topic config name: flush\.ms .*honours cleanup\.policy"),
         ("segment.bytes", "12", "must be at least 1024"),
         ("segment.bytes", None, "without a value"),
         ("segment.bytes", str(2**31), "must be no more than"),
