@@ -1,4 +1,7 @@
-"""keylane: Kafka records in parallel, in order per key, each one once, on Spark or in one Python process."""
+"""keylane: Kafka records in parallel, in order per key, on Spark or in one Python process.
+
+At least once by default, exactly once where it is asked for (`Pipeline.delivery`).
+"""
 
 from __future__ import annotations
 
