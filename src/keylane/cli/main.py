@@ -98,7 +98,7 @@ def build_parser(arguments: Sequence[str]) -> _Parser:
     """The parser with the command that the arguments name, or with all of them when they name none."""
     parser = _Parser(
         prog="keylane",
-        description="Kafka records in parallel, in order per key, on Spark or in one process: at least or exactly once.",
+        description="Kafka records in parallel, in order per key, on Spark or in one process: at least or exactly once",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

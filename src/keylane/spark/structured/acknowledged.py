@@ -16,7 +16,8 @@ from keylane.errors import PeerError, UsageError
 from keylane.offsets import encode
 from keylane.options import DEFAULT_METADATA_CAP
 from keylane.spark.structured.carry_lists import CarryList, Lists
-from keylane.spark.structured.options import kafka_settings, parse_source
+from keylane.spark.structured.options import kafka_settings
+from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import running_batch
@@ -99,7 +100,10 @@ class Acknowledged:
         options = running.options()
         if self._carry_over is not None:
             _check_folder(options, self._carry_over)
-            _check_dead_letter(options, self._carry_over)
+        reads = Reads.of(options)
+        if self._carry_over is not None and self._carry_over.dead_letter is not None:
+            topic = self._carry_over.dead_letter.topic
+            reads.refuse("dead_letter: the dead-letter topic", topic, self._carry_over.kafka)
         settings = kafka_settings(options)
         if not settings.get("group.id"):
             raise UsageError("acknowledged(…) commits for a group: give the source the option kafka.group.id")
@@ -110,6 +114,7 @@ class Acknowledged:
         except BaseException:
             member.close()
             raise
+        reads.tell(running.session)
         running.session.streams.addListener(_Closer(self, running))
         return member
 
@@ -179,23 +184,6 @@ def _check_folder(options: Mapping[str, str], carry_over: CarryOver) -> None:
             f"the source's option carryOver is {folder!r}, and the CarryOver has "
             f"{carry_over.folder!r}: give both the same folder"
         )
-
-
-def _check_dead_letter(options: Mapping[str, str], carry_over: CarryOver) -> None:
-    """Raises `UsageError` for a dead-letter topic that the query reads itself."""
-    if carry_over.dead_letter is None:
-        return
-    source, topic = parse_source(options, streaming=True), carry_over.dead_letter.topic
-    is_one_cluster = not _servers(source.settings).isdisjoint(_servers(carry_over.kafka))
-    if is_one_cluster and source.subscription.reads(topic):
-        raise UsageError(
-            f"dead_letter: the dead-letter topic {topic!r} is one that the query reads itself ({source.subscription}) "
-            "and would feed without end: name another one"
-        )
-
-
-def _servers(settings: Mapping[str, str]) -> set[str]:
-    return {one.strip() for one in settings["bootstrap.servers"].split(",")}
 
 
 class _Closer(QueryListener):

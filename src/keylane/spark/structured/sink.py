@@ -16,6 +16,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 from keylane.errors import UsageError
 from keylane.records import Output
 from keylane.spark.structured.options import kafka_settings
+from keylane.spark.structured.own_topics import Reads
 from keylane.telling import did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -111,10 +112,14 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     from keylane.kafka.bulk import BulkProducer
     from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
-    servers = options.settings["bootstrap.servers"]
+    servers, reads = options.settings["bootstrap.servers"], Reads.of_task()
+    allowed: set[str] = set()
     with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
             for output in _outputs(batch, options):
+                if reads is not None and output.topic not in allowed:
+                    reads.refuse("the sink's topic", output.topic, options.settings)
+                    allowed.add(output.topic)
                 producer.produce(output)
     return Acknowledged(producer.delivered)
 
