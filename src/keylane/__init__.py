@@ -1,4 +1,7 @@
-"""keylane: Kafka records in parallel, in order per key, each one once, on Spark or in one Python process."""
+"""keylane: Kafka records in parallel, in order per key, on Spark or in one Python process.
+
+At least once by default, exactly once where it is asked for (`Pipeline.delivery`).
+"""
 
 from __future__ import annotations
 
@@ -49,15 +52,21 @@ _LAZY = {
     "keylane.options": ("DeadLetter", "Halt", "Pipeline", "Rates", "RebalanceListener", "Retries", "Skip"),
     "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
 }
+_SUBMODULES = ("http", "schema", "spark")
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Names that are imported when they are first used: PySpark takes a second, the Kafka client a tenth of one, and
     the broker, which needs none of them, is to be ready in under half a second."""
-    if name in ("http", "schema", "spark"):
+    if name in _SUBMODULES:
         return importlib.import_module(f"keylane.{name}")
     if name in _MODULES:
         value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, whether or not they are imported yet, for completion and notebooks."""
+    return sorted({*__all__, *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})

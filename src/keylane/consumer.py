@@ -31,6 +31,7 @@ from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.starts import Target
 from keylane.kafka.transactions import TransactionalProducer
 from keylane.options import Rates
+from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,6 +53,7 @@ PROGRESS_S = 1.0
 """How often `on_progress` is called."""
 
 
+@with_named_options
 class ParallelConsumer:
     """Runs a pipeline as a member of its consumer group.
 

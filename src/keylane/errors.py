@@ -16,6 +16,10 @@ class UsageError(KeylaneError):
     """A wrong option, argument or combination: the caller can mend it."""
 
 
+class OutputTypeError(UsageError, TypeError):
+    """A field of an `Output` is of another type than its own: no attempt of the handler can mend that."""
+
+
 class PeerError(KeylaneError):
     """Something outside keylane refused or failed: a broker, Java, Spark, a port, a data folder."""
 
@@ -46,6 +50,14 @@ class WorkerProcessError(PeerError):
 
 class InternalError(KeylaneError):
     """An invariant of keylane's own does not hold: a defect to report."""
+
+
+def other_format(found: str | int, ours: int) -> str:
+    """The way out of a file of another format version than ours: which way the other one lies."""
+    if not str(found).isdecimal():
+        return "that is no version: the file is damaged; restore it from a copy"
+    older, newer = ("an older", "") if int(found) < ours else ("a newer", ", or one that is newer still")
+    return f"{older} keylane wrote it: use that version{newer}"
 
 
 class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `raise kl.RetryAfter(30_000)`

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from keylane.errors import UsageError
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from keylane.options import Pipeline
@@ -110,12 +111,12 @@ def _check_exactly_once(pipeline: Pipeline) -> None:
     if pipeline.delivery != "exactly_once":
         for name in ("store", "identity"):
             if getattr(pipeline, name) is not None:
-                raise UsageError(f"{name}={getattr(pipeline, name)!r} is for delivery='exactly_once': give that, too")
+                raise UsageError(f"{name} is for delivery='exactly_once': give that, too")
         return
     if not isinstance(pipeline.store, str) and not hasattr(pipeline.store, "open"):
         raise UsageError(
-            f"store={pipeline.store!r}: delivery='exactly_once' needs one: the path of a SQLite file, a postgresql:// "
-            "address, or a keylane.delivery store"
+            f"store is {kind_of(pipeline.store)}: delivery='exactly_once' needs one: the path of a SQLite file, a "
+            "postgresql:// address, or a keylane.delivery store"
         )
     if pipeline.store == "":
         raise UsageError("store='': give the path of a SQLite file, or a postgresql:// address")

@@ -7,12 +7,14 @@ offset tracking are refused by name. An option that this release does not offer 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
 from keylane.guarantees import Delivery, check_commits, check_delivery, duration_ms
+from keylane.telling import ClientSettings, kind_of, near_name, shown, with_named_options
 
 if TYPE_CHECKING:
     from keylane.records import Produced, Record
@@ -66,6 +68,7 @@ def _one_of(name: str, value: object, choices: tuple[Any, ...]) -> None:
         raise UsageError(f"{name}={value!r}: give one of {', '.join(map(repr, choices))}")
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How often and when a failed record is tried again (exponential, with jitter).
@@ -104,6 +107,7 @@ class Retries:
         return self.max_attempts is None or attempt < self.max_attempts
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True)
 class Rates:
     """How many records may start a second, retries included: over all, of each partition, of each key of a partition.
@@ -168,6 +172,7 @@ class RebalanceListener:
         """The group went on without us: others may have these already. Nothing of them can be committed."""
 
 
+@with_named_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """What to consume, what to do with each record, and within which bounds.
@@ -245,7 +250,7 @@ class Pipeline:
     "transactional": outputs, dead letters and offsets are committed together in Kafka transactions; `transactional.id`
     in `kafka` is then the prefix of the producer's (default: the group id).
     "exactly_once": what the handler does in `context.transaction` happens once, by the record's identity in `store`."""
-    store: Any = None
+    store: Any = field(default=None, repr=False)
     """Under `delivery="exactly_once"`: where records' identities are kept, beside what the handler does in
     `context.transaction`. `keylane.delivery.SqliteStore`, `PostgresStore`, or a store of one's own; or the path of a
     SQLite file, or a postgresql:// address."""
@@ -387,9 +392,23 @@ class Pipeline:
         for one in self.assignment:
             if not (isinstance(one, tuple) and [type(part) for part in one] == [str, int] and one[1] >= 0):
                 raise UsageError(f"assignment: {one!r}: give (topic, partition)")
+        for expression in (one for one in self.topics if one.startswith("^")):
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise UsageError(f"topics: {expression!r} is no regular expression: {error}") from None
+        self._check_own_topics()
         for name in ("key_deserializer", "value_deserializer"):
             if not callable(getattr(self, name) or print):
                 raise UsageError(f"{name}={getattr(self, name)!r}: give a function of (bytes, context)")
+
+    def _check_own_topics(self) -> None:
+        written = [("outputs", topic) for topic in self.outputs]
+        if isinstance(self.on_exhausted, DeadLetter):
+            written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
+        for what, topic in written:
+            if self.reads_topic(topic):
+                raise UsageError(self.own_topic(f"{what} is {topic!r}"))
 
     def _check_membership(self) -> None:
         for name in ("drain_timeout_ms", "revoke_timeout_ms", "handler_timeout_ms", "stall_timeout_ms"):
@@ -429,13 +448,18 @@ class Pipeline:
 
     def _check_kafka(self) -> None:
         if not isinstance(self.kafka, Mapping):
-            raise UsageError(f"kafka={self.kafka!r}: give a dict of librdkafka settings")
+            raise UsageError(f"kafka is {kind_of(self.kafka)}: give a dict of librdkafka settings")
+        object.__setattr__(self, "kafka", ClientSettings(self.kafka))
         for name in ("bootstrap.servers", "group.id"):
             if not self.kafka.get(name):
-                raise UsageError(f"kafka[{name!r}] is missing: give it in the pipeline's kafka settings")
+                written = near_name(name, self.kafka, cutoff=0.85)
+                meant = f"; there is {written!r} in their place" if written else ""
+                raise UsageError(f"kafka[{name!r}] is missing{meant}: give it in the pipeline's kafka settings")
         for name, way_out in TRACKING_SETTINGS.items():
             if name in self.kafka and (name, self.delivery) != ("transactional.id", "transactional"):
-                raise UsageError(f"kafka[{name!r}]={self.kafka[name]!r} would break offset tracking: {way_out}")
+                raise UsageError(
+                    f"kafka[{name!r}]={shown(name, self.kafka[name])} would break offset tracking: {way_out}"
+                )
         for name in NO_ACKNOWLEDGEMENT:
             if str(self.kafka.get(name, "all")) == "0":
                 raise UsageError(
@@ -463,6 +487,15 @@ class Pipeline:
     def reads(self) -> tuple[str, ...]:
         """The topics that it reads; regular expressions as they are."""
         return tuple(self.topics) or tuple(dict.fromkeys(topic for topic, _ in self.assignment))
+
+    def reads_topic(self, topic: str) -> bool:
+        """Whether it reads this topic, by its name or by a regular expression."""
+        return any(re.search(one, topic) if one.startswith("^") else one == topic for one in self.reads)
+
+    def own_topic(self, what: str) -> str:
+        """Why a topic that it reads may not be written by it."""
+        reads = ", ".join(self.reads)
+        return f"{what}, which the pipeline reads itself ({reads}) and would feed without end: name another one"
 
     @property
     def group_id(self) -> str:

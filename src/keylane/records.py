@@ -7,8 +7,11 @@ much (0.16 µs against 1.33 µs). Anything with the methods of `Message` below c
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.errors import OutputTypeError
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +39,9 @@ class PlainMessage:
     topic_: str
     partition_: int
     offset_: int
-    key_: bytes | None = None
-    value_: bytes | None = None
-    headers_: tuple[tuple[str, bytes | None], ...] = ()
+    key_: bytes | None = field(default=None, repr=False)
+    value_: bytes | None = field(default=None, repr=False)
+    headers_: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
     timestamp_: tuple[int, int] = (0, -1)
     leader_epoch_: int | None = None
 
@@ -168,7 +171,11 @@ class DecodedRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record to produce: what a handler returns (one, or a list of them)."""
+    """A record to produce: what a handler returns (one, or a list of them).
+
+    Text for key or value is taken as UTF-8. Raises `OutputTypeError`, at once and where it is made, for a field that is
+    of another type.
+    """
 
     topic: str
     key: bytes | None = None
@@ -178,6 +185,62 @@ class Output:
     """None leaves the choice to the producer's partitioner."""
     timestamp_ms: int | None = None
     """None lets the producer stamp the record."""
+
+    def __post_init__(self) -> None:
+        # In one expression, because a handler makes one for each record.
+        if not (
+            (self.value is None or type(self.value) is bytes)
+            and (self.key is None or type(self.key) is bytes)
+            and type(self.topic) is str
+            and self.topic
+            and self.headers == ()
+            and self.partition is None
+            and self.timestamp_ms is None
+        ):
+            _check_output(self)
+
+    def __repr__(self) -> str:
+        """Where it goes and how large it is: never what is in it."""
+        sizes = {name: len(data) for name, data in (("key", self.key), ("value", self.value)) if data is not None}
+        parts = [f"{name}=<{size:,} long>" for name, size in sizes.items()]
+        parts += [f"headers=<{len(self.headers)}>"] if self.headers else []
+        parts += [f"partition={self.partition}"] if self.partition is not None else []
+        parts += [f"timestamp_ms={self.timestamp_ms}"] if self.timestamp_ms is not None else []
+        return f"Output({', '.join([repr(self.topic), *parts])})"
+
+
+def _check_output(output: Output) -> None:
+    """Raises `OutputTypeError`."""
+    if not isinstance(output.topic, str) or not output.topic:
+        given = "''" if output.topic == "" else kind_of(output.topic)
+        raise OutputTypeError(f"Output.topic is {given}: give the name of a topic")
+    for name in ("key", "value"):
+        data: object = getattr(output, name)
+        if isinstance(data, str):
+            object.__setattr__(output, name, data.encode())
+        elif not isinstance(data, bytes | None):
+            raise OutputTypeError(
+                f"Output.{name} for topic {output.topic!r} is {kind_of(data)}: give bytes or None; "
+                "json.dumps(…).encode() makes bytes of a dict"
+            )
+    for name in ("partition", "timestamp_ms"):
+        number: object = getattr(output, name)
+        if isinstance(number, bool) or not isinstance(number, int | None):
+            raise OutputTypeError(f"Output.{name} for topic {output.topic!r} is {kind_of(number)}: give a whole number")
+    if not isinstance(output.headers, list | tuple) or not all(map(_is_header, output.headers)):
+        raise OutputTypeError(
+            f"Output.headers for topic {output.topic!r} is {kind_of(output.headers)} that is no list of (name, bytes "
+            "or None): give one like [('source', b'web')]"
+        )
+
+
+def _is_header(pair: object) -> bool:
+    return (
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], bytes | str | None)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +261,8 @@ class Result:
     """A record whose handler succeeded: what `ParallelConsumer.stream` yields."""
 
     record: Record
-    value: Any
-    """What the handler returned."""
+    value: Any = field(repr=False)
+    """What the handler returned; a repr leaves it out, as all that may be a payload."""
     produced: tuple[Produced, ...] = ()
     """Its outputs, in the handler's order."""
 

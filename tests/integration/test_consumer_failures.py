@@ -148,7 +148,9 @@ def test_fatal_is_not_repeated(stage: Stage) -> None:
 
 def test_a_wrong_return_value_names_the_record_and_what_was_returned(stage: Stage) -> None:
     ten(stage)
-    with pytest.raises(kl.HandlerError, match=r"-0@\d+: HandlerError: the handler returned int \d+; return None, an"):
+    with pytest.raises(
+        kl.HandlerError, match=r"-0@\d+: HandlerError: the handler returned a value of type int; return"
+    ):
         stage.run(lambda record: record.offset)
 
 
@@ -156,10 +158,35 @@ def test_an_output_that_cannot_be_produced_is_a_failed_attempt(stage: Stage) -> 
     ten(stage)
 
     def handler(record: kl.Record) -> Any:
-        return kl.Output("out", value=5) if record.offset == 1 else None  # type: ignore[arg-type]
+        return kl.Output("out", value=bytes(2_000_000)) if record.offset == 1 else None
 
     snapshot = stage.run(handler, retries=FAST, on_exhausted=kl.Skip())
     assert (snapshot.skipped, snapshot.failed, snapshot.processed) == (1, 3, 9)
+
+
+def test_an_output_of_another_type_is_not_tried_again(stage: Stage) -> None:
+    ten(stage)
+
+    def handler(record: kl.Record) -> Any:
+        return kl.Output("out", value={}) if record.offset == 1 else None  # type: ignore[arg-type]
+
+    with pytest.raises(kl.HandlerError, match=r"-0@1: OutputTypeError: Output\.value for topic 'out' is .* dict"):
+        stage.run(handler, retries=kl.Retries(max_attempts=100, delay_ms=60_000))
+
+
+def test_an_output_does_not_make_its_topic(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker would make it (`auto.create.topics.enable`), with one partition and under whatever name."""
+    ten(stage)
+    out = f"misspelled-{stage.topic}"
+    with pytest.raises(kl.HandlerError) as raised:
+        stage.run(lambda _: kl.Output(out, value=b"x"), retries=kl.Retries(max_attempts=1))
+    assert f"topic {out!r}, which an output is for, does not exist (" in str(raised.value)
+    assert f"keylane topics create {out}" in str(raised.value)
+    assert out not in stage.admin.topics()
+    caplog.clear()
+    with_topics = stage.kafka | {"allow.auto.create.topics": "true"}
+    stage.run(lambda _: kl.Output(out, value=b"x"), kafka=with_topics)
+    assert len(stage.read(out)) == 10
 
 
 # --- at the start ---

@@ -17,6 +17,7 @@ from keylane.cli.main import build_parser
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
+from keylane.testing.stage import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -78,6 +79,32 @@ def test_the_examples_run_in_the_order_of_the_readme(copies: tuple[Path, str]) -
     assert sorted(record.value or b"" for record in scored) == sorted(b"ORDER %d" % n for n in range(RECORDS))
     groups = run(folder, "-m", "keylane", "groups", "describe", "scoring", "--bootstrap", servers)
     assert "lag 0" in groups
+
+
+def test_sigterm_ends_a_program_after_what_is_in_flight(copies: tuple[Path, str]) -> None:
+    """With topics and a group of its own."""
+    folder, servers = copies
+    own = folder / "sigterm"
+    own.mkdir()
+    for name in ("orders", "produce_orders", "until_sigterm", "in_my_program"):
+        text = (folder / "examples" / f"{name}.py").read_text()
+        (own / f"{name}.py").write_text(text.replace('"orders', '"late').replace('"scoring"', '"late"'))
+    run(own, "produce_orders.py")
+    admin = Admin({"bootstrap.servers": servers})
+
+    def scored() -> int:
+        return admin.log_ends([("late.scored", 0)])["late.scored", 0] or 0
+
+    (own / "orders.py").write_text((own / "orders.py").read_text().replace("sleep(0.05)", "sleep(0.2)"))
+    program = [sys.executable, "until_sigterm.py"]
+    with subprocess.Popen(program, cwd=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        until(lambda: scored() > 0, "it works")
+        running.terminate()
+        output, errors = running.communicate(timeout=TIMEOUT_S)
+    assert (running.returncode, errors) == (0, "")
+    processed = int(output.removesuffix(" records processed\n"))
+    assert 0 < processed == scored() < RECORDS, "what had begun was finished"
+    assert run(own, "in_my_program.py") == f"{RECORDS - processed} records processed\n", "and is not run again"
 
 
 @pytest.mark.parametrize("number", range(len(blocks(PAGES[1], "python"))))
@@ -142,7 +169,7 @@ class Weather(BaseHTTPRequestHandler):
 
 def test_the_guides_http_pipeline_asks_for_each_record(copies: tuple[Path, str]) -> None:
     folder, servers = copies
-    Admin({"bootstrap.servers": servers}).create_topics({"flights.dead": 1})
+    Admin({"bootstrap.servers": servers}).create_topics({"flights.enriched": 1, "flights.dead": 1})
     with BulkProducer(servers) as producer:
         for hour in range(100):
             producer.produce(Output("flights", b"N%d" % hour, b"%d" % hour))

@@ -294,7 +294,7 @@ def test_a_pipeline_without_the_pool_is_told(stage: Stage, service: Service) -> 
 
 
 def test_what_is_no_request_is_told(stage: Stage, service: Service) -> None:
-    with pytest.raises(kl.HandlerError, match=r"request returned 'http://h': return keylane\.http\.Request"):
+    with pytest.raises(kl.HandlerError, match=r"request returned a value of type str: return keylane\.http\.Request"):
         run(stage, service, {"request": lambda _: ["http://h"]})
 
 

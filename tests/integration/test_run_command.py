@@ -183,3 +183,15 @@ def test_what_cannot_work_is_one_line_that_says_what_to_do(
     assert len(errors) == 1
     assert said in errors[0]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["psycopg", "psycopg_pool"])
+def test_a_store_whose_package_is_missing_is_wrong_usage(write: Any, missing: str) -> None:
+    path = write("pass", more='delivery="exactly_once", store="postgresql://me:MARKER@127.0.0.1:1/orders"')
+    path.write_text(f"import sys\nsys.modules[{missing!r}] = None\n" + path.read_text())
+    done = run(path, "--available-now")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("keylane: error: PostgresStore needs psycopg (")
+    assert line.endswith("pip install 'keylane[postgres]'")
+    assert "MARKER" not in done.stdout + done.stderr

@@ -252,6 +252,7 @@ def test_pipelines_and_groups(
     broker: BrokerProcess, tmp_path: Path, certificates: Certificates, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = librdkafka(certificates, "SCRAM-SHA-256")
+    Admin(settings | {"bootstrap.servers": broker.bootstrap}).create_topics({"pipeline": 1, "pipeline.out": 1})
     with BulkProducer(broker.bootstrap, settings) as producer:
         for number in range(50):
             producer.produce(Output("pipeline", value=b"%d" % number))

@@ -226,6 +226,45 @@ def test_what_is_wrong_changes_nothing(client: ProtocolClient, changes: Any, cod
     assert value_of(client, topic, "retention.ms") == ("604800000", DEFAULT)
 
 
+def test_to_delete_what_is_not_set_is_no_error(client: ProtocolClient) -> None:
+    topic = topic_with(client)
+    for name in ("no.such", "min.compaction.lag.ms", "min.insync.replicas", "retention.ms"):
+        assert change(client, topic, (name, DELETE, None)).error_code == ErrorCode.none, name
+    answer = change(client, topic, ("follower.replication.throttled.replicas", DELETE, None), ("segment.ms", SET, "99"))
+    assert answer.error_code == ErrorCode.none, answer.error_message
+    until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("99", OWN))
+
+
+def test_what_this_broker_does_not_honour_leaves_the_other_configs(client: ProtocolClient) -> None:
+    """Apache Kafka takes all of them; ours says which it does not."""
+    topic = topic_with(client)
+    answer = change(
+        client, topic, ("min.insync.replicas", SET, "2"), ("flush.ms", SET, "1000"), ("segment.ms", SET, "99")
+    )
+    if answer.error_code != ErrorCode.none:
+        assert answer.error_code == ErrorCode.invalid_config
+        assert "min.insync.replicas" in answer.error_message
+        assert "flush.ms" in answer.error_message
+        assert "the other configs of the request (1) are taken" in answer.error_message
+    until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("99", OWN))
+
+
+def test_what_one_topic_is_refused_leaves_the_others(client: ProtocolClient) -> None:
+    first, second = topic_with(client), topic_with(client)
+    assert change(client, first, ("segment.ms", SET, "5"), ("no.such", SET, "1")).error_code
+    api, wanted = "incremental_alter_configs", []
+    for topic, name in ((first, "no.such"), (second, "segment.ms")):
+        config = part(api, 1, "AlterableConfig", name=name, config_operation=SET, value="7")
+        resource = {"resource_type": TOPIC, "resource_name": topic, "configs": (config,)}
+        wanted.append(part(api, 1, "AlterConfigsResource", **resource))
+    answers = client.ask(api, 1, resources=tuple(wanted), validate_only=False).responses
+    assert {one.resource_name: one.error_code for one in answers} == {
+        first: ErrorCode.invalid_config,
+        second: ErrorCode.none,
+    }
+    until(lambda: value_of(client, second, "segment.ms"), lambda found: found == ("7", OWN))
+
+
 def test_configs_of_nobody_are_not_changed(client: ProtocolClient) -> None:
     assert change(client, "nobody", ("retention.ms", SET, "5")).error_code == ErrorCode.unknown_topic_or_partition
     assert replace(client, "nobody", {"retention.ms": "5"}).error_code == ErrorCode.unknown_topic_or_partition

@@ -413,3 +413,32 @@ def test_an_outage_of_the_service_stops_the_reading_and_not_the_query(
         query.stop()
     assert sorted(n for _, numbers in job.written for n in numbers) == list(range(1_000))
     assert job.standing() == OffsetMap(1_000)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_a_sink_that_would_feed_its_own_query_is_refused(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, by_column: bool
+) -> None:
+    job = Job(spark, broker.bootstrap, tmp_path)
+
+    def write(frame: DataFrame, _: int) -> None:
+        columns = ["key", "value", *(["topic"] if by_column else [])]
+        options = {"kafka.bootstrap.servers": broker.bootstrap, **({} if by_column else {"topic": job.name})}
+        frame.select(*columns).write.format("keylane").mode("append").options(**options).save()
+
+    with pytest.raises(Exception, match=f"the sink's topic '{job.name}' is one that the query reads itself"):
+        job.run(job.source(), acknowledged(write))
+    assert job.admin.log_ends([(job.name, 0)]) == {(job.name, 0): 20}, "nothing was produced"
+
+
+def test_a_sink_for_another_topic_is_nobodys_business(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    job = Job(spark, broker.bootstrap, tmp_path)
+
+    def write(frame: DataFrame, _: int) -> None:
+        options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": f"{job.name}-dead"}
+        frame.select("key", "value").write.format("keylane").mode("append").options(**options).save()
+
+    job.run(job.source(), acknowledged(write))
+    assert job.admin.log_ends([(f"{job.name}-dead", 0)]) == {(f"{job.name}-dead", 0): 20}

@@ -58,7 +58,7 @@ def test_failed_rows_have_an_outcome_or_fail_the_task(spark: SparkSession) -> No
     outcomes = {(row.number, row.error, row.attempts) for row in found}
     assert outcomes == {(None, "Fatal: no such flight", 1), (None, "ValueError: busy", 3), (5, None, 3), (6, None, 1)}
     assert all(row.seconds >= 0 for row in found)
-    with pytest.raises(Exception, match=r"Row\(id=4\): failed after 3 attempts: ValueError: busy"):
+    with pytest.raises(Exception, match=r"row 1 of Spark.s partition \d+: failed after 3 attempts: ValueError: busy"):
         spark.range(4, 5).transform(parallel_map(function, "number bigint", retries=QUICK)).collect()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.topic_settings import HONOURED, LONG_MAX, check_value
 from keylane.errors import UsageError
+from keylane.telling import did_you_mean
 from keylane.wire.batches import COMPRESSED_BY_US
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class BrokerConfig:
     stores."""
     ssl_key_location: str = ""
     """A PEM file with the key; empty when it stands in the certificate's."""
-    ssl_key_password: str = ""
+    ssl_key_password: str = field(default="", repr=False)
     ssl_ca_location: str = ""
     """A PEM file with the authorities that sign clients' certificates."""
     ssl_client_auth: str = "none"
@@ -234,9 +234,8 @@ def parse_config(settings: Mapping[str, str]) -> BrokerConfig:
     values: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known options are {', '.join(sorted(known))}"
-            raise UsageError(f"{name}={text}: this broker does not offer the option {name}{hint}")
+            hint = did_you_mean(name, known) or f"known options are {', '.join(sorted(known))}"
+            raise UsageError(f"{name}: this broker does not offer this option; {hint}")
         values[known[name].name] = _convert(name, text.strip(), type(known[name].default))
     return BrokerConfig(**values)
 
@@ -264,6 +263,6 @@ def parse_properties(text: str, origin: str) -> dict[str, str]:
             continue
         name, separator, value = stripped.partition("=")
         if not separator:
-            raise UsageError(f"{origin} line {number}: {stripped!r} is not name=value")
+            raise UsageError(f"{origin} line {number}: not name=value (the line is not shown: it may hold a password)")
         settings[name.strip()] = value.strip()
     return settings

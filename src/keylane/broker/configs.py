@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
 
-    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], dict[str, str]]
-    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have.
-    Raises `UsageError` and `ConfigError`."""
+    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], tuple[dict[str, str], list[str]]]
+    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have, and a
+    sentence for each config that is refused while the others are taken. Raises `UsageError` and `ConfigError` where
+    none is taken."""
 
 TOPIC, BROKER = 2, 4
 """Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS, GROUP), which have no configs here."""
@@ -191,11 +192,18 @@ def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> N
 async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *, validate_only: bool) -> None:
     settings = find_topic(node, name)
     try:
-        wanted = changed(configs, settings, node.config)
+        wanted, refused = changed(configs, settings, node.config)
     except UsageError as error:
         raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
-    if validate_only or wanted == settings:
-        return
+    if wanted != settings and not validate_only:
+        await _keep(node, name, wanted)
+    if refused:
+        others = len(configs) - len(refused)
+        rest = f"; the other configs of the request ({others}) are taken" if others else ""
+        raise ConfigError(codes.INVALID_CONFIG, "; ".join(refused) + rest)
+
+
+async def _keep(node: Node, name: str, wanted: dict[str, str]) -> None:
     try:
         await node.topics.alter(name, wanted)
     except KeyError:

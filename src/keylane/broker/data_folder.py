@@ -18,7 +18,7 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.config import parse_properties
-from keylane.errors import DataFolderError, UsageError
+from keylane.errors import DataFolderError, UsageError, other_format
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import FileLock, FileSystem
@@ -95,7 +95,8 @@ def _check_identity(filesystem: FileSystem, path: str, node_id: int) -> str | No
         )
     if version != str(FORMAT_VERSION):
         raise DataFolderError(
-            f"{path} has format version {version}, and this keylane reads {FORMAT_VERSION}: use a newer keylane"
+            f"{path} has format version {version}, and this keylane reads {FORMAT_VERSION}: "
+            f"{other_format(version, FORMAT_VERSION)}"
         )
     if properties.get("node.id") != str(node_id):
         raise DataFolderError(

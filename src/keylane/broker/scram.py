@@ -37,6 +37,9 @@ class Credential(NamedTuple):
     server_key: bytes
     iterations: int
 
+    def __repr__(self) -> str:
+        return f"Credential(iterations={self.iterations})"
+
 
 def credential_of(mechanism: str, password: str, salt: bytes, iterations: int) -> Credential:
     """Milliseconds of processor time: that is its purpose."""

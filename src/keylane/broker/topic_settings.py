@@ -93,6 +93,35 @@ FIXED: dict[str, FixedSetting] = {
 }
 
 
+NOT_HERE = frozenset(
+    {
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "file.delete.delay.ms",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "max.compaction.lag.ms",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "min.compaction.lag.ms",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+    }
+)
+"""The other topic configs of Apache Kafka (4.3.1), which would be ignored here."""
+
+
+class NotHonouredError(UsageError):
+    """A topic config that Apache Kafka would take, and this broker would not honour."""
+
+
 class TopicValues(NamedTuple):
     """What holds for a topic."""
 
@@ -146,21 +175,21 @@ def policies(value: str) -> list[str]:
 
 
 def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings to keep. Raises `UsageError` for one that this broker would not honour."""
+    """The settings to keep. Raises `NotHonouredError` for one that is not here, `UsageError` for one that is wrong."""
     kept = {}
     for name, value in settings:
         if value is None:
             raise UsageError(f"topic config {name} without a value: give one, or leave it out")
         if name in FIXED:
             if value != FIXED[name].value:
-                raise UsageError(
+                raise NotHonouredError(
                     f"Invalid value {value} for configuration {name}: this broker has {FIXED[name].value} for every "
                     f"topic ({FIXED[name].about}); leave it out"
                 )
         elif name in HONOURED:
             kept[name] = check_value(name, value, HONOURED[name])
         else:
-            raise UsageError(
+            raise (NotHonouredError if name in NOT_HERE else UsageError)(
                 f"Unknown topic config name: {name} (this broker honours {', '.join(HONOURED)}; it refuses others)"
             )
     return kept

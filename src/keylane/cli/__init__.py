@@ -1,4 +1,4 @@
-"""The command line: `keylane demo | run | broker | groups`."""
+"""The command line: `keylane demo | run | broker | groups | topics`."""
 
 from keylane.cli.main import main
 

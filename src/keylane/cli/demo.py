@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from keylane.cli.arguments import assignment, spark_master
+from keylane.cli.asking import add_bootstrap
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--lanes", type=int, default=4, metavar="N", help="Spark lanes (default 4)")
     add("--master", type=spark_master, metavar="MASTER", help="Spark's master (default local[lanes + 1])")
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
-    add("--bootstrap", metavar="HOST:PORT", help="use this Kafka; default: an embedded broker of the demo's own")
+    add_bootstrap(parser, "use this Kafka; default: an embedded broker of the demo's own")
     add("--command-config", metavar="FILE", help="client settings for it (TLS, SASL), a line NAME=VALUE each")
     add("--keep", type=Path, metavar="DIR", help="keep everything in DIR; a later run with it goes on")
     add(

@@ -8,19 +8,14 @@ other consumer's.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from keylane.cli.asking import add_command, add_execute, admin_of, show
 from keylane.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keylane.kafka.admin import Admin
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-DEFAULT_TIMEOUT_MS = 10_000
+    import argparse
 
 DESCRIPTION = "Consumer groups: members, committed offsets, offset maps and lag; resets and deletes."
 
@@ -92,7 +87,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `keylane groups`, with its own subcommands."""
     groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)
-    _add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list)
+    add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list)
     describe = "members, offsets, offset maps and lag of a group"
     offsets = "what a group has committed, with metadata and lag"
     maps = "decode the offset maps of a group"
@@ -103,17 +98,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         ("map", maps, MAP_EXAMPLES, run_map),
         ("reset", reset, RESET_EXAMPLES, run_reset),
     ):
-        command = _add_command(commands, name, help_, examples, run)
+        command = add_command(commands, name, help_, examples, run)
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
         if name != "describe":
             command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
         if name == "reset":
             _add_targets(command)
     what = "delete groups without members, or some of a group's offsets"
-    delete = _add_command(commands, "delete", what, DELETE_EXAMPLES, run_delete)
+    delete = add_command(commands, "delete", what, DELETE_EXAMPLES, run_delete)
     delete.add_argument("groups", metavar="GROUP", nargs="+", help="the groups' ids (group.id)")
     delete.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=DELETE_SELECT_HELP)
-    delete.add_argument("--execute", action="store_true", help="do it; without this, only say what would be done")
+    add_execute(delete)
 
 
 def _add_targets(command: argparse.ArgumentParser) -> None:
@@ -122,34 +117,7 @@ def _add_targets(command: argparse.ArgumentParser) -> None:
     target.add_argument("--to-latest", action="store_true", help="where the log ends")
     target.add_argument("--to-datetime", metavar="TIME", help="the first record at or after this time (ISO 8601)")
     target.add_argument("--to-offset", type=int, metavar="N", help="this offset")
-    command.add_argument("--execute", action="store_true", help="do it; without this, only say what would be done")
-
-
-def _add_command(
-    commands: argparse._SubParsersAction[Any],
-    name: str,
-    help_: str,
-    examples: str,
-    run: Callable[[argparse.Namespace], int],
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help_,
-        description=help_[0].upper() + help_[1:] + ".",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add(
-        "--bootstrap",
-        metavar="HOST:PORT",
-        help=f"brokers to ask (default: bootstrap.servers of --command-config, else {DEFAULT_BOOTSTRAP})",
-    )
-    add("--command-config", metavar="FILE", help="client settings (TLS, SASL), a line NAME=VALUE each")
-    add("--timeout-ms", type=int, default=DEFAULT_TIMEOUT_MS, metavar="N", help="per question (default %(default)s)")
-    add("--json", action="store_true", help="one JSON object on standard output instead of tables")
-    parser.set_defaults(func=run)
-    return parser
+    add_execute(command)
 
 
 # --- commands ---
@@ -157,7 +125,7 @@ def _add_command(
 
 def run_list(args: argparse.Namespace) -> int:
     """Show every group; returns the exit code."""
-    groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in _admin(args).groups()]
+    groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in admin_of(args).groups()]
     if args.json:
         print(json.dumps({"groups": groups}))
     elif groups:
@@ -171,21 +139,21 @@ def run_describe(args: argparse.Namespace) -> int:
     """Show one group; returns the exit code. Raises `UsageError` for a group that does not exist."""
     from keylane.cli.groups_describe import gather, print_report
 
-    return _show(args, gather(_admin(args), args.group), print_report)
+    return show(args, gather(admin_of(args), args.group), print_report)
 
 
 def run_offsets(args: argparse.Namespace) -> int:
     """Show what a group has committed; returns the exit code."""
     from keylane.cli.groups_offsets import offsets_report, print_offsets
 
-    return _show(args, offsets_report(_admin(args), args.group, args.topic), print_offsets)
+    return show(args, offsets_report(admin_of(args), args.group, args.topic), print_offsets)
 
 
 def run_map(args: argparse.Namespace) -> int:
     """Show the offset maps of a group; returns the exit code."""
     from keylane.cli.groups_offsets import map_report, print_maps
 
-    return _show(args, map_report(_admin(args), args.group, args.topic), print_maps)
+    return show(args, map_report(admin_of(args), args.group, args.topic), print_maps)
 
 
 def run_reset(args: argparse.Namespace) -> int:
@@ -193,8 +161,8 @@ def run_reset(args: argparse.Namespace) -> int:
     from keylane.cli.groups_change import Target, print_reset, reset
 
     target = Target.of(args.to_earliest, args.to_latest, args.to_datetime, args.to_offset)
-    report = reset(_admin(args), args.group, args.topic, target, execute=args.execute)
-    return _show(args, report, print_reset)
+    report = reset(admin_of(args), args.group, args.topic, target, execute=args.execute)
+    return show(args, report, print_reset)
 
 
 def run_delete(args: argparse.Namespace) -> int:
@@ -202,26 +170,6 @@ def run_delete(args: argparse.Namespace) -> int:
     from keylane.cli.groups_change import delete, delete_offsets, print_delete, print_delete_offsets
 
     if args.topic:
-        report = delete_offsets(_admin(args), args.groups, args.topic, execute=args.execute)
-        return _show(args, report, print_delete_offsets)
-    return _show(args, delete(_admin(args), args.groups, execute=args.execute), print_delete)
-
-
-def _show(args: argparse.Namespace, report: dict[str, Any], as_tables: Callable[[dict[str, Any]], None]) -> int:
-    if args.json:
-        print(json.dumps(report))
-    else:
-        as_tables(report)
-    return 0
-
-
-def _admin(args: argparse.Namespace) -> Admin:
-    from keylane.cli.client_settings import read_client_settings
-    from keylane.errors import UsageError
-    from keylane.kafka.admin import Admin
-
-    if args.timeout_ms < 1:
-        raise UsageError(f"--timeout-ms {args.timeout_ms}: give a whole number of at least 1")
-    settings = read_client_settings(args.command_config) if args.command_config else {}
-    servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
-    return Admin(settings | {"bootstrap.servers": servers}, timeout_ms=args.timeout_ms)
+        report = delete_offsets(admin_of(args), args.groups, args.topic, execute=args.execute)
+        return show(args, report, print_delete_offsets)
+    return show(args, delete(admin_of(args), args.groups, execute=args.execute), print_delete)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_offsets import selected
 from keylane.cli.tables import print_table
 from keylane.errors import UsageError
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from keylane.kafka.admin import Admin, CommittedOffset
     from keylane.kafka.members import GroupDescription, Partition
-
-DRY_RUN = "nothing was changed: add --execute to do it"
 
 
 @dataclass(frozen=True, slots=True)

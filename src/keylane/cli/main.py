@@ -11,18 +11,20 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 import keylane
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
+from keylane.telling import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "groups")
+COMMANDS = ("demo", "run", "broker", "groups", "topics")
 
 EXAMPLES = """\
 examples:
@@ -32,6 +34,7 @@ examples:
   keylane run pipeline.py --spark 'local[4]'     the same on Spark lanes
   keylane broker --data-dir data --port 9092     a durable broker for development and tests
   keylane groups describe weather                members, offsets, maps and lag of a group
+  keylane topics create flights --partitions 8   a topic, before records come
 """
 
 
@@ -39,7 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (argparse's exit after --help and --version excepted)."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        args = build_parser(arguments).parse_args(arguments)
+        parser = build_parser(arguments)
+        if not arguments:
+            parser.print_help()
+            return 0
+        args = parser.parse_args(arguments)
         _log_to_stderr(verbose=args.verbose)
         run: Callable[[argparse.Namespace], int] = args.func
         code = run(args)
@@ -62,14 +69,36 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error does; subparsers are of this class too."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        hint = self._hint(message)
+        raise UsageError(f"{message}{hint and f'; {hint}'} (see `{self.prog} --help`)")
+
+    def _hint(self, message: str) -> str:
+        """Which option or command may be meant. Those of commands are the outer parser's to complain about."""
+        if found := re.match(r"unrecognized arguments: (--[^\s=]+)", message):
+            return did_you_mean(found[1], self.options())
+        if found := re.match(r"argument \w+: invalid choice: '([^']*)'", message):
+            return did_you_mean(found[1], [name for action in self._commands() for name in _parsers(action)])
+        return ""
+
+    def options(self) -> set[str]:
+        """Of this parser and of those of its commands."""
+        own = {name for name in self._option_string_actions if name.startswith("--")}
+        return own.union(*(one.options() for action in self._commands() for one in _parsers(action).values()))
+
+    def _commands(self) -> list[argparse._SubParsersAction[_Parser]]:
+        return [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no other name for it
 
 
-def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _parsers(action: argparse._SubParsersAction[_Parser]) -> Mapping[str, _Parser]:
+    found: Any = action.choices
+    return cast("Mapping[str, _Parser]", found)
+
+
+def build_parser(arguments: Sequence[str]) -> _Parser:
     """The parser with the command that the arguments name, or with all of them when they name none."""
     parser = _Parser(
         prog="keylane",
-        description="Kafka records in parallel, in order per key, each one once: on Spark or in one process.",
+        description="Kafka records in parallel, in order per key, on Spark or in one process: at least or exactly once",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

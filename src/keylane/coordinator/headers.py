@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from keylane.errors import DataFolderError
+from keylane.errors import DataFolderError, other_format
 
 _FIELDS = struct.Struct(">16sIQI")
 _CRC = struct.Struct(">I")
@@ -56,8 +56,8 @@ def check_header(head: bytes, path: str, kind: FileKind, *, number: int, partiti
     _, version, found_number, found_partitions = _FIELDS.unpack_from(head)
     if version != FORMAT_VERSION:
         raise DataFolderError(
-            f"{path}: {kind.name} format {version}, and this release reads {FORMAT_VERSION}: use the version of "
-            "keylane that wrote it"
+            f"{path}: {kind.name} format {version}, and this keylane reads {FORMAT_VERSION}: "
+            f"{other_format(version, FORMAT_VERSION)}"
         )
     if found_number != number:
         raise JournalDamagedError(path, 0, f"it says that it {kind.is_numbered} {found_number}")

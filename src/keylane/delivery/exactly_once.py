@@ -25,10 +25,12 @@ from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.engine.calls import outcome_of, outcomes_of
+from keylane.engine.own_topics import OwnTopics
 from keylane.engine.work import Failure
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.options import takes_context
 from keylane.records import Output
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -92,8 +94,14 @@ class Identities:
         if isinstance(key, bytes):
             key = key.hex()
         if not isinstance(key, str) or not key:
-            raise UsageError(f"identity returned {key!r} for {record!r}: return a str or bytes that is not empty")
+            raise UsageError(
+                f"identity returned {_shown_key(key)} for {record!r}: return a str or bytes that is not empty"
+            )
         return Identity(self._group, -1, -1, key)
+
+
+def _shown_key(key: object) -> str:
+    return "an empty key" if isinstance(key, str) else kind_of(key)
 
 
 class ExactlyOnce:
@@ -103,8 +111,11 @@ class ExactlyOnce:
         assert pipeline.store is not None
         self._store = store_of(pipeline.store)
         if pipeline.is_async and not isinstance(self._store, AsyncStore):
-            raise UsageError(f"store={self._store!r} has no open_async, which handlers that are coroutines need")
+            raise UsageError(
+                f"store: {type(self._store).__name__} has no open_async, which handlers that are coroutines need"
+            )
         self._topic_id = topic_id
+        self._own_topics = OwnTopics(pipeline)
         self.identities = Identities(cluster, pipeline)
         self._house = House(self._store, self.identities, pipeline)
         self.pipeline = replace(
@@ -128,11 +139,28 @@ class ExactlyOnce:
     def close(self) -> None:
         self._house.close()
 
+    def checked(self, result: Any, transaction: Any) -> Any:
+        """What the handler returned, once it is sure that it can be committed."""
+        outcome = self.allowed(outcome_of(result))
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        _check_open(transaction)
+        return outcome
+
+    def allowed(self, outcome: Any) -> Any:
+        """An outcome as it is, or why its outputs may not be kept and produced: refused after the commit, they would
+        be asked for again and again."""
+        if outcome is None or isinstance(outcome, Failure):
+            return outcome
+        return self._own_topics.refused(outcome) or outcome
+
     @contextmanager
     def _resource(self) -> Iterator[Any]:
         """Of the worker threads: the user's, and the store's connections."""
         try:
             self.opened = self._store.open()
+        except UsageError:
+            raise
         except Exception as error:
             raise unavailable(self._store, error) from error
         try:
@@ -149,6 +177,8 @@ class ExactlyOnce:
         assert isinstance(self._store, AsyncStore)
         try:
             self.opened_async = await self._store.open_async()
+        except UsageError:
+            raise
         except Exception as error:
             raise unavailable(self._store, error) from error
         try:
@@ -192,6 +222,8 @@ class House:
                         transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
                     ]
                 break
+            except UsageError:  # a package that is missing: waiting does not bring it
+                raise
             except Exception as error:  # a database that restarts, or is not there
                 if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
                     raise unavailable(self._store, error) from error
@@ -272,12 +304,12 @@ class _Calls:
             if processed is not None:
                 return outputs_of(processed)
             result = self._call(record, context, transaction)
-            if kept := _kept(_checked(result, transaction)):
+            if kept := _kept(self._once.checked(result, transaction)):
                 transaction.keep(identity, kept)
             return result
 
     def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
-        batch = _Batch(records, self._once.identities)
+        batch = _Batch(records, self._once)
         with self._once.opened.transaction() as transaction:
             for index in batch.in_order:
                 batch.claimed(index, transaction.claim(batch.identities[index]))
@@ -309,12 +341,12 @@ class _AsyncCalls:
             if processed is not None:
                 return outputs_of(processed)
             result = await self._call(record, context, transaction)
-            if kept := _kept(_checked(result, transaction)):
+            if kept := _kept(self._once.checked(result, transaction)):
                 await transaction.keep(identity, kept)
             return result
 
     async def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
-        batch = _Batch(records, self._once.identities)
+        batch = _Batch(records, self._once)
         async with self._once.opened_async.transaction() as transaction:
             for index in batch.in_order:
                 batch.claimed(index, await transaction.claim(batch.identities[index]))
@@ -335,9 +367,10 @@ class _AsyncCalls:
 class _Batch:
     """Records of one call, in one transaction."""
 
-    def __init__(self, records: Sequence[Record], identities: Identities) -> None:
+    def __init__(self, records: Sequence[Record], once: ExactlyOnce) -> None:
         self._records = records
-        self.identities = [identities.of(record) for record in records]
+        self._once = once
+        self.identities = [once.identities.of(record) for record in records]
         self.in_order = sorted(range(len(records)), key=self.identities.__getitem__)
         """By identity, so that two transactions that claim the same ones do not wait for each other."""
         self.outcomes: list[Any] = [None] * len(records)
@@ -354,7 +387,7 @@ class _Batch:
     def results(self, result: Any, transaction: Any) -> list[tuple[Identity, bytes]]:
         """What to keep. One record that fails takes the transaction along, and so the others of its batch: they are
         tried again each alone."""
-        outcomes = outcomes_of(result, len(self.fresh))
+        outcomes = [self._once.allowed(one) for one in outcomes_of(result, len(self.fresh))]
         if failed := next((one for one in outcomes if isinstance(one, Failure)), None):
             if len(self._records) == 1 or all(isinstance(one, Failure) for one in outcomes):
                 raise failed.error
@@ -364,15 +397,6 @@ class _Batch:
             self.outcomes[index] = outcome
         kept = [(self.identities[index], _kept(outcome)) for index, outcome in zip(self.fresh, outcomes, strict=True)]
         return [(identity, data) for identity, data in kept if data]
-
-
-def _checked(result: Any, transaction: Any) -> Any:
-    """What the handler returned, once it is sure that it can be committed."""
-    outcome = outcome_of(result)
-    if isinstance(outcome, Failure):
-        raise outcome.error
-    _check_open(transaction)
-    return outcome
 
 
 def _check_open(transaction: Any) -> None:

@@ -60,7 +60,7 @@ class PostgresStore:
 
     def open(self) -> OpenPostgres:
         _, pools = _imported()
-        pool = pools.ConnectionPool(self.conninfo, **self._settings())
+        pool = pools.ConnectionPool(_checked(self.conninfo), **self._settings())
         pool.open()
         opened = OpenPostgres(pool)
         try:
@@ -74,7 +74,7 @@ class PostgresStore:
 
     async def open_async(self) -> AsyncPostgres:
         _, pools = _imported()
-        pool = pools.AsyncConnectionPool(self.conninfo, **self._settings())
+        pool = pools.AsyncConnectionPool(_checked(self.conninfo), **self._settings())
         await pool.open()
         opened = AsyncPostgres(pool)
         try:
@@ -190,6 +190,19 @@ def _imported() -> tuple[Any, Any]:
     except ImportError as error:
         raise UsageError(f"PostgresStore needs psycopg ({error}): pip install 'keylane[postgres]'") from None
     return psycopg, psycopg_pool
+
+
+def _checked(conninfo: str) -> str:
+    """Raises `UsageError` for what libpq cannot read, in words of our own: libpq's repeat the password in it."""
+    psycopg, _ = _imported()
+    try:
+        psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        raise UsageError(
+            "PostgresStore: libpq cannot read the address (it is not shown, as it may hold a password): give "
+            "postgresql://user@host/database, or NAME=VALUE pairs"
+        ) from None
+    return conninfo
 
 
 def _is_open(connection: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keylane.engine.work import NOT_RUN, Failure, Later
 from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.records import DecodedRecord, Output, Record, Returned
+from keylane.telling import kind_of, number_or_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 AnyUnit = TypeVar("AnyUnit", bound="Unit")
 
-_SHOWN_CHARACTERS = 80
-"""How much of a wrong return value an error shows."""
-
 
 def outcome_of(result: Any) -> Outcome:
     """What a handler's return value means. A wrong type is a failure that another attempt cannot mend."""
@@ -41,14 +39,14 @@ def outcome_of(result: Any) -> Outcome:
     if isinstance(result, list | tuple):
         for index, one in enumerate(result):
             if not isinstance(one, Output):
-                return _wrong(f"a {type(result).__name__} with {_shown(one)} at index {index}")
+                return _wrong(f"a {type(result).__name__} with {kind_of(one)} at index {index}")
         return result or None
     if isinstance(result, Returned):
         return result
     if inspect.iscoroutine(result):
         result.close()
         return _wrong("a coroutine: declare the handler itself with `async def`")
-    return _wrong(_shown(result))
+    return _wrong(kind_of(result))
 
 
 def returned(result: Any, record: Record) -> Any:
@@ -73,7 +71,7 @@ def outcomes_of(result: Any, count: int) -> list[Outcome]:
         result.close()
         return [_wrong_batch("a coroutine: declare the handler itself with `async def`")] * count
     if not isinstance(result, list | tuple):
-        return [_wrong_batch(_shown(result))] * count
+        return [_wrong_batch(kind_of(result))] * count
     if len(result) != count:
         return [_wrong_batch(f"{len(result)} results for {count} records")] * count
     return [failure_of(one) if isinstance(one, Exception) else outcome_of(one) for one in result]
@@ -120,7 +118,7 @@ def kept(message: Message, not_before: NotBefore) -> Later | Failure | None:
     if at_ms is None:
         return None
     if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or not math.isfinite(at_ms):
-        text = f"not_before returned {_shown(at_ms)}; return milliseconds since the epoch, or None"
+        text = f"not_before returned {number_or_kind(at_ms)}; return milliseconds since the epoch, or None"
         return Failure(HandlerError(text), final=True)
     delay_s = at_ms / 1000 - time.time()
     return Later(delay_s) if delay_s > 0 else None
@@ -144,10 +142,3 @@ def _wrong_batch(what: str) -> Failure:
     return Failure(
         HandlerError(f"the batch handler returned {what}; return None, or a list with one result a record"), final=True
     )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    if len(text) > _SHOWN_CHARACTERS:
-        text = text[:_SHOWN_CHARACTERS] + "…"
-    return f"{type(value).__name__} {text}"

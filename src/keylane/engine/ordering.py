@@ -153,7 +153,7 @@ class ByKey:
             if behind is not None:
                 following.append(behind)
             elif (key := message.key()) is not None and lasts.pop(key, None) != offset:
-                raise InternalError(f"{name_of(message)} was released, but no record of its key {key!r} is out")
+                raise InternalError(f"{name_of(message)} was released, but no record of its key is out")
         return following
 
     def passed(self, offsets: Sequence[int]) -> None:

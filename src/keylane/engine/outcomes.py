@@ -176,6 +176,8 @@ class Outcomes:
             self._not_run(work)
         elif isinstance(outcome, Later):
             self._later(work, now + outcome.delay_s)
+        elif (refused := self._verdicts.refused(outcome)) is not None:
+            self._came_to(work, refused, now)
         else:
             self._dispatcher.may_chain = False  # its outputs have to be acknowledged before the next of its shard runs
             self._deliver(Delivery(work, outcome), now)
@@ -184,6 +186,8 @@ class Outcomes:
         """Records of one shard came back with their batch: send their outputs, up to the first that failed."""
         for work in chain.works:
             outcome = work.outcome
+            if not (outcome is None or isinstance(outcome, Failure | NotRun | Later)):
+                outcome = self._verdicts.refused(outcome) or outcome
             if outcome is None or isinstance(outcome, Failure | NotRun | Later):
                 chain.results[work] = outcome
                 if outcome is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from keylane.errors import UsageError
 from keylane.options import DEFAULT_DELAY_MS
 from keylane.records import Record
+from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,9 @@ def delay_s(
     except Exception as raised:
         raise UsageError(f"the function Retries.delay_ms raised {type(raised).__name__}: {raised}; mend it") from raised
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < float("inf"):
-        raise UsageError(f"the function Retries.delay_ms returned {found!r}: return milliseconds, at least 0")
+        raise UsageError(
+            f"the function Retries.delay_ms returned {number_or_kind(found)}: return milliseconds, at least 0"
+        )
     return found / 1000
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, MetadataError, PeerError
 from keylane.offsets import OffsetMap, decode
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,11 @@ class StartRule:
             return None
         if not isinstance(made, OffsetMap) or made.base != base or made.highest_completed >= found.log_end:
             raise HandlerError(
-                f"{where}: on_foreign_metadata returned {made!r}; return None, or an OffsetMap with base {base} that "
-                f"ends below the log's end at {found.log_end}"
+                f"{where}: on_foreign_metadata returned {_shown(made)}; return None, or an OffsetMap with base {base} "
+                f"that ends below the log's end at {found.log_end}"
             )
         return made
+
+
+def _shown(made: object) -> str:
+    return repr(made) if isinstance(made, OffsetMap) else kind_of(made)

@@ -11,15 +11,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.engine.deliveries import DeadLetterState, Delivery, dead_letter
+from keylane.engine.own_topics import OwnTopicError, OwnTopics
 from keylane.engine.retries import backoff_s, delay_s
 from keylane.errors import HandlerError, UsageError
 from keylane.options import DeadLetter, Skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from keylane.engine.work import Failure, Work
     from keylane.options import Pipeline
+    from keylane.records import Output, Returned
 
 logger = logging.getLogger("keylane.engine")
 
@@ -46,17 +48,24 @@ Verdict: TypeAlias = "Again | Delivery | GivenUp | HandlerError"
 class Verdicts:
     """Applies the pipeline's `retries` and `on_exhausted`."""
 
-    __slots__ = ("_random", "_retries", "_rule")
+    __slots__ = ("_own_topics", "_random", "_retries", "_rule")
 
     def __init__(self, pipeline: Pipeline, random: Callable[[], float]) -> None:
+        self._own_topics = OwnTopics(pipeline)
         self._retries = pipeline.retries
         self._rule = pipeline.on_exhausted
         self._random = random
+
+    def refused(self, outcome: Sequence[Output] | Returned) -> Failure | None:
+        """Why these outputs may not be produced; None when they may."""
+        return self._own_topics.refused(outcome)
 
     def failed(self, work: Work, failure: Failure, began: float, now: float) -> Verdict:
         """An attempt that was handed over at `began` failed, or its outputs were not delivered."""
         if work.first_s is None:
             work.first_s = began
+        if isinstance(failure.error, OwnTopicError):
+            return _error(f"{work.name}: {failure.error}", failure)
         if not failure.final and self._retries.allow(work.attempt):
             try:
                 wait_s = self._wait_s(work, failure.error)

@@ -19,6 +19,7 @@ from keylane.errors import UsageError
 from keylane.http.errors import HttpError, RefusedError, StatusError
 from keylane.http.messages import Request, Response
 from keylane.records import Returned
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -117,7 +118,9 @@ class Calls:
         """All at once. When some fail, the first failure in their order, after all have ended."""
         for request in requests:
             if not isinstance(request, Request):
-                raise UsageError(f"request returned {request!r}: return keylane.http.Request, a list of them, or None")
+                raise UsageError(
+                    f"request returned {kind_of(request)}: return keylane.http.Request, a list of them, or None"
+                )
         if len(requests) == 1:
             return [await self._send(session, requests[0])]
         answers = await asyncio.gather(*(self._send(session, one) for one in requests), return_exceptions=True)

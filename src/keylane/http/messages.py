@@ -32,6 +32,10 @@ class Request:
         port = f":{parts.port}" if parts.port else ""
         return f"{self.method} {parts.scheme}://{host}{port}{parts.path}"
 
+    def __repr__(self) -> str:
+        """Without headers and body: they may hold secrets, and what is in a record."""
+        return f"Request({self.name})"
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -42,6 +46,9 @@ class Response:
     headers: Mapping[str, str]
     """By lower-case name; of a name that came more than once, the last."""
     body: bytes
+
+    def __repr__(self) -> str:
+        return f"Response({self.request.name}: status {self.status}, {len(self.body):,} bytes)"
 
     @property
     def text(self) -> str:

@@ -19,7 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined] # exported untyped
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from keylane.errors import UsageError
 from keylane.kafka import exact
@@ -27,6 +33,7 @@ from keylane.kafka.faults import client_of, error_of
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
+from keylane.kafka.topics import described
 from keylane.options import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from keylane.kafka.members import GroupDescription, Partition
+    from keylane.kafka.topics import TopicDescription
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -111,6 +119,23 @@ class Admin:
         """The partition count of every topic, internal ones included."""
         known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
+
+    def describe_topics(self) -> list[TopicDescription]:
+        """Every topic with its partitions, internal ones included, by name."""
+        known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
+        return described(known)
+
+    def topic_configs(self, topic: str) -> dict[str, str]:
+        """The configs that the topic was given; for others the broker's hold."""
+
+        def attempt(timeout_s: float) -> Any:
+            resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+            (future,) = self._client.describe_configs([resource], request_timeout=timeout_s).values()
+            return _answer(future, timeout_s)
+
+        found = self._ask(f"describe the configs of topic {topic!r}", attempt).values()
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {one.name: one.value for one in sorted(found, key=lambda one: one.name) if one.source == own}
 
     def cluster_id(self) -> str:
         """The cluster's id; empty where the brokers tell none."""

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import PARTITION_END, client_of, describe, error_of
+from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class BulkProducer:
 
     def _failed(self, topic: str | None, error: KafkaError) -> None:
         if self._failure is None:
-            text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}"
+            hint = f"; {way_out(str(topic))}" if error.code() in NO_TOPIC else ""
+            text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}{hint}"
             self._failure = PeerError(text)
 
     def _raise_failure(self) -> None:

@@ -16,7 +16,7 @@ from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
-from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, member_settings
+from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class KafkaConsumer:
         if pipeline.assignment:
             self._logs.check({topic for topic, _ in pipeline.assignment}, pipeline.assignment, "assignment")
         wanted = [*pipeline.outputs, *([rule.topic] if isinstance(rule := pipeline.on_exhausted, DeadLetter) else ())]
-        if wanted and not pipeline.kafka.get("allow.auto.create.topics"):
+        if wanted and not makes_topics(pipeline.kafka):
             self._logs.check_outputs(wanted)
 
     def ends(self) -> dict[tuple[str, int], int]:

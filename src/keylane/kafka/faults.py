@@ -127,8 +127,10 @@ def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, A
     try:
         return make(QUICK_START | dict(settings))
     except (KafkaException, TypeError, ValueError) as error:
+        from keylane.kafka.setting_names import meant
+
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
-        raise UsageError(f"librdkafka refuses these {kind} settings: {text}") from None
+        raise UsageError(f"librdkafka refuses these {kind} settings: {text}{meant(text)}") from None
 
 
 def error_of(raised: KafkaException) -> KafkaError:

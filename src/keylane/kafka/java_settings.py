@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
+from keylane.telling import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ def translate(java: Mapping[str, str]) -> dict[str, str]:
         if name in WITHOUT_MEANING:
             continue
         if name in REFUSED:
-            raise UsageError(f"kafka.{name}={value!r} is of the Java client only: {REFUSED[name]}")
+            raise UsageError(f"kafka.{name}={shown(name, value)} is of the Java client only: {REFUSED[name]}")
         if name == "sasl.jaas.config":
             settings |= _jaas(value)
         elif name == "ssl.truststore.location":

@@ -47,6 +47,9 @@ class Login(NamedTuple):
     username: str = ""
     password: str = ""
 
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism}, {self.username!r})"
+
 
 def login_of(settings: Mapping[str, Any]) -> Login:
     """By `security.protocol`, `ssl.*` and `sasl.*`; all other settings are left alone. Raises `UsageError`."""
@@ -104,7 +107,7 @@ def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, 
             raise ValueError(answer)
         salted = hashlib.pbkdf2_hmac(name, login.password.encode(), base64.b64decode(salt), int(iterations))
     except (KeyError, ValueError):
-        raise LoginError(f"the broker's {login.mechanism} answer is none: {answer[:80]!r}") from None
+        raise LoginError(f"the broker's {login.mechanism} answer is none") from None
     client_key = hmac.digest(salted, b"Client Key", name)
     last = f"c=biws,r={whole_nonce}"
     signed = f"{first},{answer},{last}".encode()

@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.faults import PASSING, describe, error_of
+from keylane.kafka.missing_topics import way_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -135,7 +136,7 @@ class Logs:
             if topic not in known:
                 raise UsageError(
                     f"topic {topic!r}, which the pipeline produces to, does not exist at {self._patience.servers}: "
-                    "create it, or set kafka['allow.auto.create.topics'] when the broker makes topics by itself"
+                    f"{way_out(topic)}"
                 )
 
 

@@ -13,18 +13,17 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from keylane.engine.events import Answer
 from keylane.errors import PeerError
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
+from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.kafka.settings import producer_settings, transactional_settings
 from keylane.kafka.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from confluent_kafka import KafkaError
 
     from keylane.engine.deliveries import Delivery
     from keylane.engine.events import Answers
@@ -201,6 +200,10 @@ def _optional(output: Output) -> dict[str, Any]:
 
 
 def _failed(topic: str, error: KafkaError) -> PeerError:
+    if error.code() in NO_TOPIC:
+        return PeerError(
+            f"topic {topic!r}, which an output is for, does not exist ({describe(error)}): {way_out(topic)}"
+        )
     return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
 
 

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.errors import UsageError
+from keylane.telling import ClientSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ class RegistryDeserializer:
 
     def __init__(self, form: Format, registry: Mapping[str, Any], message: Any, settings: Mapping[str, Any]) -> None:
         if not registry.get("url"):
-            raise UsageError(f"registry={dict(registry)!r}: give its settings, 'url' at least")
+            raise UsageError(f"registry={ClientSettings(registry)!r}: give its settings, 'url' at least")
         self._how = (form, dict(registry), message, dict(settings))
         self._lock = threading.Lock()
         self._made: Callable[[bytes, Any], Any] | None = None

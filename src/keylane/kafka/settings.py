@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from keylane.guarantees import TRANSACTION_TIMEOUT_MS
 from keylane.kafka.faults import ClientLog
+from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +114,7 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
     "linger.ms": 0,
     "client.id": "keylane",
+    **NO_NEW_TOPICS,
 }
 
 
@@ -155,6 +157,11 @@ def transactional_id(kafka: Mapping[str, Any]) -> str:
     """The prefix, and what no other live member has: the static member's own id, or a new one (docs/adr/0051)."""
     prefix = kafka.get("transactional.id") or kafka["group.id"]
     return f"{prefix}-{kafka.get('group.instance.id') or uuid4()}"
+
+
+def makes_topics(kafka: Mapping[str, Any]) -> bool:
+    """Whether an output to a topic that does not exist is to make it, where the broker does so."""
+    return str(kafka.get("allow.auto.create.topics", False)).lower() == "true"
 
 
 def is_cooperative(kafka: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from keylane.spark.shipping import pack
 from keylane.spark.slots import Slots
 from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
+from keylane.telling import by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,7 @@ KEY_BYTES = 32
 """Of the secret that lanes prove to their driver."""
 
 
+@by_name
 def start(
     pipeline: Pipeline,
     spark: SparkSession,
@@ -159,7 +161,7 @@ def _check_arguments(
 ) -> None:
     """Refuses what neither Spark nor the broker need be asked for."""
     if not isinstance(pipeline, Pipeline):
-        raise UsageError(f"start({pipeline!r}): give a keylane.Pipeline")
+        raise UsageError(f"start(…) got {kind_of(pipeline)}: give a keylane.Pipeline")
     if members is not None and members not in get_args(Members):
         raise UsageError(f"members={members!r}: give one of {', '.join(map(repr, get_args(Members)))}")
     if (own := pipeline.kafka.get("group.instance.id")) is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from keylane.errors import DataFolderError
+from keylane.errors import DataFolderError, other_format
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import FileSystem
@@ -35,7 +35,7 @@ def read_sealed(filesystem: FileSystem, path: str, kind: str) -> Any:
     if words[2] != str(FORMAT_VERSION):
         raise DataFolderError(
             f"{path} at byte 0: format version {words[2]}, and this keylane reads {FORMAT_VERSION}: "
-            "use the version of keylane that wrote it"
+            f"{other_format(words[2], FORMAT_VERSION)}"
         )
     body = body.removesuffix(b"\n")
     if words[3] != f"{crc32c(body):08x}":

@@ -10,7 +10,7 @@ import pytest
 
 import keylane
 from keylane.cli import main as cli
-from keylane.cli.main import COMMANDS
+from keylane.cli.main import COMMANDS, build_parser
 from keylane.errors import BrokerUnavailableError, InternalError, KeylaneError, UsageError
 
 
@@ -78,8 +78,12 @@ def test_an_unexpected_exception_keeps_its_traceback_and_is_called_a_defect(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "the following arguments are required: COMMAND"),
+        (["groups"], "the following arguments are required: COMMAND"),
         (["brokers"], "invalid choice: 'brokers'"),
+        (["grops", "list"], "did you mean groups? (see `keylane --help`)"),
+        (["groups", "descibe", "g"], "did you mean describe? (see `keylane groups --help`)"),
+        (["groups", "list", "--bootstrap-sever", "a:1"], "did you mean --bootstrap-server?"),
+        (["run", "x.py", "--availabel-now"], "did you mean --available-now?"),
         (["broker", "--port", "x"], "argument --port: invalid int value: 'x' (see `keylane broker --help`)"),
         (["broker", "--no-such"], "unrecognized arguments: --no-such"),
     ],
@@ -93,6 +97,28 @@ def test_wrong_usage_is_one_line_too(
     assert text in error
     assert error.startswith("keylane: error: ")
     assert error.count("\n") == 1
+
+
+def test_without_anything_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli([]) == 0
+    output = capsys.readouterr()
+    assert all(f"    {name} " in output.out for name in COMMANDS)
+    assert output.err == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["demo"],
+        ["topics", "list"],
+        ["topics", "create", "t"],
+        ["groups", "list"],
+        ["groups", "reset", "g", "--to-latest"],
+    ],
+)
+def test_bootstrap_has_kafkas_own_name_too(command: list[str]) -> None:
+    for option in ("--bootstrap", "--bootstrap-server"):
+        assert build_parser(command).parse_args([*command, option, "a:1"]).bootstrap == "a:1"
 
 
 def test_help_has_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,11 +90,11 @@ def test_a_replay_repeats_no_effect_and_produces_the_same_outputs(
     replays: Replays, handler: Callable[..., Any], batch_size: int
 ) -> None:
     assert replays.run(handler, batch_size=batch_size) is None
-    first = sorted(replays.outputs, key=str)
+    first = sorted(replays.outputs, key=attrgetter("key", "value"))
     assert len(first) == 10
     assert replays.run(handler, batch_size=batch_size) is None
     assert replays.effects() == list(range(10))
-    assert sorted(replays.outputs, key=str) == first
+    assert sorted(replays.outputs, key=attrgetter("key", "value")) == first
 
 
 def test_a_failed_attempt_leaves_nothing_and_the_next_one_has_a_new_transaction(replays: Replays) -> None:

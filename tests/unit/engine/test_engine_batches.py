@@ -361,8 +361,8 @@ def test_a_bad_record_that_fails_its_batch_does_not_exhaust_the_others(kind: Any
     ("result", "text"),
     [
         ([None], "1 results for 2 records"),
-        ("done", "returned str 'done'"),
-        ({}, "returned dict {}"),
+        ("done", "returned a value of type str"),
+        ({}, "returned a value of type dict"),
     ],
 )
 def test_a_wrong_result_of_a_batch_says_what_it_was(kind: Any, result: Any, text: str) -> None:

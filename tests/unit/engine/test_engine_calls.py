@@ -24,10 +24,10 @@ def test_what_a_handler_may_return(result: Any, outcome: Any) -> None:
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (5, "the handler returned int 5; return None, an Output, or a list of them"),
-        (b"x" * 200, "returned bytes b'xxx"),
-        ([OUT, "a"], "a list with str 'a' at index 1"),
-        ({"t": 1}, "returned dict"),
+        (5, "the handler returned a value of type int; return None, an Output, or a list of them"),
+        (b"x" * 200, "returned a value of type bytes; return"),
+        ([OUT, "a"], "a list with a value of type str at index 1"),
+        ({"t": 1}, "returned a value of type dict"),
     ],
 )
 def test_another_type_is_a_failure_that_says_what_it_was(result: Any, says: str) -> None:

@@ -265,7 +265,7 @@ def test_a_function_of_the_record_schedules_it(kind: str) -> None:
 @pytest.mark.parametrize("batch_size", [1, 5])
 @pytest.mark.parametrize(
     ("not_before", "text"),
-    [(lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: "soon", "not_before returned str 'soon'")],
+    [(lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: "soon", "not_before returned a value of type str")],
 )
 def test_a_schedule_that_fails_takes_the_path_of_failures(batch_size: int, not_before: Any, text: str) -> None:
     engine = run(nothing, "a", not_before=not_before, batch_size=batch_size, on_exhausted=DeadLetter("dead"))

@@ -320,7 +320,10 @@ def test_what_ended_the_run_is_raised_when_nobody_reads_on() -> None:
 
 def test_a_list_with_an_output_and_something_else_is_a_mistake() -> None:
     made = Streamed(lambda _: [Output("out"), 5], broker(1), end=1)
-    with pytest.raises(HandlerError, match="returned a list with int 5 at index 1"), made.stream as results:
+    with (
+        pytest.raises(HandlerError, match="returned a list with a value of type int at index 1"),
+        made.stream as results,
+    ):
         next(results)
 
 

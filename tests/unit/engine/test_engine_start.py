@@ -104,7 +104,7 @@ class TestForeignMetadata:
     ("function", "says"),
     [
         (lambda *_: 1 / 0, "on_foreign_metadata raised ZeroDivisionError"),
-        (lambda *_: "map", "returned 'map'; return None, or an OffsetMap with base 10"),
+        (lambda *_: "map", "returned a value of type str; return None, or an OffsetMap with base 10"),
         (lambda *_: OffsetMap(11), "with base 10"),
         (lambda *_: OffsetMap(10, [10], 100), "ends below the log's end at 100"),
     ],

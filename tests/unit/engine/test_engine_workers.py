@@ -219,7 +219,7 @@ def test_a_wrong_return_value_is_a_failure_that_says_what_it_was(kind: Any) -> N
     with Pool(kind(lambda *_: {"not": "an output"})) as pool:
         [outcome] = pool.run(pool.work())
     assert isinstance(outcome.error, HandlerError)
-    assert "returned dict" in str(outcome.error)
+    assert "returned a value of type dict" in str(outcome.error)
 
 
 @KINDS

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.errors import UsageError
+from keylane.options import DeadLetter
 from keylane.spark.structured.acknowledged import Acknowledged, _Closer
 from keylane.spark.structured.carry_over import CarryOver
 
@@ -39,3 +40,18 @@ def test_the_source_must_have_the_folder_of_the_carry_over_before_the_group_is_j
     with pytest.raises(UsageError, match="carryOver is '/others', and the CarryOver has '/lists'"):
         owner._join(running)
     assert (asked, owner._member) == (["options"], None)
+
+
+@pytest.mark.parametrize(
+    "subscription", [{"subscribe": "in,dead"}, {"subscribePattern": "in|de.d"}, {"assign": '{"dead":[0]}'}]
+)
+def test_a_dead_letter_topic_that_the_query_reads_is_refused_before_the_group_is_joined(
+    subscription: dict[str, str],
+) -> None:
+    servers = {"kafka.bootstrap.servers": "b:1,a:1", "kafka.group.id": "g", "carryOver": "/lists"}
+    running: Any = SimpleNamespace(options=lambda: servers | subscription, plan=SimpleNamespace(next={}))
+    carry_over = CarryOver("/lists", dead_letter=DeadLetter("dead"), kafka={"bootstrap.servers": "a:1"})
+    owner = Acknowledged(lambda _frame, _batch: None, carry_over)
+    with pytest.raises(UsageError, match="the dead-letter topic 'dead' is one that the query reads itself"):
+        owner._join(running)
+    assert owner._member is None

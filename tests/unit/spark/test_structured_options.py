@@ -66,7 +66,7 @@ def test_offsets_by_partition() -> None:
     [
         ({"subscribePattern": "t.*"}, "exactly one .* there is subscribe and subscribePattern"),
         ({"subscribe": " , "}, "name at least one topic"),
-        ({"subscrib": "t"}, "option subscrib='t' is not known: is subscribe meant"),
+        ({"subscrib": "t"}, "option subscrib='t' is not known: did you mean subscribe"),
         ({"startingOffsets": "newest"}, "startingOffsets='newest': give earliest, latest, committed or JSON"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "give numbers by partition"),
         ({"startingOffsets": '{"t":[0]}'}, "give numbers by partition"),

@@ -39,5 +39,5 @@ def test_another_kind_and_a_newer_version_are_told_apart() -> None:
         read_sealed(filesystem, "/state", "producer-ids")
     newer = filesystem.read("/state").replace(b"keylane topics 1 ", b"keylane topics 2 ")
     filesystem.write_atomic("/state", newer)
-    with pytest.raises(DataFolderError, match="format version 2, and this keylane reads 1"):
+    with pytest.raises(DataFolderError, match="format version 2, and this keylane reads 1: a newer keylane wrote it"):
         read_sealed(filesystem, "/state", "topics")

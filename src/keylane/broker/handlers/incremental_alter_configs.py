@@ -1,6 +1,9 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to or subtract from single configs (KIP-339).
 
-v1: flexible. All changes of a resource are durable, and in effect, before the answer; or none is.
+v1: flexible. All changes of a resource are durable, and in effect, before the answer; or none is. Two things keep tools
+going that copy all configs of a topic from one cluster to another: to DELETE what is not set is no error, whatever its
+name, as in Apache Kafka; and a config that Apache Kafka would take and this broker does not honour is refused by name
+(INVALID_CONFIG) while the others are changed.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import codes
 from keylane.broker.configs import ConfigError, alter, refuse_nulls
-from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, policies, setting
+from keylane.broker.topic_settings import HONOURED, NotHonouredError, check_settings, policies, setting
 from keylane.errors import UsageError
 from keylane.wire.versions import response_module
 
@@ -36,12 +39,15 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return module.IncrementalAlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 
-def _changed(configs: Any, settings: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
+def _changed(configs: Any, settings: Mapping[str, str], config: BrokerConfig) -> tuple[dict[str, str], list[str]]:
     refuse_nulls(each for each in configs if each.config_operation != DELETE)
-    changed = dict(settings)
+    changed, refused = dict(settings), []
     for each in configs:
-        _apply(each, changed, config)
-    return changed
+        try:
+            _apply(each, changed, config)
+        except NotHonouredError as error:
+            refused.append(str(error))
+    return changed, refused
 
 
 def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
@@ -50,8 +56,6 @@ def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
     if operation not in range(len(_NAMES)):
         raise ConfigError(codes.INVALID_REQUEST, f"Unknown operation type {operation} for config {name}")
     if operation == DELETE:
-        if name not in HONOURED and name not in FIXED:
-            check_settings([(name, "")])
         settings.pop(name, None)
         return
     value = change.value

@@ -17,6 +17,7 @@ from keylane.offsets import encode
 from keylane.options import DEFAULT_METADATA_CAP
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.options import kafka_settings
+from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import running_batch
@@ -99,6 +100,10 @@ class Acknowledged:
         options = running.options()
         if self._carry_over is not None:
             _check_folder(options, self._carry_over)
+        reads = Reads.of(options)
+        if self._carry_over is not None and self._carry_over.dead_letter is not None:
+            topic = self._carry_over.dead_letter.topic
+            reads.refuse("dead_letter: the dead-letter topic", topic, self._carry_over.kafka)
         settings = kafka_settings(options)
         if not settings.get("group.id"):
             raise UsageError("acknowledged(…) commits for a group: give the source the option kafka.group.id")
@@ -109,6 +114,7 @@ class Acknowledged:
         except BaseException:
             member.close()
             raise
+        reads.tell(running.session)
         running.session.streams.addListener(_Closer(self, running))
         return member
 

@@ -21,6 +21,7 @@ from keylane.errors import Fatal, HandlerError, InternalError, UsageError
 from keylane.records import Output
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.rows import Outcome
+from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ class _Reports(AccumulatorParam[list[TaskReport]]):
         return value1
 
 
+@with_named_options
 class CarryOver:
     """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
 
@@ -243,10 +245,11 @@ class TaskCarry:
 
     def _bury(self) -> None:
         from keylane.kafka.bulk import BulkProducer
+        from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
         assert self.carry_over.dead_letter is not None
         settings = self.carry_over.kafka
-        with BulkProducer(settings["bootstrap.servers"], settings) as producer:
+        with BulkProducer(settings["bootstrap.servers"], NO_NEW_TOPICS | settings) as producer:
             for outcome in self._dead:
                 producer.produce(_dead_letter(outcome, self.carry_over.dead_letter.topic))
 

@@ -231,7 +231,7 @@ class RowCall:
                 error = Fatal(str(wrong))
         if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):
             raise error
-        outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key)
+        outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key, number=record.offset)
         return outcome if self.carry is None else self.carry.judged(outcome)
 
 
@@ -241,8 +241,18 @@ def _emitted(outcome: Outcome, options: MapOptions, writer: RowWriter) -> list[t
         error = outcome.error
         text = f"{type(error).__name__}: {error}"
         if not options.outcome:
-            raise HandlerError(f"{outcome.row!r}: failed after {outcome.attempts} attempts: {text}") from error
+            raise HandlerError(f"{_name(outcome)}: failed after {outcome.attempts} attempts: {text}") from error
         return [(*writer.nothing, text, outcome.attempts, outcome.seconds)]
     if not options.outcome:
         return outcome.values
     return [(*values, None, outcome.attempts, outcome.seconds) for values in outcome.values]
+
+
+def _name(outcome: Outcome) -> str:
+    """How errors name a row, of which they never show more: as its record, where the frame has the source's columns."""
+    row: Any = outcome.row
+    if {"topic", "partition", "offset"} <= set(row.__fields__):
+        return f"{row['topic']}-{row['partition']}@{row['offset']}"
+    context = TaskContext.get()
+    where = "its task" if context is None else f"Spark's partition {context.partitionId()}"
+    return f"row {outcome.number + 1} of {where}"

@@ -6,7 +6,6 @@ asked. Pure. The options and their rules are those of Spark's Structured Streami
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from keylane.errors import UsageError
 from keylane.kafka.java_settings import translate
+from keylane.telling import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +46,12 @@ class Subscription:
             if partition >= counts[topic]:
                 raise UsageError(f"assign: topic {topic!r} has no partition {partition}, it has {counts[topic]}")
         return sorted(self.partitions or [(topic, one) for topic in topics for one in range(counts[topic])])
+
+    def reads(self, topic: str) -> bool:
+        """Whether it reads this topic, now or once it is made."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == name for name, _ in self.partitions)
 
     def __str__(self) -> str:
         if self.pattern is not None:
@@ -139,7 +145,7 @@ def kafka_settings(options: Mapping[str, str]) -> dict[str, str]:
     java = {name.lower()[len(_KAFKA) :]: value for name, value in options.items() if name.lower().startswith(_KAFKA)}
     for name, way_out in REFUSED_KAFKA.items():
         if name in java:
-            raise UsageError(f"option kafka.{name}={java[name]!r} is not supported: {way_out}")
+            raise UsageError(f"option kafka.{name}={shown(name, java[name])} is not supported: {way_out}")
     if not java.get("bootstrap.servers"):
         raise UsageError("option kafka.bootstrap.servers is missing: give HOST:PORT")
     return translate(java)
@@ -211,9 +217,8 @@ class _Given:
     def refuse_unknown(self, known: Mapping[str, str]) -> None:
         for name, value in self._values.items():
             if name not in known and not name.startswith(_KAFKA):
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"is {known[near[0]]} meant?" if near else f"it takes kafka.* and {', '.join(known.values())}"
-                raise UsageError(f"option {name}={value!r} is not known: {hint}")
+                hint = did_you_mean(name, known.values()) or f"it takes kafka.* and {', '.join(known.values())}"
+                raise UsageError(f"option {name}={shown(name, value)} is not known: {hint}")
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:

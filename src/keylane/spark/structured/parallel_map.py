@@ -16,6 +16,7 @@ from keylane.options import Retries, is_coroutine_function
 from keylane.spark.structured.arrow_map import map_in_arrow
 from keylane.spark.structured.map_task import MapOptions, MapTask
 from keylane.spark.structured.row_engine import RowOptions
+from keylane.telling import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ Ordering = Literal["unordered", "key", "partition"]
 PARTITION_KEY = ("topic", "partition")
 
 
+@by_name
 def parallel_map(
     function: Callable[..., Any],
     returns: str | StructType,

@@ -12,7 +12,7 @@ import math
 import random
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.engine.assembly import assemble
@@ -53,8 +53,8 @@ _NEVER_MS = 10**9
 class RowMessage:
     """A row as the engine's record; `Record.value` is whatever was fed."""
 
-    value_: Any
-    key_: bytes | None
+    value_: Any = field(repr=False)
+    key_: bytes | None = field(repr=False)
     number: int
 
     def __len__(self) -> int:

@@ -19,6 +19,7 @@ from keylane.engine.work import Failure
 from keylane.errors import InternalError, WorkerProcessError
 from keylane.options import takes_context
 from keylane.records import Returned
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class RowProcesses:
         if isinstance(outcome, Failure):
             raise outcome.error
         if not isinstance(outcome, Returned):
-            raise InternalError(f"a worker process answered {outcome!r}")
+            raise InternalError(f"a worker process answered {kind_of(outcome)}")
         return outcome.value
 
     def kill(self) -> None:

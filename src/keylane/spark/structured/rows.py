@@ -6,37 +6,41 @@ Spark's own converters make the rows, so that a function sees the values that `c
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, _create_row
 
-from keylane.errors import HandlerError
+from keylane.errors import HandlerError, InternalError
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Converter = Callable[[Any], Any]
 
     from pyspark.sql.types import StructType
-
-_SHOWN_CHARACTERS = 80
 
 
 @dataclass(slots=True)
 class Outcome:
     """What became of one row."""
 
-    row: Row
-    values: list[tuple[Any, ...]] | None
+    row: Row = field(repr=False)
+    values: list[tuple[Any, ...]] | None = field(repr=False)
     """The rows that it became; None when it failed."""
     error: BaseException | None
     attempts: int
     seconds: float
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
     carried: bool = False
     """It leaves the batch."""
+    number: int = -1
+    """Of the row in its task, when it was tried."""
 
 
 class RowReader:
@@ -102,13 +106,32 @@ class RowWriter:
                     f"the function returned {len(returned)} values, and returns= has {', '.join(self.names)}"
                 )
             return returned
-        text = repr(returned)[:_SHOWN_CHARACTERS]
-        raise HandlerError(f"the function returned {text}: return a dict, a tuple, a list of those, or None")
+        raise HandlerError(
+            f"the function returned {kind_of(returned)}: return a dict, a tuple, a list of those, or None"
+        )
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-        columns = [
-            list(column) if convert is None else [convert(one) for one in column]
-            for column, convert in zip(zip(*rows, strict=True), self._converters, strict=True)
-        ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        columns = zip(zip(*rows, strict=True), self._converters, self._schema, strict=True)
+        arrays = [_array(column, convert, field.name, field.type) for column, convert, field in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _array(column: Sequence[Any], convert: Converter | None, name: str, kind: pa.DataType) -> pa.Array:
+    """Raises `HandlerError` for what a function returned and is not of the column's type: Arrow's own error, and
+    Spark's, show the value."""
+    try:
+        return pa.array(column if convert is None else [convert(one) for one in column], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AssertionError, PySparkException):
+        raise HandlerError(
+            f"the function returned {kind_of(_misfit(column, convert, kind))} for the column {name}, which is {kind}"
+        ) from None
+
+
+def _misfit(column: Sequence[Any], convert: Converter | None, kind: pa.DataType) -> Any:
+    """The first value that cannot be in the column."""
+    for one in column:
+        try:
+            pa.array([one if convert is None else convert(one)], kind)
+        except Exception:  # whatever it is, this is the one
+            return one
+    raise InternalError(f"a column of {len(column)} values is no Arrow array of {kind}, and each of them is one")

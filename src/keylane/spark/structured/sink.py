@@ -6,7 +6,7 @@ optionally `key`, `topic`, `partition`, `headers`; rows of a task that is run ag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 from keylane.errors import UsageError
 from keylane.records import Output
 from keylane.spark.structured.options import kafka_settings
+from keylane.spark.structured.own_topics import Reads
+from keylane.telling import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +40,7 @@ _HEADER_FIELDS = [("key", StringType), ("value", BinaryType)]
 
 @dataclass(frozen=True)
 class SinkOptions:
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)  # may hold passwords
     topic: str | None
     """Wins over the column."""
     include_headers: bool
@@ -49,7 +51,8 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     for name, value in given.items():
         if name not in _OWN | _SPARKS and not name.startswith("kafka."):
-            raise UsageError(f"option {name}={value!r} is not known: the sink takes kafka.*, topic and includeHeaders")
+            hint = did_you_mean(name, ("topic", "includeHeaders")) or "the sink takes kafka.*, topic and includeHeaders"
+            raise UsageError(f"option {name}={shown(name, value)} is not known: {hint}")
     topic = given.get("topic")
     names = {field.name.lower(): field.dataType for field in schema.fields}
     for name in names:
@@ -107,11 +110,16 @@ class KeylaneStreamWriter(DataSourceStreamArrowWriter):
 def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowledged:
     """Produce every row, and wait until all are acknowledged."""
     from keylane.kafka.bulk import BulkProducer
+    from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
-    servers = options.settings["bootstrap.servers"]
-    with BulkProducer(servers, options.settings) as producer:
+    servers, reads = options.settings["bootstrap.servers"], Reads.of_task()
+    allowed: set[str] = set()
+    with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
             for output in _outputs(batch, options):
+                if reads is not None and output.topic not in allowed:
+                    reads.refuse("the sink's topic", output.topic, options.settings)
+                    allowed.add(output.topic)
                 producer.produce(output)
     return Acknowledged(producer.delivered)
 

@@ -1,0 +1,75 @@
+"""What the commands that ask brokers have in common: their options, the client that asks, and how they show an answer.
+
+The idea: a command gathers one plain report, which `--json` prints, and shows the same report as tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keylane.kafka.admin import Admin
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_MS = 10_000
+
+DRY_RUN = "nothing was changed: add --execute to do it"
+
+
+def add_bootstrap(parser: argparse.ArgumentParser, help_: str) -> None:
+    """`--bootstrap`, and the name that Kafka's own tools have for it."""
+    parser.add_argument("--bootstrap", "--bootstrap-server", metavar="HOST:PORT", dest="bootstrap", help=help_)
+
+
+def add_command(
+    commands: argparse._SubParsersAction[Any],
+    name: str,
+    help_: str,
+    examples: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """A command that asks brokers."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_,
+        description=help_[0].upper() + help_[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add_bootstrap(parser, f"brokers to ask (default: bootstrap.servers of --command-config, else {DEFAULT_BOOTSTRAP})")
+    add("--command-config", metavar="FILE", help="client settings (TLS, SASL), a line NAME=VALUE each")
+    add("--timeout-ms", type=int, default=DEFAULT_TIMEOUT_MS, metavar="N", help="per question (default %(default)s)")
+    add("--json", action="store_true", help="one JSON object on standard output instead of tables")
+    parser.set_defaults(func=run)
+    return parser
+
+
+def add_execute(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--execute", action="store_true", help="do it; without this, only say what would be done")
+
+
+def admin_of(args: argparse.Namespace) -> Admin:
+    """Who asks. Raises `UsageError`."""
+    from keylane.cli.client_settings import read_client_settings
+    from keylane.errors import UsageError
+    from keylane.kafka.admin import Admin
+
+    if args.timeout_ms < 1:
+        raise UsageError(f"--timeout-ms {args.timeout_ms}: give a whole number of at least 1")
+    settings = read_client_settings(args.command_config) if args.command_config else {}
+    servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
+    return Admin(settings | {"bootstrap.servers": servers}, timeout_ms=args.timeout_ms)
+
+
+def show(args: argparse.Namespace, report: dict[str, Any], as_tables: Callable[[dict[str, Any]], None]) -> int:
+    """Print the report; returns the exit code."""
+    if args.json:
+        print(json.dumps(report))
+    else:
+        as_tables(report)
+    return 0

@@ -1,0 +1,96 @@
+"""What errors, logs and reprs tell of a user's names and values: the name that is meant, no secret, and no payload.
+
+The idea: a setting is shown by its name, and its value only where the name cannot be that of a secret. Keys, values and
+headers of records are never shown: a record is named by topic, partition and offset, and what a function returned by
+its type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+HIDDEN = "(hidden)"
+
+_SECRET = re.compile(
+    r"passw|passphrase|pwd|secret|token|credential|jaas|oauthbearer\.config|userinfo|user\.info|"
+    r"private|(ssl|keystore)[._]?key([._]?pem)?$|\.pem$",
+    re.IGNORECASE,
+)
+"""In the names of settings whose values nobody is told."""
+
+Made = TypeVar("Made", bound=type)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting with this name may be a secret."""
+    return _SECRET.search(name) is not None
+
+
+def shown(name: str, value: object) -> str:
+    """The value of a setting, for an error."""
+    return HIDDEN if is_secret(name) else repr(value)
+
+
+class ClientSettings(dict[str, Any]):
+    """Settings for a client, whose repr hides the secrets among them."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: {shown(str(name), value)}" for name, value in self.items()) + "}"
+
+
+def near_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is nearest to this one, if one is near; `cutoff` is the likeness that it takes, up to 1."""
+    by_lower_case = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=cutoff)
+    return by_lower_case[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean …?`; empty when no known name is near."""
+    near = near_name(name, known)
+    return f"did you mean {near}?" if near else ""
+
+
+def by_name(function: Callable[P, R], what: str | None = None) -> Callable[P, R]:
+    """The same function, which answers an option that it does not have with the one that may be meant."""
+    parameters = inspect.signature(function).parameters
+    assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values()), function
+    names = {name: None for name in parameters if name != "self"}
+    called = what or getattr(function, "__name__", "")
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.keys() <= names.keys():
+            name = next(one for one in kwargs if one not in names)
+            hint = did_you_mean(name, names) or f"it takes {', '.join(names)}"
+            raise UsageError(f"{called} has no option {name!r}: {hint}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def with_named_options(made: Made) -> Made:
+    """The same for the constructor of a class."""
+    setattr(made, "__init__", by_name(vars(made)["__init__"], made.__name__))  # noqa: B010 - mypy knows it as a method
+    return made
+
+
+def kind_of(value: object) -> str:
+    """What user code returned and should not have, by its type alone: it may be made of a record."""
+    return f"a value of type {type(value).__name__}"
+
+
+def number_or_kind(value: object) -> str:
+    """The same, where a number was to be returned."""
+    return repr(value) if isinstance(value, int | float) else kind_of(value)

@@ -1,0 +1,44 @@
+"""An `Output` is what Kafka can take, or an error where it is made."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import keylane as kl
+from keylane.engine.calls import failure_of
+from keylane.errors import OutputTypeError
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"value": {"a": 1}}, "Output.value for topic 't' is a value of type dict: give bytes or None"),
+        ({"key": 7}, "Output.key for topic 't' is a value of type int: give bytes or None"),
+        ({"value": bytearray(b"x")}, "Output.value for topic 't' is a value of type bytearray"),
+        ({"topic": None}, "Output.topic is a value of type NoneType: give the name of a topic"),
+        ({"topic": ""}, "Output.topic is '': give the name of a topic"),
+        ({"headers": {"a": b""}}, "Output.headers for topic 't' is a value of type dict"),
+        ({"headers": [("a", 1)]}, "Output.headers for topic 't' is a value of type list"),
+        ({"headers": [b"ab"]}, "Output.headers for topic 't' is a value of type list"),
+        ({"partition": "0"}, "Output.partition for topic 't' is a value of type str: give a whole number"),
+        ({"timestamp_ms": 1.5}, "Output.timestamp_ms for topic 't' is a value of type float: give a whole number"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_where_the_output_is_made(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        kl.Output(**({"topic": "t"} | fields))
+    assert text in str(raised.value)
+    assert isinstance(raised.value, OutputTypeError | kl.UsageError)
+    assert failure_of(raised.value).final, "another attempt would only fail again"
+
+
+def test_what_kafka_can_take_is_taken() -> None:
+    whole = kl.Output("t", b"k", b"v", [("a", b"1"), ("b", None), ["c", "text"]], 3, 5)  # type: ignore[list-item]
+    assert (whole.partition, whole.timestamp_ms) == (3, 5)
+    text: Any = "é"
+    assert kl.Output("t", text, text) == kl.Output("t", text.encode(), text.encode())
+    assert pickle.loads(pickle.dumps(whole)) == whole
+    assert kl.Output("t") == kl.Output("t", None, None, ())
