@@ -64,6 +64,7 @@ def assemble(
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),
         lease=lease,
+        running=workers.running,
     )
     intake = Intake(
         consumer,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from keylane.engine.admission import HandOver
     from keylane.engine.assignment import Assignment, Start
     from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
-    from keylane.engine.ports import TopicPartition
+    from keylane.engine.ports import Running, TopicPartition
     from keylane.engine.results import ResultsRule
     from keylane.engine.work import Lot, Unit, Work
     from keylane.options import Pipeline, Rates
@@ -62,8 +62,10 @@ class Core:
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
         lease: Lease | None = None,
+        running: Callable[[], Sequence[Running]] = tuple,
     ) -> None:
         self._pipeline = pipeline
+        self._running = running
         self._lease = lease or Lease()
         self.counters = Counters()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
@@ -359,10 +361,10 @@ class Core:
 
     def snapshot(self, now: float) -> Snapshot:
         """All counters and gauges, from one moment."""
-        in_flight = self._dispatcher.with_workers + self._outcomes.delivering
         made = Snapshot.of(
             self.counters,
-            in_flight,
+            self._running(),
+            self._dispatcher.with_workers + self._outcomes.delivering,
             self._outcomes.unseen,
             self.partitions.buffered,
             self.partitions.open.values(),
@@ -485,7 +487,7 @@ class Core:
             self._closing.finish(now, is_committed=is_committed)
 
     def _fail_stalled(self, now: float) -> None:
-        oldest = [found for one in self.partitions.open.values() if (found := one.oldest_in_flight(now))]
+        handed_over = [found for one in self.partitions.open.values() if (found := one.oldest_handed_over(now))]
         self._stall.moved(now, runs=False)
-        if oldest:
-            self.fail(HandlerError(self._stall.text(oldest)), now, "now")
+        if handed_over:
+            self.fail(HandlerError(self._stall.text(self._running(), handed_over, now)), now, "now")

@@ -314,6 +314,8 @@ class Outcomes:
     def _judged(self, work: Work, verdict: Verdict, now: float) -> None:
         """Carry out what follows a failed attempt."""
         self._counters.failed += 1
+        if work.first_s is not None:
+            work.assignment.retrying[work.offset] = work.first_s
         if isinstance(verdict, Again):
             self._counters.retried += 1
             self._later(work, now + verdict.delay_s)

@@ -135,4 +135,4 @@ class LaneRecord:
 
 def counters(snapshot: Snapshot) -> Snapshot:
     """A snapshot's sums without its gauges: what remains of a process that has ended."""
-    return dataclasses.replace(snapshot, in_flight=0, unseen=0, buffered=0, oldest=None, partitions=())
+    return dataclasses.replace(snapshot, in_flight=0, handed_over=0, unseen=0, buffered=0, oldest=None, partitions=())
