@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.engine.events import Answers
+    from keylane.engine.failures import Failures
     from keylane.engine.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort, Workers
     from keylane.engine.results import ResultQueue
     from keylane.options import Pipeline
@@ -41,12 +42,14 @@ def assemble(
     stream: ResultQueue | None = None,
     session_s: float | None = None,
     make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
+    failures: Failures | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
+    `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
     if stream is not None:
@@ -65,6 +68,7 @@ def assemble(
         results=ResultsRule.of(pipeline, stream),
         lease=lease,
         running=workers.running,
+        failures=failures,
     )
     intake = Intake(
         consumer,

@@ -329,6 +329,7 @@ class Loop:
         if self._callbacks is not None:
             self._callbacks.close(WORKERS_CLOSE_S)
         self._intake.join()
+        self._core.failures.end(monotonic())
         self._last_snapshot = self._snapshot(monotonic())
         self.ended.set()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine.failures import merged
 from keylane.engine.latency import Histogram
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.counters import Counters
+    from keylane.engine.failures import FailureKind
     from keylane.engine.ports import Running
 
 
@@ -123,6 +125,8 @@ class Snapshot:
     """From sending a commit to its acknowledgement."""
     oldest: OldestRecord | None = None
     partitions: tuple[PartitionSnapshot, ...] = ()
+    failures: tuple[FailureKind, ...] = ()
+    """Failed attempts by what was raised, and where."""
 
     @classmethod
     def of(
@@ -179,12 +183,14 @@ class Snapshot:
             commit_latency=self.commit_latency.merge(other.commit_latency),
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
+            failures=merged(self.failures, other.failures),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
         made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
         made["partitions"] = [asdict(one) | {"lag": one.lag} for one in self.partitions]
+        made["failures"] = [{"error": one.error, "where": one.where, "count": one.count} for one in self.failures]
         for name in ("handler_latency", "commit_latency"):
             made[name] = getattr(self, name).to_dict()
         return made

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keylane.engine import failures
 from keylane.errors import InternalError
 from keylane.spark.channel import Address, Hello, LaneEnd
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
@@ -83,7 +84,7 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
         return LaneOutcome("failed", None, LaneFailure.of(error))
     link = Link(end)
     try:
-        with link.hangups(), logging_to_stderr():
+        with link.hangups(), logging_to_stderr(), failures_told_by_the_driver():
             ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, assignment=task.assignment)
             return _run(link, lambda: make_runner(ours, task))
     finally:
@@ -108,6 +109,19 @@ def logging_to_stderr() -> Iterator[None]:
         yield
     finally:
         ours.removeHandler(handler)
+
+
+@contextmanager
+def failures_told_by_the_driver() -> Iterator[None]:
+    """Within the block this process does not log failed attempts: the driver does, once for all lanes, from what their
+    snapshots count."""
+    ours = logging.getLogger(failures.logger.name)
+    before = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
 
 
 def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine import failures
+from keylane.engine.failures import FailureReport
 from keylane.engine.snapshot import Snapshot
 from keylane.spark.progress import ProgressReporter
 
@@ -54,6 +56,7 @@ class Publisher:
         self._listeners = listeners
         self.load = Load()
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
+        self._failures = FailureReport()
         self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
         self.view = self._view("Starting lanes", active=True, error=None)
 
@@ -76,6 +79,11 @@ class Publisher:
         self.load = Load(self._reporter.lag, progress["processedRowsPerSecond"], merged.in_flight)
         self._progress.append(progress)
         self._listeners.progress(progress)
+        self._failures.tell(merged.failures, now)
+
+    def tell_failures(self, now: float, *, at_once: bool = False) -> None:
+        """Log what is new of the lanes' failures; `at_once`: the query has ended."""
+        self._failures.tell(failures.merged(*(lane.total.failures for lane in self._lanes)), now, at_once=at_once)
 
     def publish(self, *, ending: bool) -> None:
         """A view of a query that runs."""
