@@ -145,6 +145,24 @@ class AsyncioWorkers:
             return f"{places.text_of(places.of_coroutine(handling))}, which awaits"
         return f"{places.text_of(places.of_thread(self._thread.ident))} in thread {self._thread.name}"
 
+    def ask(self, answered: Callable[[], None]) -> None:
+        """See `keylane.engine.blocked.Watched`."""
+        assert self._loop is not None, "watched before start"
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(answered)
+
+    def blocker(self) -> tuple[str, Sequence[places.Place]]:
+        assert self._loop is not None, "watched before start"
+        task, at = asyncio.current_task(self._loop), self._at
+        coroutine = None if task is None else getattr(task.get_coro(), "__qualname__", "")
+        what = "a callback" if task is None else f"{coroutine} in task {task.get_name()}"
+        of_task = [one.work for first, one in list(self._begun.items()) if self._tasks.get(first) is task]
+        if of_task:
+            what = of_task[0].name
+        elif at is not None and coroutine == self._take.__qualname__:  # a handler that has not suspended yet
+            what = at.name
+        return what, places.of_thread(self._thread.ident)
+
     def latency(self) -> Histogram:
         return self._meter.histogram()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from keylane.engine.acknowledgements import CommitCallbacks
 from keylane.engine.admission import HandOver
 from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.blocked import LoopWatch
 from keylane.engine.core import Core
 from keylane.engine.decoding import decoding
 from keylane.engine.events import ConsumerFailed, Delivered, Inbox
@@ -70,6 +71,9 @@ def assemble(
         running=workers.running,
         failures=failures,
     )
+    looks: Watch | LoopWatch | None = (
+        LoopWatch(workers, core.failures) if isinstance(workers, AsyncioWorkers) else watch
+    )
     intake = Intake(
         consumer,
         inbox.put,
@@ -96,7 +100,7 @@ def assemble(
         lambda: make_producer(report),
         name=name,
         transactions=transactions,
-        watch=watch,
+        watch=looks,
         callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),
         one_processor=OneProcessor(random) if pipeline.one_processor else None,

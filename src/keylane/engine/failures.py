@@ -1,4 +1,4 @@
-"""Failures as they happen: `Failures` counts failed attempts by kind, and `FailureReport` tells of them.
+"""Failures as they happen: `Failures` counts them by kind, and `FailureReport` tells of them.
 
 The idea: a kind is what was raised, and where. The first of a kind is told at once, with its traceback; of the others,
 every ten seconds at most, how many there were. A kind with its count is a value that travels and adds up, so the driver
@@ -19,7 +19,7 @@ from keylane.engine import places
 from keylane.errors import KeylaneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.engine.places import Place
     from keylane.engine.work import Failure
@@ -34,6 +34,8 @@ MOST_KINDS = 30
 """Kinds that are told apart: their texts travel with each snapshot. What comes after these counts as one kind more."""
 
 OTHERS = "errors of other kinds"
+BLOCKED = "BlockedLoop"
+"""What a coroutine that blocks its loop is counted as."""
 
 _FRAMES = 12
 """Innermost lines of a traceback."""
@@ -118,12 +120,24 @@ class Failures:
         """An attempt failed, or its outputs were not delivered; `record` is its name."""
         error = failure.error
         at = places.of_traceback(error.__traceback__) or failure.places
+        kind = FailureKind(type(error).__name__, places.text_of(at), 1, "")
+        self._count(kind, lambda: _first(kind, error, at, record, attempt), now)
+
+    def note_blocked(self, what: str, at: Sequence[Place], blocked_s: float, now: float) -> None:
+        """A coroutine has kept its loop from turning for so long; `what` names it."""
+        kind = FailureKind(BLOCKED, places.text_of(at), 1, "")
+        text = (
+            f"{kind.name}: {what} keeps the asyncio loop of all handlers from turning, for {blocked_s:.1f} s by now; "
+            "await what blocks, or hand it to asyncio.to_thread"
+        )
+        self._count(kind, lambda: "\n".join([text, *_indented(at)]), now)
+
+    def _count(self, kind: FailureKind, first: Callable[[], str], now: float) -> None:
         with self._lock:
-            kind = FailureKind(type(error).__name__, places.text_of(at), 1, "")
             if (before := self._kinds.get(kind.name)) is not None:
                 self._kinds[kind.name] = replace(before, count=before.count + 1)
             elif len(self._kinds) < MOST_KINDS:
-                self._kinds[kind.name] = replace(kind, first=_first(kind, error, at, record, attempt))
+                self._kinds[kind.name] = replace(kind, first=first())
             else:
                 before = self._kinds.get(
                     OTHERS, FailureKind(OTHERS, "", 0, f"{OTHERS} are counted together from here on")
@@ -148,7 +162,7 @@ class Failures:
 
 def _first(kind: FailureKind, error: BaseException, at: Sequence[Place], record: str, attempt: int) -> str:
     lines = [f"{kind.name}: the first one, at {record}, attempt {attempt}{_words_of(error)}"]
-    lines += [f"  {line}" for one in _lines_of(at) for line in one.splitlines()]
+    lines += _indented(at)
     for _ in range(_CAUSES):
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is None:
@@ -159,9 +173,10 @@ def _first(kind: FailureKind, error: BaseException, at: Sequence[Place], record:
     return "\n".join(lines)
 
 
-def _lines_of(at: Sequence[Place]) -> list[str]:
+def _indented(at: Sequence[Place]) -> list[str]:
+    """Lines of code, as a traceback shows them."""
     frames = [traceback.FrameSummary(file, line, name) for file, line, name in at[-_FRAMES:]]
-    return traceback.StackSummary.from_list(frames).format()
+    return [f"  {line}" for one in traceback.StackSummary.from_list(frames).format() for line in one.splitlines()]
 
 
 def _words_of(error: BaseException) -> str:

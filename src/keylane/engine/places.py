@@ -5,6 +5,7 @@ For logs and errors, so files, lines and functions only, never a value.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path, PurePath
@@ -20,6 +21,7 @@ Place: TypeAlias = tuple[str, int, str]
 _KEYLANE = Path(__file__).parents[1]
 _AROUND = (f"{_KEYLANE / 'engine'}{os.sep}", f"{_KEYLANE / 'spark'}{os.sep}")
 """Where the code lies that calls handlers."""
+_ASYNCIO = f"{Path(asyncio.__file__).parent}{os.sep}"
 
 SHOWN = 3
 """Lines that a text shows: the handler's, and the innermost ones."""
@@ -70,4 +72,7 @@ def text_of(places: Sequence[Place]) -> str:
 def _users(places: list[Place]) -> list[Place]:
     """Without the engine's code, and what called it; all of them when there is nothing else."""
     around = [index for index, place in enumerate(places) if place[0].startswith(_AROUND)]
-    return places[around[-1] + 1 :] or places[-1:] if around else places
+    own = places[around[-1] + 1 :] if around else places
+    while own and own[0][0].startswith(_ASYNCIO):  # a task that is not the engine's
+        own = own[1:]
+    return own or places[-1:]

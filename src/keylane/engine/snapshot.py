@@ -105,7 +105,8 @@ class Snapshot:
     transactions_aborted: int = 0
     """Aborted transactions: what was in them ran again, or will."""
     stuck: int = 0
-    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
+    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
+    everything waits."""
     workers_died: int = 0
     """Worker processes that ended under a record, and were replaced."""
     concurrency: int = 0
@@ -126,7 +127,7 @@ class Snapshot:
     oldest: OldestRecord | None = None
     partitions: tuple[PartitionSnapshot, ...] = ()
     failures: tuple[FailureKind, ...] = ()
-    """Failed attempts by what was raised, and where."""
+    """Failed attempts by what was raised, and where; and coroutines that block their loop."""
 
     @classmethod
     def of(

@@ -56,7 +56,7 @@ GAUGES = {
     "unseen": "Results that wait for on_produced or for the reader of a stream",
     "buffered": "Records polled and not complete",
     "concurrency": "Calls of the handler that may run at once now",
-    "stuck": "Handlers in threads that are over handler_timeout_ms",
+    "stuck": "Handlers in threads that are over handler_timeout_ms, or the coroutine that blocks its loop",
 }
 """Fields of `Snapshot` that come and go."""
 

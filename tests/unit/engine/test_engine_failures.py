@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keylane import DeadLetter, HandlerError, Pipeline, Retries, Skip
+from keylane.engine.blocked import LoopWatch
 from keylane.engine.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
 from keylane.engine.work import Failure
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from keylane import Record
 
@@ -190,3 +195,114 @@ def test_a_consumer_tells_of_failures_as_they_happen(told: Told, handler: Any, o
     assert not any("secret" in text for text in texts)
     (kind,) = engine.loop.snapshot().failures
     assert kind.count == engine.loop.snapshot().failed
+
+
+# --- a loop that stands ---
+
+
+class Standing:
+    """Workers whose loop answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[], None]] = []
+        self.at: Any = [("orders.py", 12, "fetch")]
+
+    def ask(self, answered: Callable[[], None]) -> None:
+        self.asked.append(answered)
+
+    def blocker(self) -> Any:
+        return "t-0@7", self.at
+
+
+def test_a_loop_that_does_not_turn_for_a_second_is_told_with_who_blocks_it(told: Told) -> None:
+    workers, found = Standing(), Failures()
+    watch = LoopWatch(workers, found, 100.0)
+    assert [watch.check(100.0 + beat) for beat in (0.25, 0.5, 0.75, 1.0)] == [0, 0, 0, 0]
+    assert told() == []
+    assert watch.check(101.25) == 1
+    (text,) = told()
+    assert text.splitlines()[0] == (
+        "BlockedLoop in fetch (orders.py:12): t-0@7 keeps the asyncio loop of all handlers from turning, for 1.0 s by "
+        "now; await what blocks, or hand it to asyncio.to_thread"
+    )
+    assert watch.check(101.5) == 1
+    workers.asked[-1]()
+    assert watch.check(101.75) == 0
+    assert len(workers.asked) == 2
+    for step in range(8):
+        watch.check(102.0 + step / 4)
+    assert told() == [], "of the same kind: counted"
+    assert [one.count for one in found.kinds] == [2]
+
+
+def test_a_loop_that_turns_is_not_told_of(told: Told) -> None:
+    workers, found = Standing(), Failures()
+    watch = LoopWatch(workers, found, 100.0)
+    for step in range(1, 100):
+        assert watch.check(100.0 + step * 0.25) == 0
+        if step % 3 == 0:
+            workers.asked[-1]()
+    assert told() == []
+
+
+def test_a_process_that_was_stopped_is_no_blocked_loop(told: Told) -> None:
+    watch = LoopWatch(Standing(), Failures(), 100.0)
+    watch.check(100.25)
+    assert watch.check(160.0) == 0
+    assert watch.check(160.9) == 0, "late again: the machine has no time for either"
+    assert told() == []
+
+
+def test_a_task_of_the_users_own_that_blocks_is_named_by_its_coroutine(caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+
+    async def poller() -> None:
+        assert gate.wait(WAIT_S)
+
+    @asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        task = asyncio.create_task(poller(), name="poller-1")
+        yield
+        await task
+
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0)
+
+    log = FakeBroker([T0])
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    made = Pipeline(kafka=kafka, topics=["t"], offset_reset="earliest", handler=handler, resource=resource)
+    with FakeEngine(made, log):
+        until(lambda: "BlockedLoop" in caplog.text, "it is told")
+        gate.set()
+    (text,) = [one.getMessage() for one in caplog.records if one.name == "keylane.failures"]
+    assert "poller in task poller-1 keeps the asyncio loop" in text
+    assert "poller (test_engine_failures.py:" in text
+
+
+@pytest.mark.parametrize("suspends_before", [False, True])
+def test_a_coroutine_that_blocks_its_loop_is_named_while_it_does(
+    told: Told, caplog: pytest.LogCaptureFixture, suspends_before: bool
+) -> None:
+    gate = threading.Event()
+
+    async def blocks(record: Record) -> None:
+        if suspends_before:
+            await asyncio.sleep(0.001)
+        if record.offset == 5:
+            assert gate.wait(WAIT_S)
+
+    log = FakeBroker([T0])
+    log.append(T0, [(b"%d" % index, b"secret") for index in range(20)])
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    made = Pipeline(kafka=kafka, topics=["t"], offset_reset="earliest", handler=blocks)
+    with FakeEngine(made, log, ending_offsets={T0: 20}) as engine:
+        until(lambda: "BlockedLoop" in caplog.text, "it is told")
+        assert engine.loop.snapshot().stuck == 1
+        gate.set()
+        assert engine.loop.ended.wait(WAIT_S)
+    (text,) = told()
+    assert text.startswith("BlockedLoop in blocks (test_engine_failures.py:")
+    assert " > wait (threading.py:" in text.splitlines()[0]
+    assert ": t-0@5 keeps the asyncio loop" in text
+    assert "secret" not in text
+    assert engine.loop.failure is None
