@@ -77,6 +77,35 @@ class OldestRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Who a member waits for in a rebalance of its group, while it has nothing to do."""
+
+    group: str
+    members: tuple[str, ...]
+    """Ids of the others in the group: those among them that are alive join within moments."""
+    session_timeout_ms: int
+    """After which the group gives a dead one up."""
+
+    def merge(self, other: Wait) -> Wait:
+        """Of two members that wait: neither waits for the other one."""
+        both = tuple(one for one in self.members if one in other.members)
+        return Wait(self.group, both or self.members, max(self.session_timeout_ms, other.session_timeout_ms))
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.members[:_SHOWN_MEMBERS])
+        more = len(self.members) - _SHOWN_MEMBERS
+        shown = f"{shown} and {more} more" if more > 0 else shown
+        who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
+        return (
+            f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
+            f"{self.session_timeout_ms / 1000:.0f} s; group.instance.id avoids this"
+        )
+
+
+_SHOWN_MEMBERS = 3
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Counters, gauges and partitions of one consumer, or of several merged."""
 
@@ -128,6 +157,8 @@ class Snapshot:
     partitions: tuple[PartitionSnapshot, ...] = ()
     failures: tuple[FailureKind, ...] = ()
     """Failed attempts by what was raised, and where; and coroutines that block their loop."""
+    waits: Wait | None = None
+    """What a consumer waits for that joins its group, when that takes long; None when it need not wait."""
 
     @classmethod
     def of(
@@ -185,6 +216,7 @@ class Snapshot:
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
             failures=merged(self.failures, other.failures),
+            waits=self.waits.merge(other.waits) if self.waits and other.waits else self.waits or other.waits,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.engine import failures
 from keylane.errors import InternalError
 from keylane.spark.channel import Address, Hello, LaneEnd
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
@@ -36,6 +35,7 @@ TICK_S = 0.25
 """How often a lane sends a snapshot and looks at its parent."""
 ORPHAN_LIMIT_S = 25.0
 """How long a lane without driver or executor may drain; then its process exits, so that nothing is left after 30 s."""
+TOLD_BY_DRIVER = ("keylane.failures", "keylane.waits")
 
 
 class Runner(Protocol):
@@ -84,7 +84,7 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
         return LaneOutcome("failed", None, LaneFailure.of(error))
     link = Link(end)
     try:
-        with link.hangups(), logging_to_stderr(), failures_told_by_the_driver():
+        with link.hangups(), logging_to_stderr(), told_by_the_driver():
             ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, assignment=task.assignment)
             return _run(link, lambda: make_runner(ours, task))
     finally:
@@ -112,16 +112,17 @@ def logging_to_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def failures_told_by_the_driver() -> Iterator[None]:
-    """Within the block this process does not log failed attempts: the driver does, once for all lanes, from what their
-    snapshots count."""
-    ours = logging.getLogger(failures.logger.name)
-    before = ours.level
-    ours.setLevel(logging.ERROR)
+def told_by_the_driver() -> Iterator[None]:
+    """Within the block this process does not log failed attempts, and what it waits for: the driver does, once for all
+    lanes, from their snapshots."""
+    levels = {name: logging.getLogger(name).level for name in TOLD_BY_DRIVER}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         yield
     finally:
-        ours.setLevel(before)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:

@@ -85,6 +85,7 @@ class ProgressReporter:
             "buffered": snapshot.buffered,
             "incomplete": sum(one.incomplete for one in snapshot.partitions),
             "oldestRecord": _oldest(snapshot),
+            "waitsFor": None if snapshot.waits is None else str(snapshot.waits),
             "lanes": list(lanes),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -15,9 +16,12 @@ from keylane.spark.progress import ProgressReporter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from keylane.engine.snapshot import Wait
     from keylane.spark.lane_record import LaneRecord, LaneStatus
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan
+
+waits_logger = logging.getLogger("keylane.waits")
 
 LISTENERS_TIMEOUT_S = 5.0
 """How long the end of a query waits for its listeners."""
@@ -57,6 +61,7 @@ class Publisher:
         self.load = Load()
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
         self._failures = FailureReport()
+        self._waits: Wait | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
         self.view = self._view("Starting lanes", active=True, error=None)
 
@@ -80,6 +85,9 @@ class Publisher:
         self._progress.append(progress)
         self._listeners.progress(progress)
         self._failures.tell(merged.failures, now)
+        if merged.waits is not None and self._waits is None:
+            waits_logger.warning("%s", merged.waits)
+        self._waits = merged.waits
 
     def tell_failures(self, now: float, *, at_once: bool = False) -> None:
         """Log what is new of the lanes' failures; `at_once`: the query has ended."""
@@ -90,6 +98,7 @@ class Publisher:
         running = sum(lane.state == "running" for lane in self._lanes)
         present = sum(lane.state != "removed" for lane in self._lanes)
         message = "Stopping lanes" if ending else f"{running} of {present} lanes running"
+        message += f"; the group {self._waits}" if self._waits is not None else ""
         self.view = self._view(message, active=True, error=None)
 
     def publish_end(self, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from keylane import Snapshot
 from keylane.cli.progress import BarProgress
 from keylane.cli.run import completed, note_of
-from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Wait
 
 
 def part(partition: int, base: int, incomplete: int, position: int, end: int | None) -> PartitionSnapshot:
@@ -31,6 +31,11 @@ def test_a_note_has_rate_flight_lag_and_troubles() -> None:
         "512/s, 12 in flight, remaining 1,003, lag 1,013, 7 failed attempts, 5 retries, 2 skipped, t-1@55 for 12 s"
     )
     assert completed(snapshot) == 1_002
+
+
+def test_a_note_says_what_a_consumer_waits_for() -> None:
+    wait = Wait("g", ("keylane-1",), 45_000)
+    assert note_of(Snapshot(waits=wait), 0) == f"0/s, 0 in flight, {wait}"
 
 
 def test_a_note_leaves_out_what_is_quick_or_unknown() -> None:

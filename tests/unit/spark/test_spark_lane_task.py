@@ -18,7 +18,7 @@ import pytest
 import keylane as kl
 from keylane.engine.snapshot import Snapshot
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
-from keylane.spark.lanes import LaneTask, failures_told_by_the_driver, run_lane
+from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,7 +274,7 @@ def test_a_lanes_warnings_name_their_logger_where_nobody_configured_logging() ->
 
 def test_a_lane_leaves_it_to_the_driver_to_tell_of_failed_attempts(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("keylane.failures")
-    with failures_told_by_the_driver():
+    with told_by_the_driver():
         logger.warning("told by the driver")
     logger.warning("told by a worker that is used again")
     assert caplog.messages == ["told by a worker that is used again"]

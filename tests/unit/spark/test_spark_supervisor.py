@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 import keylane as kl
 from keylane.engine.failures import FailureKind
-from keylane.engine.snapshot import PartitionSnapshot, Snapshot
+from keylane.engine.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Hello, LaneEnd
@@ -304,6 +304,24 @@ def test_the_driver_tells_of_failures_in_lanes_once_for_all(
     assert texts[0] == kind.first
     assert sum(text == kind.first for text in texts) == 1
     assert [text.partition(" in the last")[0] for text in texts[1:]] == ["ValueError in score (orders.py:12): 9 more"]
+
+
+def test_the_driver_says_what_lanes_wait_for_in_log_status_and_progress(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries()
+    ends = query.all_running()
+    for end in ends:
+        end.send(Snapshot(waits=Wait("g", ("dead", f"lane-{end is ends[0]}"), 45_000)))
+    text = str(Wait("g", ("dead",), 45_000))
+    query.until(lambda: bool((last := query.handle.lastProgress) and last["waitsFor"] == text))
+    query.until(lambda: query.handle.status["message"].endswith(f"lanes running; the group {text}"))
+    for end in ends:
+        end.send(Snapshot())
+    query.until(lambda: query.handle.status["message"].endswith("lanes running"))
+    assert [one.getMessage() for one in caplog.records if one.name == "keylane.waits"] == [text]
+    for end in ends:
+        end.close()
 
 
 def test_counters_of_an_ended_lane_are_counted_once(queries: Callable[..., Query]) -> None:
