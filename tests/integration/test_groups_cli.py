@@ -135,6 +135,17 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
     assert lines[-1].startswith("flights-3: metadata 'AgAAAYvP4wAA' is not an offset map: it belongs to Kafka Streams")
 
 
+def test_a_map_of_the_jvm_parallel_consumer_says_what_remains(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it wrote it: base 100, and all up to 105 but 100 and 103 complete."""
+    commit(broker, "jvm", [TopicPartition("flights", 0, 100, metadata="bAAGNgA=")])
+    report = described(capsys, broker, "jvm")
+    (only,) = report["partitions"]
+    assert only["offset_map"] == {"incomplete": 2, "highest_completed": 105}
+    assert (only["lag"], only["remaining"], report["remaining"]) == (20, 16, 16)
+
+
 def test_what_retention_has_dropped_does_not_remain(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     """The log starts above the base, and in the middle of what the map speaks of."""
     admin = Admin({"bootstrap.servers": broker.bootstrap})
