@@ -11,6 +11,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -276,7 +277,9 @@ class ParallelConsumer:
 
     def snapshot(self) -> Snapshot:
         """Counters, gauges and partitions of this moment; of the last moment once the run is over."""
-        return Snapshot() if self._loop is None else self._loop.snapshot()
+        made = Snapshot() if self._loop is None else self._loop.snapshot()
+        waits = None if self._consumer is None else self._consumer.waits
+        return made if waits is None else replace(made, waits=waits)
 
     def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
         with self._telling:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
@@ -97,6 +98,7 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
     )
     report = described(capsys, broker, "maps")
     assert (report["group"], report["state"], report["members"], report["lag"]) == ("maps", "empty", [], 24)
+    assert report["remaining"] == 13, "of another software's metadata nothing is known to be complete"
     assert report["coordinator"] == broker.bootstrap
     first, second, foreign, streams = report["partitions"]
     assert first == {
@@ -106,8 +108,10 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
         "metadata": encode(offset_map),
         "offset_map": {"incomplete": 7, "highest_completed": 117},
         "metadata_error": None,
+        "log_start_offset": 0,
         "log_end_offset": 120,
         "lag": 20,
+        "remaining": 9,
         "member_id": None,
     }
     assert (second["committed"], second["lag"], second["offset_map"], second["metadata_error"]) == (10, 0, None, None)
@@ -119,15 +123,43 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("group maps: empty")
+    assert lines[0].endswith("lag 24, remaining 13")
     assert "no members" in lines
-    assert [line.split()[:7] for line in lines if line.startswith("flights ")] == [
-        ["flights", "0", "100", "7", "117", "120", "20"],
-        ["flights", "1", "10", "–", "–", "10", "0"],
-        ["flights", "2", "3", "–", "–", "7", "4"],
-        ["flights", "3", "0", "–", "–", "0", "0"],
+    assert [line.split()[:8] for line in lines if line.startswith("flights ")] == [
+        ["flights", "0", "100", "7", "117", "120", "20", "9"],
+        ["flights", "1", "10", "–", "–", "10", "0", "0"],
+        ["flights", "2", "3", "–", "–", "7", "4", "4"],
+        ["flights", "3", "0", "–", "–", "0", "0", "0"],
     ]
     assert lines[-2].startswith("flights-2: metadata 'checkpoint of worker 7' is not an offset map")
     assert lines[-1].startswith("flights-3: metadata 'AgAAAYvP4wAA' is not an offset map: it belongs to Kafka Streams")
+
+
+def test_a_map_of_the_jvm_parallel_consumer_says_what_remains(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it wrote it: base 100, and all up to 105 but 100 and 103 complete."""
+    commit(broker, "jvm", [TopicPartition("flights", 0, 100, metadata="bAAGNgA=")])
+    report = described(capsys, broker, "jvm")
+    (only,) = report["partitions"]
+    assert only["offset_map"] == {"incomplete": 2, "highest_completed": 105}
+    assert (only["lag"], only["remaining"], report["remaining"]) == (20, 16, 16)
+
+
+def test_what_retention_has_dropped_does_not_remain(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log starts above the base, and in the middle of what the map speaks of."""
+    admin = Admin({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics({"short": 1})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(30):
+        producer.produce("short", b"")
+    assert producer.flush(20) == 0
+    commit(broker, "late", [TopicPartition("short", 0, 5, metadata=encode(OffsetMap(5, [5, 14, 15, 22], 24)))])
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.delete_records([TopicPartition("short", 0, 15)])[TopicPartition("short", 0)].result(20)
+    (only,) = described(capsys, broker, "late")["partitions"]
+    assert (only["committed"], only["log_start_offset"], only["log_end_offset"]) == (5, 15, 30)
+    assert (only["lag"], only["remaining"]) == (25, 7), "15, 22, and 25 to 29"
 
 
 def test_a_live_member_and_its_assignment(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +174,7 @@ def test_a_live_member_and_its_assignment(broker: BrokerProcess, capsys: pytest.
     assert {one["member_id"] for one in report["partitions"]} == {only["member_id"]}
     committed = [(one["committed"], one["log_end_offset"], one["lag"]) for one in report["partitions"]]
     assert committed == [(50, 120, 70), (None, 10, None), (None, 7, None), (None, 0, None)]
+    assert [one["remaining"] for one in report["partitions"]] == [70, None, None, None]
     assert code == 0
     assert f"{only['member_id']}  worker-a   127.0.0.1  flights 0–3" in out
     assert "nothing committed" in out

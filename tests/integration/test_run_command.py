@@ -146,7 +146,7 @@ def test_a_signal_drains_commits_and_says_where(
     assert "stopped: " in told
     assert summary["stopped"] is True
     assert 0 < summary["processed"] < RECORDS
-    complete = sum((one["committed"] or 0) - one["start"] + one["complete_above"] for one in summary["partitions"])
+    complete = sum(one["end"] - one["start"] - one["remaining"] for one in summary["partitions"])
     assert complete == summary["processed"], "everything that ran is committed"
 
 

@@ -17,7 +17,7 @@ from keylane.cli.tables import print_table
 if TYPE_CHECKING:
     import argparse
 
-DESCRIPTION = "Consumer groups: members, committed offsets, offset maps and lag; resets and deletes."
+DESCRIPTION = "Consumer groups: members, committed offsets, offset maps, lag and what remains; resets and deletes."
 
 LIST_EXAMPLES = """\
 examples:
@@ -88,7 +88,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)
     add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list)
-    describe = "members, offsets, offset maps and lag of a group"
+    describe = "members, offsets, offset maps, lag and what remains of a group"
     offsets = "what a group has committed, with metadata and lag"
     maps = "decode the offset maps of a group"
     reset = "set the offsets of a group without members"

@@ -1,4 +1,4 @@
-"""`keylane groups describe GROUP`: members, committed offsets, what their offset maps say, and lag.
+"""`keylane groups describe GROUP`: members, committed offsets, what their offset maps say, lag, and what remains.
 
 The idea: one plain report (what `--json` prints) is gathered first; the tables show the same report.
 """
@@ -20,7 +20,8 @@ def gather(admin: Admin, group: str) -> dict[str, Any]:
     """Everything about a group, as `--json` prints it (docs: `keylane groups describe --help`).
 
     `offset_map` is null without metadata, and for metadata that is not an offset map, which `metadata_error` then
-    names. What is not known (an offset without a commit, the end of a topic that is gone) is null.
+    names. `remaining` is what is really left: `lag` less what the offset map has complete, and less what retention has
+    dropped. What is not known (an offset without a commit, the end of a topic that is gone) is null.
     """
     from keylane.errors import UsageError
 
@@ -29,12 +30,11 @@ def gather(admin: Admin, group: str) -> dict[str, Any]:
     if description.state == "dead" and not committed:
         raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-    ends = admin.log_ends(sorted({*committed, *owners}))
+    names = sorted({*committed, *owners})
+    starts, ends = admin.log_starts(names), admin.log_ends(names)
     partitions = [
-        _partition_report(partition, committed.get(partition), end, owners.get(partition))
-        for partition, end in sorted(ends.items())
+        _partition_report(name, committed.get(name), starts[name], ends[name], owners.get(name)) for name in names
     ]
-    lags = [one["lag"] for one in partitions if one["lag"] is not None]
     return {
         "group": group,
         "state": description.state,
@@ -52,28 +52,35 @@ def gather(admin: Admin, group: str) -> dict[str, Any]:
             for member in description.members
         ],
         "partitions": partitions,
-        "lag": sum(lags) if lags else None,
+        "lag": _total(partitions, "lag"),
+        "remaining": _total(partitions, "remaining"),
     }
 
 
-def _partition_report(
-    partition: Partition, committed: CommittedOffset | None, log_end: int | None, member_id: str | None
-) -> dict[str, Any]:
-    from keylane.errors import MetadataError
-    from keylane.offsets import decode
+def _total(partitions: list[dict[str, Any]], name: str) -> int | None:
+    known = [one[name] for one in partitions if one[name] is not None]
+    return sum(known) if known else None
 
-    offset_map, metadata_error = None, None
-    if committed is not None and committed.metadata:
-        try:
-            decoded = decode(committed.metadata, committed.offset)
-        except MetadataError as error:
-            metadata_error = str(error)
-        else:
+
+def _partition_report(
+    partition: Partition,
+    committed: CommittedOffset | None,
+    log_start: int | None,
+    log_end: int | None,
+    member_id: str | None,
+) -> dict[str, Any]:
+    from keylane.kafka.standing import offset_map_of
+
+    offset_map, metadata_error, lag, remaining = None, None, None, None
+    if committed is not None:
+        decoded, metadata_error = offset_map_of(committed)
+        if committed.metadata and metadata_error is None:
             offset_map = {
                 "incomplete": decoded.incomplete_count,
                 "highest_completed": decoded.highest_completed,
             }
-    lag = max(0, log_end - committed.offset) if committed is not None and log_end is not None else None
+        if log_start is not None and log_end is not None:
+            lag, remaining = max(0, log_end - committed.offset), decoded.remaining(log_start, log_end)
     return {
         "topic": partition[0],
         "partition": partition[1],
@@ -81,8 +88,10 @@ def _partition_report(
         "metadata": committed.metadata if committed is not None else None,
         "offset_map": offset_map,
         "metadata_error": metadata_error,
+        "log_start_offset": log_start,
         "log_end_offset": log_end,
         "lag": lag,
+        "remaining": remaining,
         "member_id": member_id,
     }
 
@@ -99,7 +108,7 @@ def print_report(report: dict[str, Any]) -> None:
     parts = [report["state"], f"protocol {report['protocol']}"]
     parts += [f"assignor {report['assignor']}"] if report["assignor"] else []
     parts += [f"coordinator {report['coordinator']}"] if report["coordinator"] else []
-    parts += [f"lag {report['lag']:,}"] if report["lag"] is not None else []
+    parts += [f"{name} {report[name]:,}" for name in ("lag", "remaining") if report[name] is not None]
     print(f"group {report['group']}: {', '.join(parts)}\n")
     if report["members"]:
         rows = (
@@ -119,9 +128,10 @@ def print_report(report: dict[str, Any]) -> None:
             "HIGHEST COMPLETED",
             "LOG END",
             "LAG",
+            "REMAINING",
             "OFFSET MAP",
         )
-        print_table(headings, map(_partition_row, report["partitions"]), numbers=range(1, 7))
+        print_table(headings, map(_partition_row, report["partitions"]), numbers=range(1, 8))
     else:
         print("nothing committed")
     for one in report["partitions"]:
@@ -145,6 +155,7 @@ def _partition_row(one: dict[str, Any]) -> tuple[Any, ...]:
         offset_map["highest_completed"],
         one["log_end_offset"],
         one["lag"],
+        one["remaining"],
         says,
     )
 

@@ -48,7 +48,7 @@ RATE_WINDOW_S = 2.0
 """The shown rate is over this long."""
 
 OLD_MS = 1_000
-"""The record that has been in flight longest is shown from this age on."""
+"""The record that has been worked on for longest is shown from this age on."""
 
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""
@@ -213,9 +213,9 @@ class Watch:
         seconds = time.monotonic() - self._started
         standing = group_standing(Admin(pipeline.kafka), pipeline.group_id, pipeline.reads)
         if self._as_json:
-            lag = sum(one.lag for one in standing)
+            left = {"lag": sum(one.lag for one in standing), "remaining": sum(one.remaining for one in standing)}
             partitions = [asdict(one) | {"lag": one.lag} for one in standing]
-            self._print_json("summary", snapshot, seconds, stopped=stopped, lag=lag, partitions=partitions)
+            self._print_json("summary", snapshot, seconds, stopped=stopped, **left, partitions=partitions)
         for line in summary_lines(snapshot, standing, seconds, stopped=stopped):
             self.progress.say(line)
 
@@ -228,14 +228,14 @@ class Watch:
             history.append((now, done))
             while now - history[0][0] > RATE_WINDOW_S:
                 del history[0]
-            total = done + remaining(snapshot) if self._has_end else None
+            total = done + (snapshot.remaining or 0) if self._has_end else None
             update(done, note_of(snapshot, _rate(history)), total)
             if self._as_json and now - printed >= JSON_INTERVAL_S:
                 printed = now
                 self._print_json("progress", snapshot, now - self._started)
 
     def _print_json(self, event: str, snapshot: Snapshot, seconds: float, **more: Any) -> None:
-        first = {"event": event, "seconds": round(seconds, 3), "lag": lag_of(snapshot)}
+        first = {"event": event, "seconds": round(seconds, 3)}
         print(json.dumps(first | snapshot.to_dict() | more), flush=True)
 
 
@@ -249,36 +249,27 @@ def completed(snapshot: Snapshot) -> int:
     return snapshot.processed + snapshot.dead_lettered + snapshot.skipped
 
 
-def remaining(snapshot: Snapshot) -> int:
-    """Records that are not, in the partitions held now, as far as their logs' ends are known."""
-    ends = ((one, one.log_end_offset or 0) for one in snapshot.partitions)
-    return sum(max(0, end - one.position) + one.incomplete for one, end in ends)
-
-
-def lag_of(snapshot: Snapshot) -> int | None:
-    """Over the partitions whose lag is known; None when none is."""
-    lags = [partition.lag for partition in snapshot.partitions if partition.lag is not None]
-    return sum(lags) if lags else None
-
-
 def note_of(snapshot: Snapshot, rate: float) -> str:
     """One short line about now; what is zero and would be bad is left out."""
-    lag = lag_of(snapshot)
     parts = [f"{rate:,.0f}/s", f"{snapshot.in_flight} in flight"]
-    parts += [f"lag {lag:,}"] if lag is not None else []
+    left = (("remaining", snapshot.remaining), ("lag", snapshot.lag))
+    parts += [f"{what} {count:,}" for what, count in left if count is not None]
     parts += [f"{count:,} {what}" for what, count in _troubles(snapshot)]
     oldest = snapshot.oldest
     if oldest is not None and oldest.age_ms >= OLD_MS:
         parts.append(f"{oldest.topic}-{oldest.partition}@{oldest.offset} for {oldest.age_ms / 1000:.0f} s")
+    if snapshot.waits is not None:
+        parts.append(str(snapshot.waits))
     return ", ".join(parts)
 
 
 def summary_lines(snapshot: Snapshot, standing: Iterable[Standing], seconds: float, *, stopped: bool) -> list[str]:
     """A line for the run, and one for each partition that is not at its end."""
     troubles = "".join(f", {count:,} {what}" for what, count in _troubles(snapshot))
-    lag = sum(one.lag for one in standing)
+    lag, remaining = sum(one.lag for one in standing), sum(one.remaining for one in standing)
+    left = f"lag {lag:,}" + (f", remaining {remaining:,}" if remaining != lag else "")
     head = "stopped" if stopped else "done"
-    lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}; lag {lag:,}"]
+    lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}; {left}"]
     return lines + [f"  {one}" for one in standing if one.lag]
 
 

@@ -61,4 +61,4 @@ class Cluster:
     def to_do(self, group: str, topic: str) -> ToDo:
         """What the group has still to do, over all partitions."""
         standing = self.standing(group, topic)
-        return ToDo(sum(one.lag for one in standing), sum(one.incomplete for one in standing))
+        return ToDo(sum(one.lag for one in standing), sum(one.remaining for one in standing))

@@ -27,8 +27,8 @@ class ToDo(NamedTuple):
 
     lag: int
     """Log ends less committed offsets."""
-    incomplete: int
-    """The same, less what the offset maps have complete above the committed offsets."""
+    remaining: int
+    """What is really left, by the offset maps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def save_picture(path: Path, samples: Sequence[Sample], *, title: str, subtitle:
         axes[1], seconds, [sample.in_flight for sample in samples], ORANGE, "requests in flight at the service (peaks)"
     )
     lags = [sample.to_do.lag for sample in samples]
-    _panel(axes[2], seconds, [sample.to_do.incomplete for sample in samples], GREEN, "records left, by the offset maps")
+    _panel(axes[2], seconds, [sample.to_do.remaining for sample in samples], GREEN, "records left, by the offset maps")
     axes[2].plot(seconds, lags, color=INK, linewidth=1.2, linestyle=(0, (2, 2)), alpha=0.8)
     axes[2].set_ylim(0, max([*lags, 1]) * 1.18)
     axes[2].set_title("lag: log end less committed offset (dashed)", loc="right", fontsize=9, color=INK, pad=5)

@@ -117,6 +117,7 @@ class Stopped:
             "records": self.records,
             "complete": sum(one.complete for one in self.standing),
             "lag": sum(one.lag for one in self.standing),
+            "remaining": sum(one.remaining for one in self.standing),
             "partitions": [asdict(one) for one in self.standing],
             "keep": self.kept,
         }

@@ -195,13 +195,14 @@ class _Demo:
         options, state = self._options, self._folder.state
         backend: Backend = InProcess() if spark is None else OnLanes(spark, options.lanes)
         pipeline = self._pipeline(cluster, service, 1 if spark is None else options.lanes)
-        to_do = cluster.to_do(state.group, TOPIC).incomplete
+        to_do = cluster.to_do(state.group, TOPIC).remaining
         where = "in this process" if spark is None else f"on {options.lanes} Spark lanes"
         with self._step(f"Enriching {where}", to_do) as step:
 
             def show(sample: Sample) -> None:
                 speed = f"{rate(observer.samples):,.0f}/s"
-                note = f"{sample.in_flight} in flight, {speed}, lag {sample.to_do.lag:,}"
+                left = f"remaining {sample.to_do.remaining:,}, lag {sample.to_do.lag:,}"
+                note = f"{sample.in_flight} in flight, {speed}, {left}"
                 step.update(min(sample.answered, to_do), note)
 
             look = self._guard.look if self._guard is not None else lambda: None
@@ -212,7 +213,7 @@ class _Demo:
                 seconds = time.monotonic() - started
             if self._guard is not None:
                 self._guard.raise_failure()
-        return observer.samples, to_do - cluster.to_do(state.group, TOPIC).incomplete, seconds
+        return observer.samples, to_do - cluster.to_do(state.group, TOPIC).remaining, seconds
 
     def _pipeline(self, cluster: Cluster, service: ServiceProcess, consumers: int) -> Pipeline:
         from keylane.demo.pipeline import flights_pipeline

@@ -18,10 +18,11 @@ from time import monotonic, perf_counter_ns
 from types import coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from keylane.engine import places
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
 from keylane.engine.lease import Lease
-from keylane.engine.ports import WorkersClosed, WorkersFailed
+from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
 from keylane.engine.timers import keep_time, new_event_loop
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
@@ -40,6 +41,23 @@ new_object = object.__new__
 
 TURN = 100
 """Records that one task takes before it lets the others of the loop run."""
+
+
+class _Begun:
+    """A handler that has suspended. Thread safety: the loop makes it, and any thread may read it."""
+
+    __slots__ = ("context", "handling", "since", "work")
+
+    def __init__(self, work: Work, context: Context | None, since: float, handling: Any) -> None:
+        self.work = work
+        self.context = context
+        self.since = since
+        self.handling = handling
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its coroutine is through; the next record of its chain may run already."""
+        return getattr(self.handling, "cr_frame", self) is None
 
 
 class AsyncioWorkers:
@@ -70,12 +88,14 @@ class AsyncioWorkers:
         self._is_ready = False
         """Whether the resource is there."""
         self._tasks: dict[Work, asyncio.Task[None]] = {}
-        self._begun: dict[Work, Context | None] = {}
+        self._begun: dict[Work, _Begun] = {}
         """The handlers that have suspended, as the tasks: only these can be cancelled."""
         self._coming = 0
         """Tasks that are about to take what waits."""
         self._at: Work | None = None
-        """The record of the handler that ran last."""
+        """The record of the handler that began last; None while none has that is not through."""
+        self._at_since = 0.0
+        """When it began. Written before `_at`."""
         self._meter = Meter()
         self._unmeasured = self._left_out = 0
         """Records still to leave out of the meter, and how many it was told to leave out."""
@@ -109,6 +129,39 @@ class AsyncioWorkers:
     def cancel(self) -> None:
         assert self._loop is not None, "cancel before start"
         self._loop.call_soon_threadsafe(self._cancel_unwanted)
+
+    def running(self) -> Sequence[Running]:
+        at = self._at
+        since = self._at_since
+        begun = [one for one in list(self._begun.values()) if not one.has_ended]
+        calls = [Running(one.work.message, one.since, partial(self._where, one.handling)) for one in begun]
+        if at is not None and all(one.work is not at for one in begun):  # it has not suspended yet
+            calls.append(Running(at.message, since, self._where))
+        return calls
+
+    def _where(self, handling: Any = None) -> str:
+        """What a handler that has suspended waits for; of one that runs, what the thread of the loop is at."""
+        if handling is not None and not getattr(handling, "cr_running", False):
+            return f"{places.text_of(places.of_coroutine(handling))}, which awaits"
+        return f"{places.text_of(places.of_thread(self._thread.ident))} in thread {self._thread.name}"
+
+    def ask(self, answered: Callable[[], None]) -> None:
+        """See `keylane.engine.blocked.Watched`."""
+        assert self._loop is not None, "watched before start"
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(answered)
+
+    def blocker(self) -> tuple[str, Sequence[places.Place]]:
+        assert self._loop is not None, "watched before start"
+        task, at = asyncio.current_task(self._loop), self._at
+        coroutine = None if task is None else getattr(task.get_coro(), "__qualname__", "")
+        what = "a callback" if task is None else f"{coroutine} in task {task.get_name()}"
+        of_task = [one.work for first, one in list(self._begun.items()) if self._tasks.get(first) is task]
+        if of_task:
+            what = of_task[0].name
+        elif at is not None and coroutine == self._take.__qualname__:  # a handler that has not suspended yet
+            what = at.name
+        return what, places.of_thread(self._thread.ident)
 
     def latency(self) -> Histogram:
         return self._meter.histogram()
@@ -192,9 +245,11 @@ class AsyncioWorkers:
         while work is not None:
             start_ns = 0 if self._is_left_out() else perf_counter_ns()
             outcome: Outcome = None
-            if not work.assignment.may_start or self._closing or monotonic() >= self.lease.until:
+            now = monotonic()
+            if not work.assignment.may_start or self._closing or now >= self.lease.until:
                 outcome = NOT_RUN
             elif self._not_before is None or (outcome := kept(work.message, self._not_before)) is None:
+                self._at_since = now
                 self._at = work
                 context = None
                 try:
@@ -210,7 +265,7 @@ class AsyncioWorkers:
                     except StopIteration as done:
                         result = done.value
                     else:
-                        self._has_suspended(task, first, context)
+                        self._has_suspended(task, first, _Begun(work, context, now, handling))
                         result = await _rest(handling, waits_for)
                     if result is not None:
                         outcome = outcome_of(result)
@@ -250,13 +305,14 @@ class AsyncioWorkers:
         """Run the handler on a batch, as above."""
         if self._closing:
             return [NOT_RUN] * len(works)
+        self._at_since = monotonic()
         self._at = first
         records = [Record(work.message) for work in works]
         context = Context(self._resource, works[0].attempt) if self._takes_context else None
-        self._has_suspended(task, first, context)
         start_ns = perf_counter_ns()
         try:
             handling = self._handler(records, context) if context is not None else self._handler(records)
+            self._has_suspended(task, first, _Begun(first, context, self._at_since, handling))
             return outcomes_of(await handling, len(works))
         except GeneratorExit:
             raise
@@ -265,10 +321,10 @@ class AsyncioWorkers:
         finally:
             self._meter.add(perf_counter_ns() - start_ns)
 
-    def _has_suspended(self, task: asyncio.Task[Any], first: Work, context: Context | None) -> None:
+    def _has_suspended(self, task: asyncio.Task[Any], first: Work, begun: _Begun) -> None:
         """`task` belongs to this hand-over from now on: two others take what waits, so that many handlers that suspend
         have begun after few turns of the loop."""
-        self._begun[first] = context
+        self._begun[first] = begun
         if first not in self._tasks:
             self._tasks[first] = task
             if len(self._tasks) < self.concurrency:
@@ -279,7 +335,7 @@ class AsyncioWorkers:
 
     def _cancel_tasks(self, works: list[Work]) -> None:
         for work in works:
-            if context := self._begun[work]:
+            if context := self._begun[work].context:
                 context.cancelled = True
             self._tasks[work].cancel()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from keylane.engine.acknowledgements import CommitCallbacks
 from keylane.engine.admission import HandOver
 from keylane.engine.aio import AsyncioWorkers
+from keylane.engine.blocked import LoopWatch
 from keylane.engine.core import Core
 from keylane.engine.decoding import decoding
 from keylane.engine.events import ConsumerFailed, Delivered, Inbox
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.engine.events import Answers
+    from keylane.engine.failures import Failures
     from keylane.engine.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort, Workers
     from keylane.engine.results import ResultQueue
     from keylane.options import Pipeline
@@ -41,12 +43,14 @@ def assemble(
     stream: ResultQueue | None = None,
     session_s: float | None = None,
     make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
+    failures: Failures | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
+    `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
     if stream is not None:
@@ -64,6 +68,11 @@ def assemble(
         ending_offsets=ending_offsets,
         results=ResultsRule.of(pipeline, stream),
         lease=lease,
+        running=workers.running,
+        failures=failures,
+    )
+    looks: Watch | LoopWatch | None = (
+        LoopWatch(workers, core.failures) if isinstance(workers, AsyncioWorkers) else watch
     )
     intake = Intake(
         consumer,
@@ -91,7 +100,7 @@ def assemble(
         lambda: make_producer(report),
         name=name,
         transactions=transactions,
-        watch=watch,
+        watch=looks,
         callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),
         one_processor=OneProcessor(random) if pipeline.one_processor else None,

@@ -76,6 +76,7 @@ class Assignment:
         "paused",
         "queued",
         "ready",
+        "retrying",
         "shards",
         "topic",
         "tracker",
@@ -115,6 +116,8 @@ class Assignment:
         self.in_flight: dict[int, float] = {}
         """Offset and time of dispatch of works that are with the workers or wait for their outputs, oldest dispatch
         first."""
+        self.retrying: dict[int, float] = {}
+        """Offsets of records whose attempt failed and that are not through, and when their first attempt began."""
         self.lots: dict[Lot, None] = {}
         """Those that the workers are not through with, oldest first."""
         self.commits_first = False
@@ -334,7 +337,8 @@ class Assignment:
         """Records that are with the workers, or wait for their outputs."""
         return len(self.in_flight) + sum(lot.count for lot in self.lots)
 
-    def oldest_in_flight(self, now: float) -> OldestRecord | None:
+    def oldest_handed_over(self, now: float) -> OldestRecord | None:
+        """Of those that are with the workers, begun or not."""
         oldest = [(since, offset) for offset, since in islice(self.in_flight.items(), 1)]
         of_lots = [(lot.began, lot.oldest(self.tracker.is_complete)) for lot in islice(self.lots, 1)]
         oldest += [(since, offset) for since, offset in of_lots if offset is not None]
@@ -354,6 +358,7 @@ class Assignment:
             incomplete=tracker.pending,
             position=tracker.position,
             log_end_offset=self.log_end,
+            remaining=None if self.log_end is None else tracker.remaining(self.log_end),
             shards=self.shards.count,
             paused=self.paused,
             metadata_characters=len(self.metadata),

@@ -9,9 +9,12 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from keylane.engine.work import name_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.engine.ports import Running
     from keylane.engine.snapshot import OldestRecord
 
 logger = logging.getLogger("keylane.engine")
@@ -123,11 +126,19 @@ class Stall:
     def next_check(self) -> float | None:
         return None if self._since is None else self._since + self._timeout_s
 
-    def text(self, oldest: Sequence[OldestRecord]) -> str:
-        """What to tell; `oldest` are the records in flight for longest, of each partition."""
-        first = max(oldest, key=lambda one: one.age_ms)
+    def text(self, running: Sequence[Running], handed_over: Sequence[OldestRecord], now: float) -> str:
+        """What to tell, of the calls that run, and of the records of each partition that were handed over first."""
+        end = "; mend the handler, or raise stall_timeout_ms (0: no limit)"
+        if not running:
+            first = max(handed_over, key=lambda one: one.age_ms)
+            return (
+                f"{first.topic}-{first.partition}@{first.offset}: no handler has ended for {self._timeout_s:g} s, and "
+                f"none has begun on this record, which was handed over {first.age_ms / 1000:.0f} s ago: the workers "
+                f"still make their resource, or cannot begin{end}"
+            )
+        call = min(running, key=lambda one: one.since)
+        others = f", and {len(running) - 1} more run" if len(running) > 1 else ""
         return (
-            f"{first.topic}-{first.partition}@{first.offset}: no handler has ended for {self._timeout_s:g} s, and this "
-            f"record has been in its handler for longest ({first.age_ms / 1000:.0f} s); mend the handler, or raise "
-            "stall_timeout_ms (0: no limit)"
+            f"{name_of(call.message)}: no handler has ended for {self._timeout_s:g} s, and this record has been in its "
+            f"handler for longest ({now - call.since:.0f} s), at {call.where()}{others}{end}"
         )

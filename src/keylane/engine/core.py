@@ -24,6 +24,7 @@ from keylane.engine.commit_first import CommitFirst
 from keylane.engine.commits import CommitEntry, CommitProblem, Commits
 from keylane.engine.counters import Counters
 from keylane.engine.dispatch import Dispatcher
+from keylane.engine.failures import Failures
 from keylane.engine.lease import Lease
 from keylane.engine.outcomes import Outcomes
 from keylane.engine.partitions import Partitions
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from keylane.engine.admission import HandOver
     from keylane.engine.assignment import Assignment, Start
     from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
-    from keylane.engine.ports import TopicPartition
+    from keylane.engine.ports import Running, TopicPartition
     from keylane.engine.results import ResultsRule
     from keylane.engine.work import Lot, Unit, Work
     from keylane.options import Pipeline, Rates
@@ -62,10 +63,14 @@ class Core:
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
         lease: Lease | None = None,
+        running: Callable[[], Sequence[Running]] = tuple,
+        failures: Failures | None = None,
     ) -> None:
         self._pipeline = pipeline
+        self._running = running
         self._lease = lease or Lease()
         self.counters = Counters()
+        self.failures = failures or Failures()
         self.partitions = Partitions(pipeline, self.counters, ending_offsets)
         self._commit_first = CommitFirst(self.partitions) if pipeline.delivery == "at_most_once" else None
         self._commit_each = pipeline.delivery == "almost_once"
@@ -81,6 +86,7 @@ class Core:
             results,
             self.counters,
             self.fail,
+            self.failures,
             self._transacting,
             self._undo,
         )
@@ -304,6 +310,8 @@ class Core:
             self._stop_starting()
         if self._stall.is_stalled(now):
             self._fail_stalled(now)
+        if (due := self.failures.next_check()) is not None and now >= due:
+            self.failures.check(now)
         if self._commit_first is not None and self._commit_first.closed:
             self._outcomes.withdrawn(self._commit_first.given_up())
         plan, self._next = self._next, Plan()
@@ -346,7 +354,7 @@ class Core:
         times = [self._dispatcher.waiting.next_due, *self._revokes.deadlines(now, more_s)]
         if self._transacting is not None:
             times.append(self._transacting.next_check())
-        times += [self._closing.next_check(), self._stall.next_check()]
+        times += [self._closing.next_check(), self._stall.next_check(), self.failures.next_check()]
         if self._may_dispatch(now):
             times.append(self._dispatcher.next_check(now))
         if self.phase is Phase.RUNNING:
@@ -359,17 +367,17 @@ class Core:
 
     def snapshot(self, now: float) -> Snapshot:
         """All counters and gauges, from one moment."""
-        in_flight = self._dispatcher.with_workers + self._outcomes.delivering
         made = Snapshot.of(
             self.counters,
-            in_flight,
+            self._running(),
+            self._dispatcher.with_workers + self._outcomes.delivering,
             self._outcomes.unseen,
             self.partitions.buffered,
             self.partitions.open.values(),
             self.commits.latency.histogram(),
             now,
         )
-        return replace(made, concurrency=self._dispatcher.hand_over.at_once)
+        return replace(made, concurrency=self._dispatcher.hand_over.at_once, failures=self.failures.kinds)
 
     @property
     def stocked_s(self) -> float:
@@ -485,7 +493,7 @@ class Core:
             self._closing.finish(now, is_committed=is_committed)
 
     def _fail_stalled(self, now: float) -> None:
-        oldest = [found for one in self.partitions.open.values() if (found := one.oldest_in_flight(now))]
+        handed_over = [found for one in self.partitions.open.values() if (found := one.oldest_handed_over(now))]
         self._stall.moved(now, runs=False)
-        if oldest:
-            self.fail(HandlerError(self._stall.text(oldest)), now, "now")
+        if handed_over:
+            self.fail(HandlerError(self._stall.text(self._running(), handed_over, now)), now, "now")

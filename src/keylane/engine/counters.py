@@ -23,7 +23,7 @@ class Counters:
     lost_to_retention: int = 0
     transactions_aborted: int = 0
     stuck: int = 0
-    """A gauge: threads whose handlers are over their time."""
+    """A gauge: handlers in threads that are over their time, or the coroutine that blocks its loop."""
     stale: int = 0
     """Completions of an earlier epoch, which changed nothing."""
     workers_died: int = 0

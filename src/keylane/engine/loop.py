@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.engine.acknowledgements import CommitCallbacks
+    from keylane.engine.blocked import LoopWatch
     from keylane.engine.closing import CloseMode
     from keylane.engine.core import Core
     from keylane.engine.events import Inbox
@@ -75,7 +76,7 @@ class Loop:
         *,
         name: str,
         results: ResultsPort | None = None,
-        watch: Watch | None = None,
+        watch: Watch | LoopWatch | None = None,
         callbacks: CommitCallbacks | None = None,
         transactions: Callable[[], TransactionsPort] | None = None,
         one_processor: OneProcessor | None = None,
@@ -329,6 +330,7 @@ class Loop:
         if self._callbacks is not None:
             self._callbacks.close(WORKERS_CLOSE_S)
         self._intake.join()
+        self._core.failures.end(monotonic())
         self._last_snapshot = self._snapshot(monotonic())
         self.ended.set()
 

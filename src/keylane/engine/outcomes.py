@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keylane.engine.counters import Counters
     from keylane.engine.dispatch import Dispatcher
     from keylane.engine.events import Answer, ResultsMoved
+    from keylane.engine.failures import Failures
     from keylane.engine.partitions import Partitions
     from keylane.engine.results import ResultsRule
     from keylane.engine.transacting import Transacting
@@ -40,6 +41,7 @@ class Outcomes:
         rule: ResultsRule,
         counters: Counters,
         fail: Callable[[BaseException, float], None],
+        failures: Failures,
         transacting: Transacting | None = None,
         undo: Callable[[str], None] | None = None,
     ) -> None:
@@ -49,6 +51,7 @@ class Outcomes:
         self._rule = rule
         self._counters = counters
         self._fail = fail
+        self._failures = failures
         self._transacting = transacting
         self._undo_transaction = undo
         self._produce: list[Delivery] = []
@@ -93,10 +96,9 @@ class Outcomes:
             undone = work.assignment.failures.pop(work.offset)
             undone.restore(work)
             if work.dead is None:
-                verdict = self._verdicts.failed(work, undone.failure, now, now)
+                self._failed(work, undone.failure, now, now)
             else:
-                verdict = self._verdicts.undelivered(work, undone.failure.error)
-            self._judged(work, verdict, now)
+                self._undelivered(work, undone.failure, now)
 
     # --- reports ---
 
@@ -170,8 +172,7 @@ class Outcomes:
             self._counters.processed += 1
             self._finish(work.assignment, (work,), (work,) if work.chain is None or leave_chain(work) else ())
         elif isinstance(outcome, Failure):
-            began = work.assignment.in_flight[work.offset]
-            self._judged(work, self._verdicts.failed(work, outcome, began, now), now)
+            self._failed(work, outcome, work.assignment.in_flight[work.offset], now)
         elif isinstance(outcome, NotRun):
             self._not_run(work)
         elif isinstance(outcome, Later):
@@ -256,7 +257,7 @@ class Outcomes:
             elif not work.assignment.wanted:
                 self._counters.stale += 1
             elif delivery.error is not None:
-                self._judged(work, self._verdicts.undelivered(work, delivery.error), now)
+                self._undelivered(work, Failure(delivery.error), now)
             else:
                 self._counters.dead_lettered += 1
                 self._finish(work.assignment, (work,), (work,))
@@ -315,9 +316,21 @@ class Outcomes:
             assignment.again.appendleft(work)
             self._dispatcher.offer(assignment)
 
+    def _failed(self, work: Work, failure: Failure, began: float, now: float) -> None:
+        """An attempt that was handed over at `began` failed."""
+        self._failures.note(failure, work.name, work.attempt, now)
+        self._judged(work, self._verdicts.failed(work, failure, began, now), now)
+
+    def _undelivered(self, work: Work, failure: Failure, now: float) -> None:
+        """A dead letter was not acknowledged."""
+        self._failures.note(failure, work.name, work.attempt, now)
+        self._judged(work, self._verdicts.undelivered(work, failure.error), now)
+
     def _judged(self, work: Work, verdict: Verdict, now: float) -> None:
         """Carry out what follows a failed attempt."""
         self._counters.failed += 1
+        if work.first_s is not None:
+            work.assignment.retrying[work.offset] = work.first_s
         if isinstance(verdict, Again):
             self._counters.retried += 1
             self._later(work, now + verdict.delay_s)

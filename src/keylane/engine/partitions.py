@@ -128,6 +128,9 @@ class Partitions:
         in_flight = assignment.in_flight
         for work in works:
             del in_flight[work.offset]
+        if assignment.retrying:
+            for work in works:
+                assignment.retrying.pop(work.offset, None)
         if len(ends) < len(works):
             last = set(ends)
             assignment.shards.passed([work.offset for work in works if work not in last])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitEntry, CommitProblem
@@ -154,6 +154,18 @@ class WorkerDied:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """A call of the handler that runs now."""
+
+    message: Message
+    """The record; of a batch the first."""
+    since: float
+    """When it began (`time.monotonic()`)."""
+    where: Callable[[], str]
+    """What it is at, for people: found only when somebody asks."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersClosed:
     """How the workers ended."""
 
@@ -200,6 +212,9 @@ class Workers(Capacity, Protocol):
 
     def cancel(self) -> None:
         """Cancel what nobody wants any more."""
+
+    def running(self) -> Sequence[Running]:
+        """The calls that run now; not what waits for a worker."""
 
     def latency(self) -> Histogram:
         """How long calls of the handler took; a batch is one call."""

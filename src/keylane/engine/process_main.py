@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine import places
 from keylane.engine.calls import failure_of, outcome_of, outcomes_of
 from keylane.engine.linux import PR_SET_PDEATHSIG, prctl
 from keylane.engine.work import Failure
@@ -129,7 +130,9 @@ def answer(connection: Connection, call: Callable[[], Any], batch: list[Record] 
         result = call()
         outcomes = [outcome_of(result)] if batch is None else outcomes_of(result, len(batch))
     except BaseException as error:  # a handler's failure, whatever it is, must not end the process
-        outcomes = [failure_of(error)] * (1 if batch is None else len(batch))
+        failure = failure_of(error)
+        failure.places = places.of_traceback(error.__traceback__)
+        outcomes = [failure] * (1 if batch is None else len(batch))
     connection.send_bytes(dumped(Answer(outcomes, perf_counter_ns() - start_ns)))
     return outcomes[0]
 
@@ -151,7 +154,9 @@ def _portable(outcome: Outcome) -> Outcome:
         pickle.loads(pickle.dumps(outcome))
     except Exception as unpicklable:
         if isinstance(outcome, Failure):
-            return Failure(_stand_in(outcome.error), final=outcome.final)
+            failure = Failure(_stand_in(outcome.error), final=outcome.final)
+            failure.places = outcome.places
+            return failure
         return Failure(HandlerError(f"what the handler returned cannot leave its process: {unpicklable}"), final=True)
     return outcome
 

@@ -28,7 +28,7 @@ from keylane.engine.calls import give_outcomes, kept, sort_out, startable
 from keylane.engine.cargo import pack
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
-from keylane.engine.ports import WorkerDied, WorkersClosed, WorkersFailed
+from keylane.engine.ports import Running, WorkerDied, WorkersClosed, WorkersFailed
 from keylane.engine.process_main import READY, Answer, plain
 from keylane.engine.timeouts import HandlerTimeoutError
 from keylane.engine.work import NOT_RUN, Failure, works_in
@@ -71,8 +71,9 @@ class ProcessWorkers:
         self.lease = Lease()
         self._report = report
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
-        self._at: list[tuple[WorkerProcess, Sequence[Work]] | None] = [None] * self.concurrency
-        """The process of each slot and what it holds; written by the slot's thread alone."""
+        self._at: list[tuple[WorkerProcess, Sequence[Work], float] | None] = [None] * self.concurrency
+        """The process of each slot, what it holds, and since when it is at the first of that; written by the slot's
+        thread alone."""
         self._meters = [Meter() for _ in range(self.concurrency)]
         self._deadline: float | None = None
         self._close_error: BaseException | None = None
@@ -104,6 +105,9 @@ class ProcessWorkers:
             if at is not None and at[1] and not any(work.assignment.wanted for work in at[1]):
                 at[0].kill()
 
+    def running(self) -> Sequence[Running]:
+        return [Running(at[1][0].message, at[2], at[0].where) for at in self._at if at is not None and at[1]]
+
     def latency(self) -> Histogram:
         return merged(self._meters)
 
@@ -116,7 +120,7 @@ class ProcessWorkers:
             if thread.ident is not None:
                 thread.join(max(0.0, self._deadline - monotonic()))
         killed = [at for at in self._at if at is not None]
-        for process, works in killed:
+        for process, works, _ in killed:
             if not works:
                 continue
             logger.warning("closing ends the process that still runs %s", ", ".join(work.name for work in works))
@@ -135,6 +139,7 @@ class ProcessWorkers:
             while (units := self._next()) is not None:
                 startable_ones = [unit for unit in units if self._keep(unit)]
                 if startable_ones and not self._run(slot, process, startable_ones):
+                    self._at[slot] = None
                     if self._deadline is not None:
                         return
                     process = WorkerProcess(self._cargo)
@@ -180,21 +185,21 @@ class ProcessWorkers:
     def _run(self, slot: int, process: WorkerProcess, units: list[Call]) -> bool:
         """Run these in the process and report each; returns whether it is still there."""
         every = [_works(unit) for unit in units]
-        self._at[slot] = process, [work for works in every for work in works]
+        self._at[slot] = process, [work for works in every for work in works], monotonic()
         try:
             process.send([_hand_over(unit, works) for unit, works in zip(units, every, strict=True)])
         except OSError:  # it died idle: nothing of this has begun
             self._died(process, units, [])
             return False
         for index, (unit, works) in enumerate(zip(units, every, strict=True)):
-            self._at[slot] = process, works
+            self._at[slot] = process, works, monotonic()
             try:
                 self._answers(slot, process, unit, works)
             except (EOFError, OSError):
                 at = self._at[slot]
                 self._died(process, units[index:], at[1] if at else [])
                 return False
-        self._at[slot] = process, ()
+        self._at[slot] = process, (), monotonic()
         return True
 
     def _answers(self, slot: int, process: WorkerProcess, unit: Call, works: Sequence[Work]) -> None:
@@ -205,7 +210,7 @@ class ProcessWorkers:
             self._report(unit)
             return
         for number, work in enumerate(works):
-            self._at[slot] = process, works[number:]
+            self._at[slot] = process, works[number:], monotonic()
             answer = process.answer(self._timeout_s)
             outcome = work.outcome = answer.outcomes[0]
             self._meters[slot].add(answer.took_ns)
@@ -279,6 +284,10 @@ class WorkerProcess:
         answer = pickle.loads(self._connection.recv_bytes())
         assert isinstance(answer, Answer), answer
         return answer
+
+    def where(self) -> str:
+        """How errors name it."""
+        return f"worker process {self._process.pid}"
 
     def kill(self) -> None:
         self._process.kill()

@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine.failures import merged
 from keylane.engine.latency import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.counters import Counters
+    from keylane.engine.failures import FailureKind
+    from keylane.engine.ports import Running
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,9 @@ class PartitionSnapshot:
     """The size of the last acknowledged commit's metadata; 0 when it had no offset map."""
     metadata_encoding: str | None = None
     """The encoding of its offset map (docs/offset-map.md); None without one."""
+    remaining: int | None = None
+    """Offsets up to the log's end that are not complete: what is really left, by the offset map. At most `lag`. Gaps in
+    the log (compaction, ends of transactions) count until they are polled. None before the log's end was seen."""
 
     @property
     def high_watermark(self) -> int | None:
@@ -52,7 +58,7 @@ class PartitionSnapshot:
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the log's end; None while either is unknown."""
+        """Records between the committed offset and the log's end, done or not; None while either is unknown."""
         if self.log_end_offset is None or self.committed is None:
             return None
         return max(0, self.log_end_offset - self.committed)
@@ -60,12 +66,43 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OldestRecord:
-    """The record that has been in flight longest: the head of the line."""
+    """The record that has been worked on for longest: the head of the line. It runs, or waits to run once more; what is
+    buffered and has not begun is never it."""
 
     topic: str
     partition: int
     offset: int
     age_ms: int
+    """Since its first attempt began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Who a member waits for in a rebalance of its group, while it has nothing to do."""
+
+    group: str
+    members: tuple[str, ...]
+    """Ids of the others in the group: those among them that are alive join within moments."""
+    session_timeout_ms: int
+    """After which the group gives a dead one up."""
+
+    def merge(self, other: Wait) -> Wait:
+        """Of two members that wait: neither waits for the other one."""
+        both = tuple(one for one in self.members if one in other.members)
+        return Wait(self.group, both or self.members, max(self.session_timeout_ms, other.session_timeout_ms))
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.members[:_SHOWN_MEMBERS])
+        more = len(self.members) - _SHOWN_MEMBERS
+        shown = f"{shown} and {more} more" if more > 0 else shown
+        who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
+        return (
+            f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
+            f"{self.session_timeout_ms / 1000:.0f} s; group.instance.id avoids this"
+        )
+
+
+_SHOWN_MEMBERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +134,38 @@ class Snapshot:
     transactions_aborted: int = 0
     """Aborted transactions: what was in them ran again, or will."""
     stuck: int = 0
-    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait."""
+    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
+    everything waits."""
     workers_died: int = 0
     """Worker processes that ended under a record, and were replaced."""
     concurrency: int = 0
     """Calls of the handler that may run at once now."""
     in_flight: int = 0
-    """Records handed to workers, waiting for the acknowledgement of their outputs, or for their result to be seen."""
+    """Calls of the handler that run now: at most `concurrency`."""
+    handed_over: int = 0
+    """Records with the workers, begun or not, and those that wait for the acknowledgement of their outputs or for their
+    result to be seen."""
     unseen: int = 0
     """Results that wait for `on_produced` or for the reader of a stream."""
     buffered: int = 0
-    """Records polled and not complete; those in flight are among them."""
+    """Records polled and not complete; those handed over are among them."""
     handler_latency: Histogram = field(default_factory=Histogram)
     """How long handlers took. A batch counts once."""
     commit_latency: Histogram = field(default_factory=Histogram)
     """From sending a commit to its acknowledgement."""
     oldest: OldestRecord | None = None
     partitions: tuple[PartitionSnapshot, ...] = ()
+    failures: tuple[FailureKind, ...] = ()
+    """Failed attempts by what was raised, and where; and coroutines that block their loop."""
+    waits: Wait | None = None
+    """What a consumer waits for that joins its group, when that takes long; None when it need not wait."""
 
     @classmethod
     def of(
         cls,
         counters: Counters,
-        in_flight: int,
+        running: Sequence[Running],
+        handed_over: int,
         unseen: int,
         buffered: int,
         assignments: Iterable[Assignment],
@@ -128,17 +174,31 @@ class Snapshot:
     ) -> Snapshot:
         """Of one consumer, from one moment."""
         parts = sorted(assignments, key=lambda one: one.name)
-        ages = [age for one in parts if (age := one.oldest_in_flight(now)) is not None]
+        begun = [
+            (call.since, call.message.topic(), call.message.partition(), call.message.offset()) for call in running
+        ]
+        begun += [(since, *one.name, offset) for one in parts for offset, since in one.retrying.items()]
         counted = {name: getattr(counters, name) for name in _COUNTERS}
         return cls(
             **counted,
-            in_flight=in_flight,
+            in_flight=len(running),
+            handed_over=handed_over,
             unseen=unseen,
             buffered=buffered,
             commit_latency=commit_latency,
-            oldest=max(ages, key=lambda one: one.age_ms, default=None),
+            oldest=_oldest(min(begun), now) if begun else None,
             partitions=tuple(one.snapshot() for one in parts),
         )
+
+    @property
+    def lag(self) -> int | None:
+        """Of the partitions whose lag is known; None when none is."""
+        return _total(one.lag for one in self.partitions)
+
+    @property
+    def remaining(self) -> int | None:
+        """Of the partitions of which it is known; None when it is of none."""
+        return _total(one.remaining for one in self.partitions)
 
     def merge(self, other: Snapshot) -> Snapshot:
         """Both together. Of a partition that is in both (it moved), the view that got further."""
@@ -155,16 +215,29 @@ class Snapshot:
             commit_latency=self.commit_latency.merge(other.commit_latency),
             oldest=max(ages, key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
+            failures=merged(self.failures, other.failures),
+            waits=self.waits.merge(other.waits) if self.waits and other.waits else self.waits or other.waits,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
-        made = asdict(self)
-        made["partitions"] = list(made["partitions"])
+        made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
+        made["partitions"] = [asdict(one) | {"lag": one.lag} for one in self.partitions]
+        made["failures"] = [{"error": one.error, "where": one.where, "count": one.count} for one in self.failures]
         for name in ("handler_latency", "commit_latency"):
             made[name] = getattr(self, name).to_dict()
         return made
 
 
+def _total(numbers: Iterable[int | None]) -> int | None:
+    known = [one for one in numbers if one is not None]
+    return sum(known) if known else None
+
+
+def _oldest(begun: tuple[float, str, int, int], now: float) -> OldestRecord:
+    since, topic, partition, offset = begun
+    return OldestRecord(topic, partition, offset, round((now - since) * 1000))
+
+
 _NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
-_COUNTERS = [name for name in _NUMBERS if name not in ("concurrency", "in_flight", "unseen", "buffered")]
+_COUNTERS = [name for name in _NUMBERS if name not in ("concurrency", "in_flight", "handed_over", "unseen", "buffered")]

@@ -12,14 +12,16 @@ import logging
 import threading
 from collections import deque
 from contextlib import ExitStack, suppress
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine import places
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
-from keylane.engine.ports import WorkersClosed, WorkersFailed
+from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
 from keylane.engine.timers import keep_time
 from keylane.engine.work import NOT_RUN, Lot, calls_in, name_of, works_in
 from keylane.errors import UsageError
@@ -65,6 +67,8 @@ class ThreadWorkers:
         self._assignments: list[Assignment | None] = [None] * self.concurrency
         self._contexts: list[Context | None] = [None] * self.concurrency
         """What each thread is at; written by that thread alone."""
+        self._began = [0.0] * self.concurrency
+        """When it began with that. Written before `_running`, and read after it: never the time of an earlier one."""
         self._meters = [Meter() for _ in range(self.concurrency)]
         self._left_out = [(0, 0)] * self.concurrency
         """Of each thread, the records that are still to be left out of its meter, and how many it was told to."""
@@ -101,6 +105,14 @@ class ThreadWorkers:
         for assignment, context in zip(self._assignments, self._contexts, strict=True):
             if assignment and context and not assignment.wanted:
                 context.cancelled = True
+
+    def running(self) -> Sequence[Running]:
+        threads = [self._first, *self._threads]
+        return [
+            Running(message, self._began[slot], partial(_where, threads[slot]))
+            for slot, message in enumerate(self._running)
+            if message is not None
+        ]
 
     def latency(self) -> Histogram:
         return merged(self._meters)
@@ -145,14 +157,16 @@ class ThreadWorkers:
         keep_time(self.concurrency)
         handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
         lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
+        began = self._began
         while (first := self._take(slot)) is not None:
             assignment = self._assignments[slot] = first.assignment
             unmeasured, left_out = self._left_out[slot]
             for work in works_in(first):
+                began[slot] = now = monotonic()
                 running[slot] = work.message
                 start_ns = 0 if unmeasured else perf_counter_ns()
                 outcome: Outcome = None
-                if not assignment.may_start or monotonic() >= lease.until:
+                if not assignment.may_start or now >= lease.until:
                     outcome = NOT_RUN
                 elif not_before is None or (outcome := kept(work.message, not_before)) is None:
                     try:
@@ -204,13 +218,15 @@ class ThreadWorkers:
         """Run records of a lot while there are any; flat, too."""
         handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
         lease, running, done, measured = self.lease, self._running, lot.done.append, self._meters[slot].add
+        began = self._began
         assignment = self._assignments[slot] = lot.assignment
         unmeasured, left_out = self._left_out[slot]
         for message in lot.left:
+            began[slot] = now = monotonic()
             running[slot] = message
             start_ns = 0 if unmeasured else perf_counter_ns()
             outcome: Outcome = None
-            if not assignment.may_start or monotonic() >= lease.until:
+            if not assignment.may_start or now >= lease.until:
                 outcome = NOT_RUN
             elif not_before is None or (outcome := kept(message, not_before)) is None:
                 try:
@@ -245,6 +261,7 @@ class ThreadWorkers:
         works = startable(batch, self.lease, self._not_before)
         if not works:
             return
+        self._began[slot] = monotonic()
         self._running[slot], self._assignments[slot] = works[0].message, works[0].assignment
         records = [Record(work.message) for work in works]
         start_ns = perf_counter_ns()
@@ -258,6 +275,10 @@ class ThreadWorkers:
             give_outcomes(works, [failure_of(error)] * len(works))
         finally:
             self._meters[slot].add(perf_counter_ns() - start_ns)
+
+
+def _where(thread: threading.Thread) -> str:
+    return f"{places.text_of(places.of_thread(thread.ident))} in thread {thread.name}"
 
 
 def _sync_resource(resource: Any) -> Any:

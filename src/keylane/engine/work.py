@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.deliveries import DeadLetterState, Delivery
+    from keylane.engine.places import Place
     from keylane.records import Message, Output, Returned
 
 
@@ -35,10 +36,12 @@ NOT_RUN = NotRun.NOT_RUN
 class Failure:
     """A failed attempt: what the handler raised, or why an output was not delivered."""
 
-    __slots__ = ("error", "final")
+    __slots__ = ("error", "final", "places")
 
     def __init__(self, error: BaseException, *, final: bool = False) -> None:
         self.error = error
+        self.places: Sequence[Place] = ()
+        """Where it was raised, when that was in another process: the traceback of an error does not travel."""
         self.final = final
         """True when another attempt cannot help (`keylane.Fatal`, a handler that returned something else)."""
 

@@ -17,6 +17,7 @@ from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
+from keylane.kafka.waiting import GroupWait
 from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from keylane.engine.assignment import Start
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import ConsumerListener, Offset, Polled
+    from keylane.engine.snapshot import Wait
     from keylane.kafka import exact_transactions
     from keylane.kafka.starts import Target
     from keylane.options import Pipeline
@@ -51,6 +53,9 @@ class KafkaConsumer:
         statistics = {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
         self._group = client_of(Consumer, member_settings(settings) | statistics, "consumer")
         exact.check(self._group, str(settings["client.id"]))
+        self._group_wait = GroupWait(pipeline.kafka, self._group.memberid, client_id or "keylane")
+        if not pipeline.assignment and pipeline.kafka.get("group.protocol") != "consumer":
+            self._heartbeats.joins = self._group_wait.joins
         reader = client_of(Consumer, fetcher_settings(settings), "consumer")
         self._logs = Logs(self._group, self._patience, self._faults)
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
@@ -73,6 +78,11 @@ class KafkaConsumer:
     def session_s(self) -> float | None:
         """The session timeout; None without a group to take part in."""
         return None if self._pipeline.assignment else session_s(self._pipeline.kafka)
+
+    @property
+    def waits(self) -> Wait | None:
+        """What this member waits for while it joins its group; any thread."""
+        return self._group_wait.wait
 
     def check_starts(self, check: Callable[[Sequence[Start]], None]) -> None:
         """Have `check` called with the starts of partitions before anything of them begins; what it raises ends the
@@ -133,6 +143,7 @@ class KafkaConsumer:
     def close(self) -> None:
         self._patience.close()
         self._commits.close()
+        self._group_wait.close()
         self._membership.close()
         self._fetcher.close()
         self._faults.raise_broken()

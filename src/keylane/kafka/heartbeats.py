@@ -72,6 +72,8 @@ class Heartbeats:
         self._is_kip_848 = kafka.get("group.protocol") == "consumer"
         self._believed_s = BELIEVED_INTERVALS * interval_ms(kafka) / 1000
         self._heard = heard
+        self.joins: Callable[[str, float], None] = lambda _, __: None
+        """Told of librdkafka's state of the member, and when."""
         self._failed = failed
         self._before = -inf
         self._connects = 0
@@ -89,6 +91,7 @@ class Heartbeats:
     def read(self, text: str) -> None:
         """librdkafka's statistics callback."""
         statistics = json.loads(text)
+        self.joins(statistics["cgrp"]["join_state"], monotonic())
         taken = statistics["ts"] / 1e6
         gap, self._before = taken - self._before, taken
         self._ahead = min(self._ahead, monotonic() - taken)

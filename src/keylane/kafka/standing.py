@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keylane.errors import MetadataError, PeerError
 from keylane.kafka.logs import matching
-from keylane.offsets import decode
+from keylane.offsets import OffsetMap, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +26,9 @@ class Standing:
     """Where the log starts."""
     committed: int | None
     """None before the group's first commit."""
-    complete_above: int
-    """Offsets above the committed one that its offset map has complete; 0 for metadata that is no offset map."""
+    remaining: int
+    """Offsets of the log that neither the committed offset nor its offset map has complete. Metadata that is no offset
+    map has none complete."""
     end: int
 
     @property
@@ -36,19 +37,14 @@ class Standing:
         return max(0, self.end - (self.start if self.committed is None else self.committed))
 
     @property
-    def incomplete(self) -> int:
-        """Offsets still to be processed."""
-        return self.lag - self.complete_above
-
-    @property
     def complete(self) -> int:
         """Offsets of the log that are processed."""
-        return self.end - self.start - self.incomplete
+        return self.end - self.start - self.remaining
 
     def __str__(self) -> str:
         committed = "nothing committed" if self.committed is None else f"committed offset {self.committed:,}"
-        above = f", {self.complete_above:,} complete above it" if self.complete_above else ""
-        return f"{self.topic}-{self.partition}: {committed}, log end {self.end:,}{above}"
+        left = f", {self.remaining:,} remaining" if self.remaining != self.lag else ""
+        return f"{self.topic}-{self.partition}: {committed}, log end {self.end:,}{left}"
 
 
 def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Standing, ...]:
@@ -63,18 +59,23 @@ def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Sta
     committed = admin.committed_offsets(group)
     standing = []
     for topic, partition in partitions:
-        start, end, commit = starts[topic, partition], ends[topic, partition], committed.get((topic, partition))
-        above = 0 if commit is None else _complete_above(commit)
+        start, end, commit = (
+            starts[topic, partition] or 0,
+            ends[topic, partition] or 0,
+            committed.get((topic, partition)),
+        )
         offset = None if commit is None else commit.offset
-        standing.append(Standing(topic, partition, start or 0, offset, above, end or 0))
+        left = max(0, end - start) if commit is None else offset_map_of(commit)[0].remaining(start, end)
+        standing.append(Standing(topic, partition, start, offset, left, end))
     return tuple(standing)
 
 
-def _complete_above(commit: CommittedOffset) -> int:
-    if not commit.metadata:
-        return 0
-    try:
-        offset_map = decode(commit.metadata, commit.offset)
-    except MetadataError:
-        return 0
-    return offset_map.highest_completed + 1 - commit.offset - offset_map.incomplete_count
+def offset_map_of(commit: CommittedOffset) -> tuple[OffsetMap, str | None]:
+    """What a commit says is complete, of whatever software: by its offset alone, with the reason, when its metadata is
+    no offset map."""
+    if commit.metadata:
+        try:
+            return decode(commit.metadata, commit.offset), None
+        except MetadataError as error:
+            return OffsetMap(commit.offset), str(error)
+    return OffsetMap(commit.offset), None

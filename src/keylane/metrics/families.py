@@ -51,11 +51,12 @@ COUNTERS = {
 """Fields of `Snapshot` that only grow."""
 
 GAUGES = {
-    "in_flight": "Records with workers, or waiting for acknowledgements of their outputs or for a look at their result",
+    "in_flight": "Calls of the handler that run now",
+    "handed_over": "Records with workers, begun or not, or waiting for acknowledgements or for a look at their result",
     "unseen": "Results that wait for on_produced or for the reader of a stream",
     "buffered": "Records polled and not complete",
     "concurrency": "Calls of the handler that may run at once now",
-    "stuck": "Handlers in threads that are over handler_timeout_ms",
+    "stuck": "Handlers in threads that are over handler_timeout_ms, or the coroutine that blocks its loop",
 }
 """Fields of `Snapshot` that come and go."""
 
@@ -65,7 +66,8 @@ PARTITION_GAUGES = {
     "highest_completed": ("highest_completed_offset", "The highest offset that is complete"),
     "position": ("position", "The next offset to poll"),
     "log_end_offset": ("log_end_offset", "The log's end as last seen"),
-    "lag": ("lag", "Records between the committed offset and the log's end"),
+    "lag": ("lag", "Records between the committed offset and the log's end, done or not"),
+    "remaining": ("remaining", "Records up to the log's end that are not complete: what is left, by the offset map"),
     "incomplete": ("incomplete", "Records polled and not complete"),
     "shards": ("shards", "Keys (or 1 for the partition) with a record out or waiting"),
     "paused": ("paused", "1 while the partition is not polled, because it holds its share of the buffer"),
@@ -103,15 +105,17 @@ def _by_partition(partitions: tuple[PartitionSnapshot, ...]) -> Iterator[Family]
 
 
 def _head_of_line(snapshot: Snapshot) -> Iterator[Family]:
-    """The record that has been in flight longest: its offset is a value, because as a label it would never end."""
+    """The record that has been worked on for longest: its offset is a value, because as a label it would never end."""
     oldest = snapshot.oldest
     age: tuple[Sample, ...] = ()
     offset: tuple[Sample, ...] = ()
     if oldest is not None:
         labels = {"topic": oldest.topic, "partition": str(oldest.partition)}
         age, offset = (Sample(oldest.age_ms / 1000, labels),), (Sample(oldest.offset, labels),)
-    yield Family("keylane_oldest_in_flight_seconds", "gauge", "Age of the record that is in flight longest", age)
-    yield Family("keylane_oldest_in_flight_offset", "gauge", "Offset of the record that is in flight longest", offset)
+    text = "Since the first attempt began of the oldest record that runs or waits for a retry"
+    yield Family("keylane_oldest_in_flight_seconds", "gauge", text, age)
+    text = "Offset of the oldest record that runs or waits for a retry"
+    yield Family("keylane_oldest_in_flight_offset", "gauge", text, offset)
 
 
 def _labels(partition: PartitionSnapshot) -> dict[str, str]:

@@ -138,6 +138,15 @@ class OffsetMap:
             return self._starts[index + 1]
         return max(offset, self.highest_completed + 1)
 
+    def remaining(self, log_start_offset: int, log_end_offset: int) -> int:
+        """Offsets of a log with these bounds that are not complete: what is left to do. What the log has dropped is not
+        among them."""
+        first = max(self.base, log_start_offset)
+        if log_end_offset <= first:
+            return 0
+        known = min(max(first, self.highest_completed + 1), log_end_offset)
+        return sum(stop - start for start, stop in self.incomplete_within(first, known)) + log_end_offset - known
+
     def trimmed(self) -> OffsetMap:
         """The same state without incompletes at the top, so that `highest_completed` is complete (or `base - 1`)."""
         if not self._stops or self._stops[-1] <= self.highest_completed:

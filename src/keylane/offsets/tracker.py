@@ -87,6 +87,12 @@ class PartitionTracker:
         at = bisect_left(self._stuck, offset)
         return not (at < len(self._stuck) and self._stuck[at] == offset)
 
+    def remaining(self, log_end_offset: int) -> int:
+        """Offsets of the log that are not complete, polled or not; gaps that were not polled yet count, too."""
+        if self._ahead is not None:
+            return self.pending + self._ahead.remaining(self.position, log_end_offset)
+        return self.pending + max(0, log_end_offset - self.position)
+
     # --- what the log says ---
 
     def observe(self, offsets: Sequence[int]) -> int:

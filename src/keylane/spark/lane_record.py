@@ -135,4 +135,5 @@ class LaneRecord:
 
 def counters(snapshot: Snapshot) -> Snapshot:
     """A snapshot's sums without its gauges: what remains of a process that has ended."""
-    return dataclasses.replace(snapshot, in_flight=0, unseen=0, buffered=0, oldest=None, partitions=())
+    gauges: dict[str, Any] = dict.fromkeys(("in_flight", "handed_over", "unseen", "buffered"), 0)
+    return dataclasses.replace(snapshot, **gauges, oldest=None, partitions=(), waits=None)

@@ -35,6 +35,7 @@ TICK_S = 0.25
 """How often a lane sends a snapshot and looks at its parent."""
 ORPHAN_LIMIT_S = 25.0
 """How long a lane without driver or executor may drain; then its process exits, so that nothing is left after 30 s."""
+TOLD_BY_DRIVER = ("keylane.failures", "keylane.waits")
 
 
 class Runner(Protocol):
@@ -83,7 +84,7 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
         return LaneOutcome("failed", None, LaneFailure.of(error))
     link = Link(end)
     try:
-        with link.hangups(), logging_to_stderr():
+        with link.hangups(), logging_to_stderr(), told_by_the_driver():
             ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, assignment=task.assignment)
             return _run(link, lambda: make_runner(ours, task))
     finally:
@@ -108,6 +109,20 @@ def logging_to_stderr() -> Iterator[None]:
         yield
     finally:
         ours.removeHandler(handler)
+
+
+@contextmanager
+def told_by_the_driver() -> Iterator[None]:
+    """Within the block this process does not log failed attempts, and what it waits for: the driver does, once for all
+    lanes, from their snapshots."""
+    levels = {name: logging.getLogger(name).level for name in TOLD_BY_DRIVER}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:

@@ -40,6 +40,8 @@ class ProgressReporter:
     _taken: int = 0
     _produced: int = 0
     _committed: Offsets = field(default_factory=dict)
+    _remaining: Offsets = field(default_factory=dict)
+    """What was left of each partition when a lane last told of it."""
     _reported: Offsets = field(default_factory=dict)
     """The committed offsets of the last progress."""
     _at: float | None = None
@@ -83,6 +85,7 @@ class ProgressReporter:
             "buffered": snapshot.buffered,
             "incomplete": sum(one.incomplete for one in snapshot.partitions),
             "oldestRecord": _oldest(snapshot),
+            "waitsFor": None if snapshot.waits is None else str(snapshot.waits),
             "lanes": list(lanes),
         }
 
@@ -93,7 +96,7 @@ class ProgressReporter:
             "endOffset": by_topic(self._committed),
             "latestOffset": by_topic(self._log_ends),
             **rows,
-            "metrics": {"lag": self.lag},
+            "metrics": {"lag": self.lag, "remaining": self.remaining},
         }
 
     def note(self, snapshot: Snapshot) -> None:
@@ -104,6 +107,8 @@ class ProgressReporter:
                 self._committed[name] = max(one.committed, self._committed.get(name, one.committed))
             if one.log_end_offset is not None:
                 self._log_ends[name] = max(one.log_end_offset, self._log_ends.get(name, one.log_end_offset))
+            if one.remaining is not None:
+                self._remaining[name] = one.remaining
 
     def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
         """Takes the group's committed offsets as the broker has them."""
@@ -112,8 +117,18 @@ class ProgressReporter:
     @property
     def lag(self) -> int | None:
         """Records between committed offsets and log ends, of the partitions of which both are known."""
-        known = [end - self._committed[name] for name, end in self._log_ends.items() if name in self._committed]
-        return sum(max(0, one) for one in known) if known else None
+        lags = self._lags()
+        return sum(lags.values()) if lags else None
+
+    @property
+    def remaining(self) -> int | None:
+        """The same, less what is complete above the committed offsets, as the lanes told it last."""
+        lags = self._lags()
+        return sum(min(lag, self._remaining.get(name, lag)) for name, lag in lags.items()) if lags else None
+
+    def _lags(self) -> Offsets:
+        ends = self._log_ends.items()
+        return {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:

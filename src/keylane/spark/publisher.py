@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from keylane.engine import failures
+from keylane.engine.failures import FailureReport
 from keylane.engine.snapshot import Snapshot
 from keylane.spark.progress import ProgressReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from keylane.engine.snapshot import Wait
     from keylane.spark.lane_record import LaneRecord, LaneStatus
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan
+
+waits_logger = logging.getLogger("keylane.waits")
 
 LISTENERS_TIMEOUT_S = 5.0
 """How long the end of a query waits for its listeners."""
@@ -54,6 +60,8 @@ class Publisher:
         self._listeners = listeners
         self.load = Load()
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
+        self._failures = FailureReport()
+        self._waits: Wait | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
         self.view = self._view("Starting lanes", active=True, error=None)
 
@@ -76,12 +84,21 @@ class Publisher:
         self.load = Load(self._reporter.lag, progress["processedRowsPerSecond"], merged.in_flight)
         self._progress.append(progress)
         self._listeners.progress(progress)
+        self._failures.tell(merged.failures, now)
+        if merged.waits is not None and self._waits is None:
+            waits_logger.warning("%s", merged.waits)
+        self._waits = merged.waits
+
+    def tell_failures(self, now: float, *, at_once: bool = False) -> None:
+        """Log what is new of the lanes' failures; `at_once`: the query has ended."""
+        self._failures.tell(failures.merged(*(lane.total.failures for lane in self._lanes)), now, at_once=at_once)
 
     def publish(self, *, ending: bool) -> None:
         """A view of a query that runs."""
         running = sum(lane.state == "running" for lane in self._lanes)
         present = sum(lane.state != "removed" for lane in self._lanes)
         message = "Stopping lanes" if ending else f"{running} of {present} lanes running"
+        message += f"; the group {self._waits}" if self._waits is not None else ""
         self.view = self._view(message, active=True, error=None)
 
     def publish_end(self, error: BaseException | None) -> None:

@@ -168,6 +168,7 @@ class Supervisor:
         for lane in self._lanes:
             lane.state = "ended"
         self._publisher.report(time.monotonic())
+        self._publisher.tell_failures(time.monotonic(), at_once=True)
 
     def _all_departed(self) -> bool:
         """Waits for the last processes to end: whether all have, so that their group instance ids are free."""
@@ -232,6 +233,8 @@ class Supervisor:
         if lane.executor_id is None:  # Spark may learn of a task after the task has told us of itself
             lane.executor_id = self._jobs.executor_of(lane.lane)
         before, lane.snapshot = lane.status.partitions, snapshot
+        if snapshot.failures:
+            self._publisher.tell_failures(time.monotonic())
         if lane.status.partitions != before and self._ending_since is None:
             self._jobs.describe(lane.lane, lane.status.partitions)
 

@@ -134,6 +134,9 @@ class TrackerAgainstModel(RuleBasedStateMachine):
         assert self.tracker.pending == len(self.polled - self.complete)
         assert self.tracker.span == max(0, self.reach - base + 1)
         assert self.tracker.incomplete == len(set(range(base, self.reach + 1)) - self.complete)
+        for log_end in (self.position, self.position + 7, self.position + 60):
+            left = {o for o in range(self.position, log_end) if o not in self.complete} | self.polled - self.complete
+            assert self.tracker.remaining(log_end) == len(left), log_end
         for offset in range(self.first - 3, self.position + 50):
             assert self.tracker.is_complete(offset) == (offset < self.first or offset in self.complete), offset
 

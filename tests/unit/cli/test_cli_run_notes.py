@@ -8,12 +8,13 @@ from rich.console import Console
 
 from keylane import Snapshot
 from keylane.cli.progress import BarProgress
-from keylane.cli.run import completed, note_of, remaining
-from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+from keylane.cli.run import completed, note_of
+from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Wait
 
 
 def part(partition: int, base: int, incomplete: int, position: int, end: int | None) -> PartitionSnapshot:
-    return PartitionSnapshot("t", partition, base, base, base - 1, incomplete, position, end)
+    left = None if end is None else end - position + incomplete
+    return PartitionSnapshot("t", partition, base, base, base - 1, incomplete, position, end, remaining=left)
 
 
 def test_a_note_has_rate_flight_lag_and_troubles() -> None:
@@ -24,19 +25,22 @@ def test_a_note_has_rate_flight_lag_and_troubles() -> None:
         skipped=2,
         in_flight=12,
         oldest=OldestRecord("t", 1, 55, 12_300),
-        partitions=(part(0, 10, 0, 10, 1_010), part(1, 5, 3, 8, 8)),
+        partitions=(part(0, 10, 0, 10, 1_010), part(1, 5, 3, 18, 18)),
     )
     assert note_of(snapshot, 512.4) == (
-        "512/s, 12 in flight, lag 1,003, 7 failed attempts, 5 retries, 2 skipped, t-1@55 for 12 s"
+        "512/s, 12 in flight, remaining 1,003, lag 1,013, 7 failed attempts, 5 retries, 2 skipped, t-1@55 for 12 s"
     )
     assert completed(snapshot) == 1_002
-    assert remaining(snapshot) == 1_003
+
+
+def test_a_note_says_what_a_consumer_waits_for() -> None:
+    wait = Wait("g", ("keylane-1",), 45_000)
+    assert note_of(Snapshot(waits=wait), 0) == f"0/s, 0 in flight, {wait}"
 
 
 def test_a_note_leaves_out_what_is_quick_or_unknown() -> None:
     snapshot = Snapshot(in_flight=1, oldest=OldestRecord("t", 1, 55, 999), partitions=(part(0, 0, 0, 0, None),))
     assert note_of(snapshot, 0) == "0/s, 1 in flight"
-    assert remaining(snapshot) == 0
 
 
 def test_a_bar_follows_its_total() -> None:

@@ -122,7 +122,7 @@ def test_a_batch_may_span_partitions() -> None:
 def test_max_concurrency_counts_batches() -> None:
     batches = Batches(batch_size=2, concurrency=2)
     assert batches.poll("abcdef") == [[0, 1], [2, 3]]
-    assert batches.counter("in_flight") == 4
+    assert batches.counter("handed_over") == 4
     assert batches.end(None, None) == [[4, 5]]
 
 
@@ -183,7 +183,7 @@ def test_records_of_a_key_complete_in_order_of_their_outputs() -> None:
     assert batches.base == 0
     batches.answer(0)
     assert batches.base == 3
-    assert batches.counter("in_flight") == 0
+    assert batches.counter("handed_over") == 0
 
 
 def test_an_output_that_fails_takes_what_follows_of_its_key_along() -> None:
@@ -245,7 +245,7 @@ def test_quick_records_of_a_key_are_handed_over_together() -> None:
     assert chains.base == 4
     chains.report(None, None)
     assert chains.base == 5
-    assert chains.counter("in_flight") == 2
+    assert chains.counter("handed_over") == 2
 
 
 def test_records_of_a_key_stay_together_longer_where_no_other_key_waits_for_a_worker() -> None:
@@ -265,7 +265,7 @@ def test_a_chain_ends_at_a_failure_and_the_rest_waits_behind_it() -> None:
     chains = fast()
     chains.poll("aaaa", first=3)
     assert chains.report(None, FAILED) == []
-    assert chains.counter("in_flight") == 0
+    assert chains.counter("handed_over") == 0
     assert chains.poll("a", first=7) == []
     assert chains.plan(0.1) == [[4, 5, 6, 7]]
 

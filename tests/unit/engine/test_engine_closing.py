@@ -12,8 +12,10 @@ import pytest
 from keylane import Context, HandlerError, Pipeline, Record, Retries, Skip, UsageError
 from keylane.consumer import ParallelConsumer
 from keylane.engine.closing import FINAL_COMMIT_S, Closing, Phase, Stall
+from keylane.engine.ports import Running
 from keylane.engine.snapshot import OldestRecord
 from keylane.offsets import OffsetMap, decode
+from keylane.records import PlainMessage
 from keylane.testing.fakes import FakeBroker, FakeEngine
 from keylane.testing.stage import until
 
@@ -190,7 +192,20 @@ def test_a_stall_is_the_time_since_a_handler_ended_while_some_run() -> None:
     assert stall.is_stalled(118.0)
     stall.moved(118.0, runs=False)
     assert not stall.is_stalled(1e9), "an idle consumer is not stalled"
-    assert stall.text([OldestRecord("t", 0, 7, 3_000), OldestRecord("t", 1, 9, 12_000)]).startswith("t-1@9: no handler")
+
+
+def test_a_stall_names_the_call_that_runs_for_longest_and_what_it_is_at() -> None:
+    def call(partition: int, offset: int, since: float, where: str) -> Running:
+        return Running(PlainMessage("t", partition, offset, None, b"secret"), since, lambda: where)
+
+    running = [call(0, 7, 115.0, "read (db.py:2)"), call(1, 9, 106.0, "score (orders.py:12) in thread one")]
+    handed_over = [OldestRecord("t", 0, 3, 99_000)]
+    assert Stall(10.0).text(running, handed_over, 118.0) == (
+        "t-1@9: no handler has ended for 10 s, and this record has been in its handler for longest (12 s), at score "
+        "(orders.py:12) in thread one, and 1 more run; mend the handler, or raise stall_timeout_ms (0: no limit)"
+    )
+    text = Stall(10.0).text([], [*handed_over, OldestRecord("t", 1, 4, 100_000)], 118.0)
+    assert text.startswith("t-1@4: no handler has ended for 10 s, and none has begun on this record")
 
 
 def test_without_a_limit_nothing_stalls() -> None:
@@ -211,7 +226,12 @@ def test_a_consumer_that_hangs_leaves_the_group_and_names_the_record() -> None:
         gate.set()
         assert engine.loop.ended.wait(20)
     assert isinstance(engine.loop.failure, HandlerError)
-    assert str(engine.loop.failure).startswith(("t-0@5: no handler has ended for 0.2 s", "t-0@6: no handler has"))
+    text = str(engine.loop.failure)
+    assert text.startswith(("t-0@5: no handler has ended for 0.2 s", "t-0@6: no handler has"))
+    assert "at handler (test_engine_closing.py:" in text
+    assert " > wait (threading.py:" in text, "the line that blocks"
+    assert " in thread " in text
+    assert ", and 1 more run;" in text
     assert committed(log).base == 5, "what was complete is committed"
 
 

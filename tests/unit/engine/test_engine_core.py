@@ -16,6 +16,7 @@ from keylane.engine.commits import CommitProblem
 from keylane.engine.core import Core
 from keylane.engine.ending import SETTLE_S
 from keylane.engine.events import Answer, ResultsMoved
+from keylane.engine.ports import Running
 from keylane.engine.results import NO_RESULTS, ResultsRule
 from keylane.engine.work import NOT_RUN, Failure, Work
 from keylane.offsets import OffsetMap, decode
@@ -45,6 +46,7 @@ class World:
         concurrency: int = 100,
         ending: dict[tuple[str, int], int] | None = None,
         results: ResultsRule = NO_RESULTS,
+        running: list[Running] | None = None,
         **options: Any,
     ) -> None:
         options.setdefault("commit_interval_ms", 1_000)
@@ -55,6 +57,7 @@ class World:
             random=lambda: 0.0,
             ending_offsets=ending,
             results=results,
+            running=lambda: running or [],
         )
         self.now = 100.0
         self.works: dict[tuple[int, int], Work] = {}
@@ -357,7 +360,7 @@ def test_a_record_completes_when_all_its_outputs_are_acknowledged() -> None:
     world.poll(message(0, b"a"), message(1, b"a"))
     [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
     assert list(delivery.outputs) == [OUT, OUT]
-    assert world.counters("in_flight", "buffered", "processed") == [1, 2, 0]
+    assert world.counters("handed_over", "buffered", "processed") == [1, 2, 0]
     world.core.delivered([Answer(delivery, 0)], world.now)
     world.plan()
     assert world.running == []
@@ -390,11 +393,11 @@ def test_a_result_is_seen_before_its_record_is_complete() -> None:
     [delivery] = world.finish(0, outcome=Returned(5)).results
     assert delivery.result().value == 5
     assert world.running == [], "its key waits"
-    assert world.counters("in_flight", "unseen", "processed") == [1, 1, 0]
+    assert world.counters("handed_over", "unseen", "processed") == [1, 1, 0]
     world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
     world.plan()
     assert world.running == [1]
-    assert world.counters("in_flight", "unseen", "processed") == [1, 0, 1]
+    assert world.counters("handed_over", "unseen", "processed") == [1, 0, 1]
 
 
 def test_outputs_are_acknowledged_before_their_result_is_seen_and_it_knows_where_they_are() -> None:
@@ -478,7 +481,7 @@ def test_results_of_an_earlier_epoch_change_nothing() -> None:
     [delivery] = world.finish(0, outcome=Returned(None)).results
     world.core.lost([("t", 0)])
     world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
-    assert world.counters("processed", "in_flight", "unseen") == [0, 0, 0]
+    assert world.counters("processed", "handed_over", "unseen") == [0, 0, 0]
 
 
 # --- commits ---
@@ -867,20 +870,67 @@ def test_an_unanswered_question_is_asked_again() -> None:
 
 
 def test_the_snapshot_names_the_head_of_the_line() -> None:
-    world = World()
+    running: list[Running] = []
+    world = World(running=running)
     world.assign(0)
     world.assign(1)
     world.poll(message(4, partition=1))
     world.now += 2.0
     world.poll(message(0))
-    world.now += 1.0
     world.core.partitions.log_ends({("t", 0): 77, ("gone", 1): 1})
     snapshot = world.core.snapshot(world.now)
+    assert (snapshot.in_flight, snapshot.oldest) == (0, None), "both wait for a worker"
+    running.append(Running(message(0), world.now + 1.0, str))
+    running.append(Running(message(4, partition=1), world.now + 0.5, str))
+    world.now += 3.0
+    snapshot = world.core.snapshot(world.now)
     assert snapshot.oldest is not None
-    assert (snapshot.oldest.partition, snapshot.oldest.offset, snapshot.oldest.age_ms) == (1, 4, 3_000)
+    assert (snapshot.oldest.partition, snapshot.oldest.offset, snapshot.oldest.age_ms) == (1, 4, 2_500)
     first = snapshot.partitions[0]
     assert (first.base, first.committed, first.incomplete, first.position, first.log_end_offset) == (0, 0, 1, 1, 77)
-    assert (snapshot.in_flight, snapshot.buffered) == (2, 2)
+    assert (snapshot.in_flight, snapshot.handed_over, snapshot.buffered) == (2, 2, 2)
+
+
+def test_a_record_that_waits_for_its_retry_is_as_old_as_its_first_attempt() -> None:
+    running: list[Running] = []
+    world = World(running=running, retries=Retries(max_attempts=3, delay_ms=10_000, jitter=0))
+    world.assign(0)
+    world.poll(message(0), message(1))
+    world.now += 1.0
+    world.finish(0, outcome=Failure(ValueError("bad")))
+    oldest = world.core.snapshot(world.now + 5.0).oldest
+    assert oldest is not None
+    assert (oldest.offset, oldest.age_ms) == (0, 6_000)
+    world.plan(10.0)
+    running.append(Running(message(0), world.now, str))
+    oldest = world.core.snapshot(world.now).oldest
+    assert oldest is not None
+    assert (oldest.offset, oldest.age_ms) == (0, 11_000), "the second attempt is not a younger record"
+    running.clear()
+    world.finish(0)
+    assert world.core.snapshot(world.now).oldest is None
+
+
+def test_what_remains_is_what_the_offset_map_does_not_have() -> None:
+    """4,568 of 6,000 are done behind one that is stuck: the lag stays what it was."""
+    world = World(concurrency=10_000)
+    world.assign(0, offsets=OffsetMap(0))
+    world.core.partitions.log_ends({("t", 0): 6_000})
+    world.poll(*(message(offset, b"%d" % offset) for offset in range(5_000)))
+    world.finish(*range(1, 4_569))
+    (part,) = world.core.snapshot(world.now).partitions
+    assert (part.base, part.lag, part.remaining) == (0, 6_000, 1_432)
+    assert (world.core.snapshot(world.now).lag, world.core.snapshot(world.now).remaining) == (6_000, 1_432)
+
+
+def test_what_an_earlier_run_has_complete_does_not_remain_before_it_is_polled() -> None:
+    world = World()
+    world.assign(0, offsets=OffsetMap(10, [10, range(20, 30)], 49), log_start=15)
+    world.core.partitions.log_ends({("t", 0): 60})
+    (part,) = world.core.snapshot(world.now).partitions
+    assert (part.base, part.remaining) == (20, 20), "20 to 29, and 50 to 59"
+    world.core.partitions.log_ends({("t", 0): 25})
+    assert world.core.snapshot(world.now).remaining == 5
 
 
 def test_while_it_stops_retention_moves_nothing() -> None:

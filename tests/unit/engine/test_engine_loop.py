@@ -139,7 +139,8 @@ def test_a_record_is_not_committed_before_its_output_is_acknowledged() -> None:
     engine.producer.held = []
     with engine:
         until(lambda: bool(engine.producer.held), "the output is sent")
-        assert engine.loop.snapshot().in_flight == 1
+        snapshot = engine.loop.snapshot()
+        assert (snapshot.handed_over, snapshot.in_flight) == (1, 0), "its handler is through"
         assert engine.loop.snapshot().partitions[0].base == 0
         engine.producer.release()
         assert ended(engine) is None

@@ -216,7 +216,7 @@ def test_a_slow_reader_stops_the_intake(complete: Complete) -> None:
 
         def only_results_wait() -> bool:
             snapshot = made.loop.snapshot()
-            with_workers = snapshot.in_flight - (snapshot.unseen if complete == "read" else 0)
+            with_workers = snapshot.handed_over - (snapshot.unseen if complete == "read" else 0)
             return snapshot.unseen >= 5 and with_workers == 0
 
         until(only_results_wait, "workers have nothing left, and as many results wait as may")

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from keylane.engine.ports import WorkersFailed
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, Chain, Failure, Lot, Work, works_of
 from keylane.records import PlainMessage
+from keylane.testing.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -546,3 +548,85 @@ def test_no_thread_is_left_after_close(kind: Any) -> None:
 def test_workers_that_never_started_close(kind: Any) -> None:
     pool = Pool(kind(nothing))
     assert pool.workers.close(WAIT_S).still_running == ()
+
+
+# --- what runs ---
+
+
+@KINDS
+def test_what_runs_is_told_with_its_beginning_and_its_line_and_what_waits_is_not(kind: Any) -> None:
+    began, gate = threading.Event(), threading.Event()
+
+    def handler(record: Record, context: Context) -> None:
+        if record.offset == 1:
+            began.set()
+            gate.wait(WAIT_S)
+
+    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+        before = monotonic()
+        pool.workers.submit([pool.work(offset) for offset in range(4)])
+        assert began.wait(WAIT_S)
+        (call,) = pool.workers.running()
+        where = call.where()
+        gate.set()
+        for _ in range(4):
+            pool.report()
+        until(lambda: not pool.workers.running(), "nothing runs any more")
+    assert call.message.offset() == 1
+    assert before <= call.since <= monotonic()
+    assert "handler (test_engine_workers.py:" in where
+    assert "wait (threading.py:" in where, "the line that blocks"
+
+
+def test_coroutines_that_wait_are_told_with_the_line_that_they_wait_at() -> None:
+    gates: dict[int, asyncio.Event] = {}
+    began: SimpleQueue[int] = SimpleQueue()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def fetch(offset: int) -> None:
+        gates[offset] = asyncio.Event()
+        loops.append(asyncio.get_running_loop())
+        began.put(offset)
+        await gates[offset].wait()
+
+    async def handler(record: Record) -> None:
+        await fetch(record.offset)
+
+    with Pool(handler, max_concurrency=2) as pool:
+        works = [pool.work(offset) for offset in range(3)]
+        pool.workers.submit(works)
+        assert {began.get(timeout=WAIT_S) for _ in range(2)} == {0, 1}
+        until(lambda: len(pool.workers.running()) == 2, "both have suspended")
+        calls = {call.message.offset(): call for call in pool.workers.running()}
+        texts = [call.where() for call in calls.values()]
+        loops[0].call_soon_threadsafe(gates[0].set)
+        pool.report()
+        assert began.get(timeout=WAIT_S) == 2
+        until(lambda: {call.message.offset() for call in pool.workers.running()} == {1, 2}, "the next one runs")
+        for offset in (1, 2):
+            loops[0].call_soon_threadsafe(gates[offset].set)
+            pool.report()
+        until(lambda: not pool.workers.running(), "nothing runs any more")
+    assert all(text.startswith("handler (test_engine_workers.py:") for text in texts)
+    assert all("fetch (test_engine_workers.py:" in text for text in texts), texts
+
+
+@KINDS
+def test_of_a_chain_the_record_that_runs_is_told(kind: Any) -> None:
+    began: SimpleQueue[int] = SimpleQueue()
+    gate: SimpleQueue[None] = SimpleQueue()
+
+    def handler(record: Record, context: Context) -> None:
+        began.put(record.offset)
+        gate.get(timeout=WAIT_S)
+
+    with Pool(kind(handler), threads=2) as pool:
+        works = [pool.work(offset) for offset in range(3)]
+        Chain(works)
+        pool.workers.submit(works[:1])
+        for offset in range(3):
+            assert began.get(timeout=WAIT_S) == offset
+            assert [call.message.offset() for call in pool.workers.running()] == [offset]
+            gate.put(None)
+        for _ in range(3):
+            pool.report()

@@ -23,7 +23,7 @@ def snapshot() -> Snapshot:
     meter = Meter()
     for took_ns in (500_000, 700_000, 40_000_000):
         meter.add(took_ns)
-    part = PartitionSnapshot("t", 3, 5, 4, 9, 2, 11, 20, 2, True, 12, "RunLength v1")
+    part = PartitionSnapshot("t", 3, 5, 4, 9, 2, 11, 20, 2, True, 12, "RunLength v1", 13)
     fresh = PartitionSnapshot("t", 4, 0, None, -1, 0, 0, None)
     numbers: dict[str, Any] = {name: index + 1 for index, name in enumerate([*COUNTERS, *GAUGES])}
     return Snapshot(
@@ -35,7 +35,7 @@ def snapshot() -> Snapshot:
 
 
 def test_every_field_of_a_snapshot_is_a_metric() -> None:
-    told_otherwise = {"partitions", "oldest", "handler_latency", "commit_latency"}
+    told_otherwise = {"partitions", "oldest", "handler_latency", "commit_latency", "failures", "waits"}
     assert {one.name for one in fields(Snapshot)} - told_otherwise == COUNTERS.keys() | GAUGES.keys()
     of_partition = {one.name for one in fields(PartitionSnapshot)} - {"topic", "partition", "metadata_encoding"}
     assert of_partition | {"lag"} == PARTITION_GAUGES.keys()
@@ -71,6 +71,7 @@ PART = (("partition", "3"), ("topic", "t"))
         ("keylane_partition_committed_offset", PART, 4),
         ("keylane_partition_highest_completed_offset", PART, 9),
         ("keylane_partition_lag", PART, 16),
+        ("keylane_partition_remaining", PART, 13),
         ("keylane_partition_paused", PART, 1),
         ("keylane_partition_shards", PART, 2),
         ("keylane_partition_commit_metadata_characters", PART, 12),

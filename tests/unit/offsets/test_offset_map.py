@@ -72,6 +72,13 @@ def test_incomplete_within_cuts_runs_at_the_edges() -> None:
     assert made.incomplete_within(5, 7) == []
 
 
+@pytest.mark.parametrize("start", [0, 4, 5, 6, 8, 10, 12, 40])
+@pytest.mark.parametrize("end", [0, 5, 7, 8, 11, 12, 13, 30])
+def test_what_remains_is_every_offset_of_the_log_that_is_not_complete(start: int, end: int) -> None:
+    for made in (OffsetMap(5, [range(5, 7), 10], 11), OffsetMap(5), OffsetMap(5, [], 11), OffsetMap(0, [0], 2**40)):
+        assert made.remaining(start, end) == sum(not made.is_complete(offset) for offset in range(start, end))
+
+
 def test_it_is_a_value() -> None:
     assert OffsetMap(100, [103, 100], 105) == EXAMPLE
     assert OffsetMap(100, [100, 103], 106) != EXAMPLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
@@ -17,7 +18,7 @@ import pytest
 import keylane as kl
 from keylane.engine.snapshot import Snapshot
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
-from keylane.spark.lanes import LaneTask, run_lane
+from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,3 +270,11 @@ def test_a_lanes_warnings_name_their_logger_where_nobody_configured_logging() ->
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\S+ \S+ WARNING keylane.kafka: the broker is away\n", done.stderr)
     assert done.stdout == "[]\n", "a worker that is used again is as it was"
+
+
+def test_a_lane_leaves_it_to_the_driver_to_tell_of_failed_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("keylane.failures")
+    with told_by_the_driver():
+        logger.warning("told by the driver")
+    logger.warning("told by a worker that is used again")
+    assert caplog.messages == ["told by a worker that is used again"]

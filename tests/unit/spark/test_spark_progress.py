@@ -8,9 +8,12 @@ from keylane.spark.progress import ProgressReporter, QueryName, by_topic
 QUERY = QueryName(id="an-id", run_id="a-run", name="weather", group="g", topics=("flights",))
 
 
-def partition(number: int, committed: int | None, log_end: int | None, incomplete: int = 0) -> PartitionSnapshot:
+def partition(
+    number: int, committed: int | None, log_end: int | None, incomplete: int = 0, remaining: int | None = None
+) -> PartitionSnapshot:
     base = committed or 0
-    return PartitionSnapshot("flights", number, base, committed, base - 1, incomplete, base + incomplete, log_end)
+    place = (base, committed, base - 1, incomplete, base + incomplete, log_end)
+    return PartitionSnapshot("flights", number, *place, remaining=remaining)
 
 
 def test_rows_and_rates_are_of_the_time_since_the_last_progress() -> None:
@@ -36,8 +39,23 @@ def test_offsets_are_those_committed_before_and_now_and_the_log_ends() -> None:
     assert source["startOffset"] == {"flights": {"0": 10}}
     assert source["endOffset"] == {"flights": {"0": 40}}
     assert source["latestOffset"] == {"flights": {"0": 110}}
-    assert source["metrics"] == {"lag": 70}
+    assert source["metrics"] == {"lag": 70, "remaining": 70}
     assert reporter.lag == 70
+
+
+def test_what_remains_is_what_the_lanes_told_last_and_at_most_the_lag() -> None:
+    reporter = ProgressReporter(QUERY, {("flights", 1): 50})
+    reporter.note_committed({("flights", 0): 0, ("flights", 1): 20})
+    assert reporter.remaining == 30, "a partition that no lane has told of"
+    reporter.note(Snapshot(partitions=(partition(0, 0, 6_000, remaining=1_432),)))
+    assert (reporter.lag, reporter.remaining) == (6_030, 1_462)
+    reporter.note(Snapshot())
+    assert reporter.remaining == 1_462, "while no lane has it"
+    reporter.note(Snapshot(partitions=(partition(0, 0, 6_000, remaining=2_000),)))
+    assert reporter.remaining == 2_030, "a lane that was killed takes what it had not committed with it"
+    reporter.note_committed({("flights", 0): 6_000, ("flights", 1): 50})
+    assert (reporter.lag, reporter.remaining) == (0, 0)
+    assert ProgressReporter(QUERY).remaining is None
 
 
 def test_a_partition_between_two_lanes_keeps_what_was_known() -> None:

@@ -18,7 +18,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 import keylane as kl
-from keylane.engine.snapshot import PartitionSnapshot, Snapshot
+from keylane.engine.failures import FailureKind
+from keylane.engine.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Hello, LaneEnd
@@ -281,6 +282,45 @@ def test_a_lane_that_died_starts_again_and_its_counters_stay(queries: Callable[.
     assert (lane.launches, lane.failures, lane.state) == (2, 1, "running")
     assert query.handle.lanes[1].launches == 1
     for end in (again, ends[1]):
+        end.close()
+
+
+def test_the_driver_tells_of_failures_in_lanes_once_for_all(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "keylane.failures")
+    query = queries()
+    ends = query.all_running()
+    kind = FailureKind("ValueError", "score (orders.py:12)", 3, "ValueError in score (orders.py:12): the first one")
+    for end in ends:
+        end.send(Snapshot(failed=3, failures=(kind,)))
+    query.until(lambda: query.handle.snapshot().failed == 6)
+    query.until(lambda: kind.first in caplog.text)  # while it runs
+    query.supervisor.stop()
+    for lane, end in enumerate(ends):
+        query.finish(end, lane, "stopped", Snapshot(failed=5, failures=(replace(kind, count=5),)))
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    texts = [one.getMessage() for one in caplog.records if one.name == "keylane.failures"]
+    assert texts[0] == kind.first
+    assert sum(text == kind.first for text in texts) == 1
+    assert [text.partition(" in the last")[0] for text in texts[1:]] == ["ValueError in score (orders.py:12): 9 more"]
+
+
+def test_the_driver_says_what_lanes_wait_for_in_log_status_and_progress(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries()
+    ends = query.all_running()
+    for end in ends:
+        end.send(Snapshot(waits=Wait("g", ("dead", f"lane-{end is ends[0]}"), 45_000)))
+    text = str(Wait("g", ("dead",), 45_000))
+    query.until(lambda: bool((last := query.handle.lastProgress) and last["waitsFor"] == text))
+    query.until(lambda: query.handle.status["message"].endswith(f"lanes running; the group {text}"))
+    for end in ends:
+        end.send(Snapshot())
+    query.until(lambda: query.handle.status["message"].endswith("lanes running"))
+    assert [one.getMessage() for one in caplog.records if one.name == "keylane.waits"] == [text]
+    for end in ends:
         end.close()
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from keylane.engine.failures import Failures
+from keylane.errors import HandlerError
 from keylane.options import Retries
+from keylane.spark.structured import map_task, row_engine
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
 from keylane.spark.structured.map_task import MapOptions, MapTask
 from keylane.spark.structured.row_engine import RowOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pytest
 
 ROW = StructType(
     [StructField("topic", StringType()), StructField("partition", LongType()), StructField("offset", LongType())]
@@ -97,3 +100,28 @@ def test_an_attempt_that_took_too_long_is_an_outcome_that_says_so() -> None:
     (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
     assert (found["answer"], found["attempts"]) == (None, 2)
     assert found["error"] == "HandlerTimeoutError: the handler took longer than 10 ms"
+
+
+@pytest.mark.parametrize("outcome", [True, False])
+def test_tasks_tell_of_the_first_failure_of_a_kind_once_a_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: bool
+) -> None:
+    failures = Failures(outlives=True)
+    for module in (map_task, row_engine):
+        monkeypatch.setattr(module, "FAILURES", failures)
+
+    def function(row: Any) -> Any:
+        raise ValueError(row.topic)
+
+    rows = RowOptions(function, "unordered", max_concurrency=2, threads=2, retries=Retries(max_attempts=2, delay_ms=0))
+    for _ in range(2):
+        run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=outcome, carry_over=None))
+        batch = pa.RecordBatch.from_pydict({"topic": ["secret"], "partition": [0], "offset": [0]})
+        with suppress(HandlerError):
+            list(run(iter([batch])))
+    (text,) = [one.getMessage() for one in caplog.records if one.name == "keylane.failures"]
+    assert text.startswith("ValueError in function (test_structured_map_task.py:")
+    assert "the first one" in text
+    assert "secret" not in text
+    (kind,) = failures.kinds
+    assert kind.count == 4, "each attempt of each task"

@@ -18,9 +18,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from keylane.engine.timeouts import in_time
+from keylane.engine.work import Failure
 from keylane.errors import Fatal, HandlerError
 from keylane.options import is_coroutine_function, takes_context
-from keylane.spark.structured.row_engine import RowEngine
+from keylane.spark.structured.row_engine import FAILURES, RowEngine
 from keylane.spark.structured.row_processes import RowProcesses
 from keylane.spark.structured.rows import Outcome, RowReader, RowWriter
 
@@ -230,7 +231,10 @@ class RowCall:
             except HandlerError as wrong:
                 error = Fatal(str(wrong))
         if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):
-            raise error
+            raise error  # noted by the engine
+        if error is not None:
+            name = f"{record.topic}-{record.partition}@{record.offset}"
+            FAILURES.note(Failure(error), name, attempt, time.monotonic())
         outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key, number=record.offset)
         return outcome if self.carry is None else self.carry.judged(outcome)
 

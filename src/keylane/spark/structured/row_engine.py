@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine.assembly import assemble
 from keylane.engine.assignment import Start
+from keylane.engine.failures import Failures
 from keylane.engine.ports import Polled
 from keylane.errors import InternalError
 from keylane.offsets import OffsetMap
@@ -43,6 +44,9 @@ FIRST_CALLS_S = 0.1
 
 CLOSING_POLL_S = 0.001
 """How long a poll waits for the engine to end: without a wait it would keep the interpreter's lock from it."""
+
+FAILURES = Failures(outlives=True)
+"""Of all tasks that this process runs: the first of a kind is told once, not once a task."""
 
 _NO_MAP = 2**30
 """Nothing is committed, so no map bounds how far rows may overtake a slow one."""
@@ -141,6 +145,7 @@ class RowEngine:
             _no_producer,
             random=random.Random().random,
             name="keylane-rows",
+            failures=FAILURES,
         )
         self._next = 0
         self.pending: dict[int, tuple[Any, bytes | None]] = {}

@@ -1,0 +1,53 @@
+"""A member that is started after a kill says what it waits for, whoever coordinates the group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keylane.cli.run import note_of
+from keylane.kafka import waiting
+from keylane.testing.stage import Member, Stage, ThreadMember, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import keylane as kl
+
+
+def nothing(record: kl.Record) -> None:
+    """A handler."""
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_group_gives_it_up(
+    bootstrap: str,
+    strategy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(waiting, "AFTER_S", 1.0)
+    stage = Stage(bootstrap, f"wait-{strategy}")
+    stage.create(2)
+    stage.fill((b"key", 0) for _ in range(20))
+    kafka = stage.kafka | {"session.timeout.ms": 8_000, "partition.assignment.strategy": strategy}
+    with Member(kafka=kafka, topic=stage.topic, ledger=str(tmp_path / "ledger"), slow=[5], hold_s=60) as child:
+        until(lambda: any(one.assignment for one in stage.admin.describe_group(stage.group).members), "it is a member")
+        (dead,) = stage.admin.describe_group(stage.group).members
+        child.kill()
+    member = ThreadMember(stage.pipeline(nothing, kafka=kafka), "next", ending_offsets="latest")
+    until(lambda: member.consumer.snapshot().waits is not None, "it says what it waits for")
+    found = member.consumer.snapshot()
+    assert found.waits is not None
+    assert found.waits.members == (dead.member_id,)
+    text = (
+        f"waits for the rebalance of group {stage.group}: member {dead.member_id} may be dead: up to 8 s; "
+        "group.instance.id avoids this"
+    )
+    assert note_of(found, 0.0).endswith(text)
+    member.end()
+    assert [one.getMessage() for one in caplog.records if one.name == "keylane.waits"] == [text]
+    assert member.consumer.snapshot().waits is None
+    assert stage.all_is_committed()
