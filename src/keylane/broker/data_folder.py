@@ -127,14 +127,14 @@ def read_identity(filesystem: FileSystem, path: str) -> Identity:
         properties = parse_properties(text, meta)
     except (UnicodeDecodeError, UsageError) as error:
         raise DataFolderError(f"{meta} cannot be read: {error}") from error
+    lines, checksum, _ = text.partition(f"{_CHECKSUM_KEY}=")
+    if checksum and properties.get(_CHECKSUM_KEY) != f"{crc32c(lines.encode()):08x}":
+        raise DataFolderError(f"{meta}: the checksum does not hold: the file is damaged; restore it from a copy")
     version = properties.get(_FORMAT_KEY)
     if version is None:
         raise DataFolderError(
             f"{path} belongs to another program ({META} has no {_FORMAT_KEY}): give another --data-dir"
         )
-    lines, checksum, _ = text.partition(f"{_CHECKSUM_KEY}=")
-    if checksum and properties.get(_CHECKSUM_KEY) != f"{crc32c(lines.encode()):08x}":
-        raise DataFolderError(f"{meta}: the checksum does not hold: the file is damaged; restore it from a copy")
     if version not in map(str, range(OLDEST_VERSION, FORMAT_VERSION + 1)):
         raise DataFolderError(
             f"{path} has format version {version}, and this keylane reads {FORMAT_VERSION}: use a newer keylane"

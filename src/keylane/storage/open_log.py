@@ -58,7 +58,7 @@ def recover_log(
     facts = LogFacts.read(filesystem, folder)
     missing = _missing(folder, names, facts)
     if missing is not None:
-        raise DataFolderError(f"{missing.path} is missing: {missing.reason}; {WAY_OUT}")
+        raise DataFolderError(f"{missing.path}: missing: {missing.reason}; {WAY_OUT}")
     for name in filesystem.listdir(folder):
         if name.endswith(CLEANED_SUFFIX):
             filesystem.remove(f"{folder}/{name}")
@@ -119,10 +119,10 @@ def _missing(folder: str, names: list[str], facts: LogFacts) -> Finding | None:
     """The first or the last segment, when it is not there."""
     first, last = base_of(names[0]), base_of(names[-1])
     if first > facts.start:
-        reason = f"the log starts at offset {facts.start}, and its first segment at {first}"
-        return Finding(f"{folder}/{segment_name(facts.start)}", "missing", reason=reason)
+        reason = f"the segment with offset {facts.start}, where the log starts; the first one there is {names[0]}"
+        return Finding(folder, "missing", reason=reason)
     if last < facts.last:
-        reason = f"a segment began at offset {facts.last}, and the last one is {names[-1]}"
+        reason = f"the segment was begun, and the last one there is {names[-1]}"
         return Finding(f"{folder}/{segment_name(facts.last)}", "missing", reason=reason)
     return None
 
