@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
@@ -21,7 +22,8 @@ from keylane.broker.node import Node
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
-from keylane.testing.filesystem import SimulatedFileSystem
+from keylane.storage.sealed import seal
+from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header
 
 if TYPE_CHECKING:
@@ -285,3 +287,56 @@ def test_no_file_is_missed_in_silence(
         named = folder_of if path.endswith((".log", META)) else path  # a segment's name is not known elsewhere
         is_refused = judge(left, named, way, expected[way])
         assert is_refused == (path not in not_needed), path
+
+
+# --- a folder of format 1, which did not know what must be there ---
+
+
+def of_format_1(files: Files) -> Files:
+    """The folder as an older keylane would have left it."""
+    node_id, start = 1, 7
+    cluster = re.search(rb"cluster\.id=.*\n", files[f"{DATA}/{META}"])
+    assert cluster is not None
+    old = {path: data for path, data in files.items() if not path.endswith(("/log.json", "/journal.json"))}
+    old[f"{DATA}/{META}"] = b"keylane.format.version=1\n" + cluster[0] + b"node.id=%d\n" % node_id
+    old[f"{DATA}/topics/flights-0/log-start.json"] = seal("log-start", b"%d" % start)
+    return old
+
+
+def test_an_older_folder_is_read_and_knows_from_then_on_what_must_be_there(
+    folder: tuple[Files, dict[Way, Seen]],
+) -> None:
+    files, expected = folder
+    old = of_format_1(files)
+    assert not any(finding.is_bad for finding in check_folder(disk_of(old), DATA))
+    disk = disk_of(old)
+    assert asyncio.run(go(disk, "start")) == expected["start"]
+    upgraded = dict(files_of(disk))
+    assert {path for path in upgraded if path.endswith("/log.json")} == {
+        path for path in files if path.endswith("/log.json")
+    }
+    assert f"{DATA}/topics/flights-0/log-start.json" not in upgraded
+    last = max(path for path in upgraded if path.endswith(".log") and "flights" in path)
+    with pytest.raises(DataFolderError, match=f"{last}: missing"):
+        asyncio.run(go(disk_of({path: data for path, data in upgraded.items() if path != last}), "start"))
+
+
+def test_a_crash_while_an_older_folder_becomes_a_newer_one_changes_nothing(
+    folder: tuple[Files, dict[Way, Seen]],
+) -> None:
+    files, expected = folder
+    old = of_format_1(files)
+
+    async def first_start(filesystem: SimulatedFileSystem) -> None:
+        leave(await open_node(filesystem))
+
+    whole = disk_of(old)
+    before = whole.operations
+    asyncio.run(first_start(whole))
+    for operation in range(before + 1, whole.operations + 1):
+        disk = disk_of(old)
+        disk.crash_at(operation)
+        with pytest.raises(SimulatedCrashError):
+            asyncio.run(first_start(disk))
+        for found in (disk.after_crash(), disk.after_crash(names="kept", content="torn")):
+            assert asyncio.run(go(found, "start")) == expected["start"], disk.history[-1]

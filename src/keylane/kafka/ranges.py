@@ -124,7 +124,7 @@ class RangeReader:
                 elif error.code() == OUT_OF_RANGE:
                     position = self._out_of_range(topic, partition, position, stop, fail_on_data_loss)
                 else:
-                    self._report(event)
+                    self._report(event, stop)
             if end >= stop:
                 position = stop  # what lies between the last record and the end is no record
             elif end > position and time.monotonic() - heard > END_GRACE_S:
@@ -144,12 +144,14 @@ class RangeReader:
                     "raise kafkaConsumer.pollTimeoutMs"
                 )
 
-    def _report(self, event: Message) -> None:
+    def _report(self, event: Message, stop: int) -> None:
+        """An error; damage from `stop` on, which was fetched ahead, is no concern of this range."""
         error = event.error()
         assert error is not None
-        if error.code() in DAMAGED:
+        if error.code() not in DAMAGED:
+            self._faults.report(error)
+        elif (event.offset() or 0) < stop:
             raise damage_of(event)
-        self._faults.report(error)
 
     def _out_of_range(self, topic: str, partition: int, position: int, stop: int, fail_on_data_loss: bool) -> int:
         """The log does not reach to the position; returns where to go on."""
