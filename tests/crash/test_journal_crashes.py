@@ -21,7 +21,7 @@ from keylane.coordinator.frames import SegmentReader, encode_frame
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.coordinator.members import JoinRequest, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.coordinator.segments import SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
+from keylane.coordinator.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import FILL, SECTOR_BYTES
 from keylane.testing.executor import InlineExecutor
@@ -270,7 +270,7 @@ def journal_bytes(least: int = 0) -> bytes:
 
     if least:
         asyncio.run(go_on())
-    (name,) = filesystem.listdir(FOLDER)
+    (name,) = [name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]
     data = filesystem.read(f"{FOLDER}/{name}")
     assert len(data) >= least
     return data
@@ -395,10 +395,39 @@ def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
         asyncio.run(check_restart(filesystem, told))
 
 
-def test_a_missing_segment_is_damage() -> None:
+def test_marks_that_became_the_reserves_byte_lose_no_commit() -> None:
+    """The one byte of a frame whose loss says nothing: it may have a sector of its own."""
+    data = journal_bytes()
+    whole = asyncio.run(state_of(with_journal(data)))
+    frames = [frame[0] for frame in SegmentReader(data, "", number=1, partitions=4, may_be_torn=False)]
+    for position in (*frames, len(data) - 1):
+        for byte in (FILL, b"\0"):
+            for reserve in (b"", FILL * 2_000):
+                altered = data[:position] + byte + data[position + 1 :] + reserve
+                assert asyncio.run(state_of(with_journal(altered))) == whole
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_missing_segment_is_damage(number: int) -> None:
     filesystem, told = segments_before_a_snapshot()
-    filesystem.remove(f"{FOLDER}/0000000002{SEGMENT_SUFFIX}")
-    with pytest.raises(JournalDamagedError, match=r"0000000002\.journal at byte 0: this segment is missing"):
+    filesystem.remove(f"{FOLDER}/000000000{number}{SEGMENT_SUFFIX}")
+    missing = f"000000000{number}.journal" if number > 1 else r"0000000002\.snapshot"
+    with pytest.raises(JournalDamagedError, match=f"{missing} at byte 0: this (segment|snapshot) is missing"):
+        asyncio.run(check_restart(filesystem, told))
+
+
+def test_all_missing_segments_are_damage() -> None:
+    filesystem, told = segments_before_a_snapshot()
+    for number in (1, 2, 3):
+        filesystem.remove(f"{FOLDER}/000000000{number}{SEGMENT_SUFFIX}")
+    with pytest.raises(JournalDamagedError, match=r"0000000003\.journal at byte 0: this segment is missing"):
+        asyncio.run(check_restart(filesystem, told))
+
+
+def test_a_missing_snapshot_is_damage() -> None:
+    filesystem, told, snapshot = after_snapshots()
+    filesystem.remove(snapshot)
+    with pytest.raises(JournalDamagedError, match=f"{snapshot} at byte 0: this snapshot is missing"):
         asyncio.run(check_restart(filesystem, told))
 
 
@@ -443,7 +472,7 @@ def test_what_a_crash_left_behind_a_snapshot_is_removed() -> None:
         filesystem.open_append(f"{FOLDER}/{name}").write(b"anything")
     found = asyncio.run(open_coordinator(filesystem))
     assert read_state(found) == told.read[-1]
-    assert [f"{FOLDER}/{name}" for name in filesystem.listdir(FOLDER)] == [
+    assert [f"{FOLDER}/{name}" for name in filesystem.listdir(FOLDER) if name != MANIFEST] == [
         path.replace(SNAPSHOT_SUFFIX, SEGMENT_SUFFIX),
         path,
     ]

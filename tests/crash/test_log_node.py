@@ -98,13 +98,13 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
         log = node.topics.log("t", 0)
         if log is not None:
             assert told.acknowledged <= log.high_watermark <= 12
+            for offset in range(log.high_watermark):
+                await log.prepare(offset)
+                assert read_header(log.read(log.locate(offset), 1, at_least_one=True)).base_offset == offset
             position = 0
             while data := log.read(position, 100_000, at_least_one=True):
                 position += len(data)
             assert position == log.synced_position
-            for offset in range(log.high_watermark):
-                await log.prepare(offset)
-                assert read_header(log.read(log.locate(offset), 1, at_least_one=True)).base_offset == offset
             await append(node, "t", ONE_RECORD)
         again = node.topics.log("again", 0)
         if again is not None and again.high_watermark:

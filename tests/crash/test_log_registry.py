@@ -45,9 +45,9 @@ class Told:
 
 
 async def open_registry(filesystem: SimulatedFileSystem, told: Told) -> TopicRegistry:
-    folder = open_data_folder(filesystem, DATA, 1)
+    open_data_folder(filesystem, DATA, 1)
     registry = TopicRegistry(filesystem, DATA, BrokerConfig(), InlineExecutor(), lambda: 0)
-    registry.load(None, is_new=folder.is_new)
+    registry.load(None)
 
     async def forget(name: str) -> None:
         told.forgotten.append(name)

@@ -154,12 +154,14 @@ async def run_transactions(filesystem: SimulatedFileSystem, told: Told) -> None:
     assert told.committed == {0, 2, 51, 100}
 
 
-def read_committed(node: Node, topic: str) -> list[int]:
+async def read_committed(node: Node, topic: str) -> list[int]:
     """What a consumer of committed records makes of the log."""
     log = node.topics.log(topic, 0)
     assert log is not None
     assert log.stable_offset == log.high_watermark, "nothing is undecided any more"
     aborted = sorted(log.aborted(0, log.stable_offset), key=lambda one: one[1])
+    for offset in range(log.high_watermark):
+        await log.prepare(offset)
     found = []
     left_out: set[int] = set()
     position = 0
@@ -187,7 +189,7 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
         await transactions.settled()
         if not told.topics >= set(TOPICS):
             return
-        a, b = read_committed(node, "a"), read_committed(node, "b")
+        a, b = await read_committed(node, "a"), await read_committed(node, "b")
         assert a == b, "a transaction is whole in every partition"
         assert len(a) == len(set(a)), "duplicated"
         assert told.committed <= set(a), "lost"
@@ -203,7 +205,7 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
         await again.init()
         await again.write(60)
         await again.end(committed=True)
-        assert read_committed(node, "a") == [*a, 60]
+        assert await read_committed(node, "a") == [*a, 60]
     finally:
         await node.close()
 

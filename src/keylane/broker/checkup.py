@@ -8,9 +8,10 @@ removes is copied first, to a folder beside the data folder.
 from __future__ import annotations
 
 import shutil
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import data_folder
 from keylane.broker.node import CLEAN_SHUTDOWN_KIND
@@ -18,15 +19,17 @@ from keylane.broker.producer_ids import KIND as PRODUCER_IDS_KIND
 from keylane.broker.topic_files import KIND as TOPICS_KIND
 from keylane.broker.topic_files import LIVE
 from keylane.coordinator.check import check_journal, salvage_snapshot
-from keylane.coordinator.segments import SNAPSHOT_SUFFIX
+from keylane.coordinator.segments import MANIFEST, SNAPSHOT_SUFFIX, last_segment, read_manifest, write_manifest
 from keylane.errors import DataFolderError, UsageError
+from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding
-from keylane.storage.log import START_FILE
-from keylane.storage.open_log import check_log
+from keylane.storage.open_log import base_of, check_log
+from keylane.storage.recovery import check_segments
 from keylane.storage.sealed import read_sealed
+from keylane.storage.segment import SUFFIX, segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.storage.filesystem import FileSystem
 
@@ -61,6 +64,18 @@ def check_folder(filesystem: FileSystem, path: str) -> list[Finding]:
 
 
 def _findings(filesystem: FileSystem, path: str) -> Iterator[Finding]:
+    meta = f"{path}/{data_folder.META}"
+    size = len(filesystem.read(meta))
+    version = data_folder.FORMAT_VERSION
+    try:
+        version = data_folder.read_identity(filesystem, path).version
+        yield Finding(meta, "sound", size, size)
+    except DataFolderError as error:
+        yield Finding(meta, "damaged", size, 0, str(error))
+    has_facts = version == data_folder.FORMAT_VERSION
+    if has_facts:
+        for missing in data_folder.missing(filesystem, path):
+            yield Finding(missing, "missing", reason="every data folder has it")
     sealed = {}
     for name, kind in _SEALED.items():
         file = f"{path}/{name}"
@@ -74,8 +89,20 @@ def _findings(filesystem: FileSystem, path: str) -> Iterator[Finding]:
     for topic in sealed.get(data_folder.REGISTRY, []):
         if topic["state"] == LIVE:
             for partition in range(topic["partitions"]):
-                yield from check_log(filesystem, f"{path}/{data_folder.TOPICS}/{topic['name']}-{partition}")
-    yield from check_journal(filesystem, f"{path}/{data_folder.COORDINATOR}")
+                name = f"{topic['name']}-{partition}"
+                folder = f"{path}/{data_folder.TOPICS}/{name}"
+                yield from check_log(filesystem, folder, has_facts=has_facts)
+                yield from _shorter(filesystem, folder, sealed.get(data_folder.CLEAN_SHUTDOWN, {}).get(name))
+    if filesystem.exists(f"{path}/{data_folder.COORDINATOR}"):
+        yield from check_journal(filesystem, f"{path}/{data_folder.COORDINATOR}")
+
+
+def _shorter(filesystem: FileSystem, folder: str, snapshot: dict[str, Any] | None) -> Iterator[Finding]:
+    """The segments of a log that have lost bytes since a clean stop."""
+    for base_offset, _, size, *_ in snapshot["segments"] if snapshot is not None else ():
+        path = f"{folder}/{segment_name(base_offset)}"
+        if filesystem.exists(path) and (found := len(filesystem.read(path))) < size:
+            yield Finding(path, "damaged", found, found, f"it had {size} bytes at the last clean stop")
 
 
 def repair_folder(filesystem: FileSystem, path: str) -> tuple[list[Repaired], list[Finding]]:
@@ -83,13 +110,15 @@ def repair_folder(filesystem: FileSystem, path: str) -> tuple[list[Repaired], li
     bad = [finding for finding in check_folder(filesystem, path) if finding.is_bad]
     copies = next(folder for folder in _copy_folders(path) if not folder.exists())
     done = []
-    for finding in bad:
-        if not _can_repair(path, finding):
-            continue
-        copy = copies / Path(finding.path).relative_to(path)
+    mends: Iterable[tuple[str, Callable[[], str]]] = (
+        (finding.path, partial(_repair, filesystem, finding)) for finding in bad if _can_repair(path, finding)
+    )
+    for file, mend in chain(mends, _lists(filesystem, path, bad)):
+        copy = copies / Path(file).relative_to(path)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(finding.path, copy)
-        done.append(Repaired(finding.path, _repair(filesystem, finding), str(copy)))
+        if filesystem.exists(file):
+            shutil.copy2(file, copy)
+        done.append(Repaired(file, mend(), str(copy)))
     return done, [finding for finding in check_folder(filesystem, path) if finding.is_bad]
 
 
@@ -98,12 +127,14 @@ def _copy_folders(path: str) -> Iterator[Path]:
 
 
 def _can_repair(path: str, finding: Finding) -> bool:
-    """What nothing else in the folder tells (which topics there are, which producer ids) has to come from a copy."""
+    """What nothing else in the folder tells (whose it is, which topics there are, which producer ids) has to come from
+    a copy; lists of what there is are made anew afterwards."""
     is_lost = finding.state == "missing" or finding.path in (
+        f"{path}/{data_folder.META}",
         f"{path}/{data_folder.REGISTRY}",
         f"{path}/{data_folder.PRODUCER_IDS}",
     )
-    return not is_lost
+    return not is_lost and Path(finding.path).name not in (FACTS_FILE, MANIFEST)
 
 
 def _repair(filesystem: FileSystem, finding: Finding) -> str:
@@ -112,7 +143,7 @@ def _repair(filesystem: FileSystem, finding: Finding) -> str:
         number = int(name.removesuffix(SNAPSHOT_SUFFIX))
         lost = salvage_snapshot(filesystem, folder, number)
         return f"kept all parts but {lost} that do not hold, of up to 256 KiB of committed offsets each"
-    if finding.state == "behind" or name in (data_folder.CLEAN_SHUTDOWN, START_FILE):
+    if finding.state == "behind" or name == data_folder.CLEAN_SHUTDOWN:
         filesystem.remove(finding.path)
         filesystem.sync_dir(folder)
         return f"removed, {finding.size} bytes: {finding.reason}"
@@ -123,3 +154,64 @@ def _repair(filesystem: FileSystem, finding: Finding) -> str:
     finally:
         file.close()
     return f"cut at byte {finding.position}, {finding.size - finding.position} bytes off: {finding.reason}"
+
+
+def _lists(filesystem: FileSystem, path: str, bad: Sequence[Finding]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The files that say what there must be, where that is not what is left now, and what makes each of them anew."""
+    folders = {finding.path.rpartition("/")[0] for finding in bad} | {finding.path for finding in bad}
+    logs = sorted(folder for folder in folders if Path(folder).parent == Path(path, data_folder.TOPICS))
+    for folder in logs:
+        names = (
+            [name for name in filesystem.listdir(folder) if name.endswith(SUFFIX)] if filesystem.exists(folder) else []
+        )
+        if names and (facts := _facts_of(filesystem, folder, names)) is not None:
+            yield f"{folder}/{FACTS_FILE}", partial(_list_log, facts)
+    coordinator = f"{path}/{data_folder.COORDINATOR}"
+    if coordinator in folders and not _is_listed(filesystem, coordinator):
+        yield f"{coordinator}/{MANIFEST}", partial(_list_journal, filesystem, coordinator)
+    shutdown = f"{path}/{data_folder.CLEAN_SHUTDOWN}"
+    if logs and filesystem.exists(shutdown):
+        yield shutdown, partial(_remove, filesystem, shutdown)
+
+
+def _facts_of(filesystem: FileSystem, folder: str, names: Sequence[str]) -> LogFacts | None:
+    """What is true of these segments; None when it is written down already."""
+    _, end = check_segments(filesystem, [(f"{folder}/{name}", base_of(name)) for name in names])
+    first, last = base_of(names[0]), base_of(names[-1])
+    try:
+        found = LogFacts.read(filesystem, folder)
+    except DataFolderError:
+        return LogFacts(filesystem, folder, start=first, last=last)
+    if first <= found.start <= end and found.last <= last:
+        return None
+    return LogFacts(filesystem, folder, start=found.start if first <= found.start <= end else first, last=last)
+
+
+def _list_log(facts: LogFacts) -> str:
+    facts.write()
+    return f"written anew: the log starts at offset {facts.start}, and its last segment at {facts.last}"
+
+
+def _is_listed(filesystem: FileSystem, folder: str) -> bool:
+    """Whether there is what the journal's list says."""
+    if not filesystem.exists(f"{folder}/{MANIFEST}"):
+        return False
+    try:
+        return read_manifest(filesystem, folder) <= last_segment(filesystem, folder)
+    except DataFolderError:
+        return False
+
+
+def _list_journal(filesystem: FileSystem, folder: str) -> str:
+    if not filesystem.exists(folder):
+        filesystem.mkdir(folder)
+        filesystem.sync_dir(folder.rpartition("/")[0])
+    last = last_segment(filesystem, folder)
+    write_manifest(filesystem, folder, last)
+    return f"written anew: {f'the last segment is {last}' if last else 'no committed offsets, groups and transactions'}"
+
+
+def _remove(filesystem: FileSystem, path: str) -> str:
+    filesystem.remove(path)
+    filesystem.sync_dir(path.rpartition("/")[0])
+    return "removed: the next start reads the logs"

@@ -13,7 +13,9 @@ from keylane.broker.known_requests import KnownRequests
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
+from keylane.broker.upgrade import upgrade
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
@@ -107,6 +109,13 @@ class Node:
         folder = data_folder.open_data_folder(filesystem, path, config.node_id)
         node = None
         try:
+            if folder.version < data_folder.FORMAT_VERSION:
+                upgrade(filesystem, folder)
+            for missing in data_folder.missing(filesystem, path):
+                raise DataFolderError(
+                    f"{missing} is missing, and this broker has made it: restore it from a copy, or let `keylane "
+                    "broker repair` go on with what is there"
+                )
             node = cls(filesystem, folder, config, clock, on_load_failure)
             await node._load()
         except BaseException:
@@ -132,8 +141,8 @@ class Node:
             self._folder.lock.release()
 
     async def _load(self) -> None:
-        snapshots = self._take_snapshots()
-        self.topics.load(snapshots, is_new=self._folder.is_new)
+        self.topics.load(self._read_snapshots())
+        self._remove_snapshots()
         self.producer_ids.load()
         self._check_open_transactions()
         await self.coordinator.start()
@@ -145,12 +154,12 @@ class Node:
         """Raise `DataFolderError` when the coordinator's files are gone, and with them whom open transactions belong
         to: nobody could end them, and readers of committed records would wait for ever."""
         coordinator = f"{self._folder.path}/{data_folder.COORDINATOR}"
-        if self._filesystem.exists(coordinator) and self._filesystem.listdir(coordinator):
+        if last_segment(self._filesystem, coordinator):
             return
         for log in self.topics.logs():
             if log.stable_offset < log.high_watermark:
                 raise DataFolderError(
-                    f"{coordinator} is empty or missing, and {log.folder} has an open transaction from offset "
+                    f"{coordinator} holds no journal, and {log.folder} has an open transaction from offset "
                     f"{log.stable_offset} on, which nobody else can end: restore the coordinator's folder from a copy"
                 )
 
@@ -160,20 +169,25 @@ class Node:
             log.expire_producers(oldest)
         self._housekeeping = asyncio.get_running_loop().call_later(HOUSEKEEPING_INTERVAL_S, self._keep_house)
 
-    def _take_snapshots(self) -> dict[str, Any] | None:
-        """What a clean stop left; it is removed, durably, before anything changes that it speaks of."""
+    def _read_snapshots(self) -> dict[str, Any] | None:
+        """What a clean stop left."""
         path = f"{self._folder.path}/{data_folder.CLEAN_SHUTDOWN}"
         if not self._filesystem.exists(path):
             return None
-        snapshots: dict[str, Any] | None
         try:
-            snapshots = read_sealed(self._filesystem, path, CLEAN_SHUTDOWN_KIND)
+            snapshots: dict[str, Any] = read_sealed(self._filesystem, path, CLEAN_SHUTDOWN_KIND)
         except DataFolderError as error:
             logger.warning("%s; the logs are read instead", error)
-            snapshots = None
-        self._filesystem.remove(path)
-        self._filesystem.sync_dir(self._folder.path)
+            return None
         return snapshots
+
+    def _remove_snapshots(self) -> None:
+        """Before anything changes that they speak of, and not before the logs are as they say: a folder that is refused
+        now is refused again."""
+        path = f"{self._folder.path}/{data_folder.CLEAN_SHUTDOWN}"
+        if self._filesystem.exists(path):
+            self._filesystem.remove(path)
+            self._filesystem.sync_dir(self._folder.path)
 
     def _leave_snapshots(self, snapshots: dict[str, Any]) -> None:
         path = f"{self._folder.path}/{data_folder.CLEAN_SHUTDOWN}"

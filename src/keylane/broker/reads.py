@@ -9,9 +9,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.broker import codes
-from keylane.errors import PeerError
-from keylane.storage.log import LEADER_EPOCH
-from keylane.wire.batches import batches
+from keylane.errors import DataFolderError, PeerError
+from keylane.storage.recovery import LEADER_EPOCH
+from keylane.storage.segment import DamagedBatchError
+from keylane.wire.batches import BatchError, batches
 from keylane.wire.encoders import FetchedPartition
 
 if TYPE_CHECKING:
@@ -127,6 +128,9 @@ class LogRead:
 
     def _fail(self, error: Exception) -> None:
         assert self.log is not None
+        if isinstance(error, DamagedBatchError):  # logged when it was found; clients tell their users, and ask again
+            self.code = codes.CORRUPT_MESSAGE
+            return
         logger.error("%s: %s", self.log.folder, error)
         self.code = codes.KAFKA_STORAGE_ERROR
 
@@ -165,6 +169,7 @@ class OffsetsRead:
                 records = await self._view.read(self._index, self._offset, min(self._max_bytes, budget))
             except (OSError, PeerError) as error:
                 logger.error("offsets partition %d: %s", self._index, error)  # noqa: TRY400 - one line says it all
-                self.code = codes.KAFKA_STORAGE_ERROR
+                is_damage = isinstance(error, DataFolderError | BatchError)
+                self.code = codes.CORRUPT_MESSAGE if is_damage else codes.KAFKA_STORAGE_ERROR
                 return FetchedPartition(self._index, self.code)
         return FetchedPartition(self._index, self.code, end, 0, records, end)

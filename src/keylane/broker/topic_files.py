@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
 from keylane.broker.topic_settings import TopicValues, resolve
-from keylane.errors import DataFolderError
-from keylane.storage.filesystem import StorageError
+from keylane.storage.facts import FACTS_FILE
+from keylane.storage.filesystem import TEMPORARY_SUFFIX, StorageError
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
 from keylane.storage.sealed import read_sealed, write_sealed
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.broker")
 
-KIND = "topics"
+_OF_AN_EMPTY_LOG = {FACTS_FILE, FACTS_FILE + TEMPORARY_SUFFIX}
+"""What is in its folder beside its segment."""
+KIND = data_folder.REGISTRY_KIND
 CREATING = "creating"
 LIVE = "live"
 DELETING = "deleting"
@@ -73,14 +75,8 @@ class TopicFiles:
         self._executor = executor
         self._clock = clock
 
-    def load(self, snapshots: Mapping[str, Any], *, is_new: bool) -> list[Topic]:
+    def load(self, snapshots: Mapping[str, Any]) -> list[Topic]:
         """All topics of the registry file, the live ones with their logs. Raises `DataFolderError` for damage."""
-        if not self._filesystem.exists(self.registry_path):
-            if not is_new and self._filesystem.listdir(self._logs_folder):
-                raise DataFolderError(
-                    f"{self.registry_path} is missing, and {self._logs_folder} holds partitions: restore it from a copy"
-                )
-            self.write([])
         topics = [
             Topic(
                 entry["name"],
@@ -118,7 +114,7 @@ class TopicFiles:
     def _remove_unfinished(self, name: str) -> bool:
         """Remove an empty log, which is what a crash leaves of a partition that was being added; False for others."""
         folder = f"{self._logs_folder}/{name}"
-        for name_in_it in self._filesystem.listdir(folder):
+        for name_in_it in set(self._filesystem.listdir(folder)) - _OF_AN_EMPTY_LOG:
             file = self._filesystem.open_append(f"{folder}/{name_in_it}")
             size = file.size
             file.close()

@@ -111,12 +111,12 @@ class TopicRegistry:
         others = (*self._topics, *self._pending)
         return next((other for other in others if other != name and other.replace(".", "_") == plain), None)
 
-    def load(self, snapshots: Mapping[str, Any] | None, *, is_new: bool) -> None:
+    def load(self, snapshots: Mapping[str, Any] | None) -> None:
         """Read the registry and recover every log; `snapshots` are those of a clean shutdown. Blocks.
 
         Raises `DataFolderError` for damage.
         """
-        for topic in self._files.load(snapshots or {}, is_new=is_new):
+        for topic in self._files.load(snapshots or {}):
             if topic.state == LIVE:
                 self._admit(topic)
             else:

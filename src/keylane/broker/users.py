@@ -1,6 +1,7 @@
 """The users file: who may connect, and SCRAM credentials of theirs. No password is in it, nor can one be read from it.
 
-A JSON object, `{"alice": {"SCRAM-SHA-256": "salt=…,stored_key=…,server_key=…,iterations=8192", …}, …}`; the text of a
+A line with a checksum (files of the first keylanes have none), so that no altered credential is compared, and a JSON
+object: `{"alice": {"SCRAM-SHA-256": "salt=…,stored_key=…,server_key=…,iterations=8192", …}, …}`; the text of a
 credential is what Apache Kafka keeps of its users. The file is its owner's alone (mode 0600), is replaced as a whole,
 and is read again when it has changed, so that a user added to a running broker can connect at once.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.broker.scram import HASHES, Credential, credential_of
-from keylane.errors import UsageError
+from keylane.errors import DataFolderError, UsageError
+from keylane.storage.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,7 @@ ITERATIONS = 8_192
 """Kafka takes 4,096 to 16,384."""
 SALT_BYTES = 24
 MAX_NAME_CHARACTERS = 255
+KIND = "users"
 
 Users = dict[str, dict[str, Credential]]
 """By name, by mechanism."""
@@ -75,16 +78,19 @@ def read_users(path: Path) -> Users:
     """All users of a file. Raises `UsageError`."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"users file {path}: {getattr(error, 'strerror', None) or error}") from None
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"users file {path}: {error.strerror}") from None
     if mode & 0o077:
         raise UsageError(f"users file {path}: others may read or write it (mode {mode:04o}); run: chmod 600 {path}")
     try:
+        text = data if data.startswith(b"{") else unseal(data, str(path), KIND)
         return {
             name: {mechanism: _credential(row[mechanism]) for mechanism in HASHES}
             for name, row in json.loads(text).items()
         }
+    except DataFolderError as error:
+        raise UsageError(f"users file {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"users file {path}: it does not hold users with a credential for {' and '.join(HASHES)}: {error!r}"
@@ -125,14 +131,14 @@ def _changing(path: Path) -> Iterator[Users]:
     except OSError as error:
         raise UsageError(f"users file {path}: {error.strerror}: {error.filename}") from None
     try:
-        with os.fdopen(fd, "w") as file:
+        with os.fdopen(fd, "wb") as file:
             users = read_users(path) if path.exists() else {}
             yield users
             rows = {
                 name: {mechanism: _credential_text(one) for mechanism, one in row.items()}
                 for name, row in users.items()
             }
-            json.dump(rows, file, indent=1, sort_keys=True)
+            file.write(seal(KIND, json.dumps(rows, indent=1, sort_keys=True).encode()))
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)

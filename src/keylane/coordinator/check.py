@@ -14,7 +14,15 @@ from keylane.coordinator.headers import HEADER_SIZE, JournalDamagedError, partit
 from keylane.coordinator.image import Image
 from keylane.coordinator.records import TRANSACTION_STATE, RecordFormatError, partition_for
 from keylane.coordinator.replay import Replayer
-from keylane.coordinator.segments import SEGMENT_SUFFIX, find_files, segment_path, snapshot_path
+from keylane.coordinator.segments import (
+    MANIFEST,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    find_files,
+    read_manifest,
+    segment_path,
+    snapshot_path,
+)
 from keylane.coordinator.snapshots import Snapshots
 from keylane.errors import DataFolderError
 from keylane.storage.findings import Finding
@@ -26,16 +34,31 @@ if TYPE_CHECKING:
 def check_journal(filesystem: FileSystem, folder: str) -> list[Finding]:
     """Every file in the folder. Blocks."""
     partitions = _partitions(filesystem, folder)
+    last, manifest = _check_manifest(filesystem, folder)
     try:
-        files = find_files(filesystem, folder)
+        files = find_files(filesystem, folder, last)
     except JournalDamagedError as error:
-        return [Finding(error.path, "missing", reason=error.reason), *_after_gap(filesystem, folder, error.path)]
+        missing = Finding(error.path, "missing", reason=error.reason)
+        return [missing, *_after_gap(filesystem, folder, error.path), *manifest]
     checker = _Checker(filesystem, folder, partitions)
     if files.snapshot is not None:
         checker.check_snapshot(files.snapshot)
     for number in files.segments:
         checker.check_segment(number, is_last=number == files.segments[-1])
-    return checker.found + [Finding(path, "leftover", len(filesystem.read(path))) for path in files.leftovers]
+    leftovers = [Finding(path, "leftover", len(filesystem.read(path))) for path in files.leftovers]
+    return [*checker.found, *leftovers, *manifest]
+
+
+def _check_manifest(filesystem: FileSystem, folder: str) -> tuple[int, list[Finding]]:
+    """The number of the segment that must be there, where that can be told."""
+    path = f"{folder}/{MANIFEST}"
+    if not filesystem.exists(path):  # of format 1, or missed by the folder's check
+        return 0, []
+    size = len(filesystem.read(path))
+    try:
+        return read_manifest(filesystem, folder), [Finding(path, "sound", size, size)]
+    except DataFolderError as error:
+        return 0, [Finding(path, "damaged", size, 0, str(error))]
 
 
 def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
@@ -164,6 +187,8 @@ def _partitions(filesystem: FileSystem, folder: str) -> int:
 
 
 def _after_gap(filesystem: FileSystem, folder: str, missing: str) -> list[Finding]:
+    """All segments that need the missing file: the ones behind a segment, and behind a snapshot also its own."""
+    first = missing.removesuffix(SNAPSHOT_SUFFIX)
     later = [f"{folder}/{name}" for name in filesystem.listdir(folder) if name.endswith(SEGMENT_SUFFIX)]
-    reason = "a segment before it is missing"
-    return [Finding(path, "behind", len(filesystem.read(path)), 0, reason) for path in later if path > missing]
+    reason = f"{missing} is missing"
+    return [Finding(path, "behind", len(filesystem.read(path)), 0, reason) for path in later if path > first]

@@ -22,6 +22,7 @@ from keylane.coordinator.snapshot import (
     TOMBSTONES,
     TRANSACTIONAL,
     kept_records,
+    payload_at,
     sections,
     tombstone_batches,
     waiting_offsets,
@@ -40,7 +41,7 @@ NO_TIME = -1
 
 
 class Place(NamedTuple):
-    """Where a chunk's payload is."""
+    """Where a chunk is, and how long its payload."""
 
     kind: int
     partition: int
@@ -122,9 +123,9 @@ class CompactedView:
     def _rows(self, partition: int) -> Iterator[_Row]:
         for kind, owner, position, length in self._places:
             if kind == OFFSETS and owner == partition:
-                yield from _offset_rows(self._file.read(position, length))
+                yield from _offset_rows(payload_at(self._file, position, length))
             elif kind in _ROWS:
-                rows = _ROWS[kind](self._file.read(position, length))
+                rows = _ROWS[kind](payload_at(self._file, position, length))
                 yield from (row for owner, row in rows if owner == partition)
 
 

@@ -48,6 +48,9 @@ _HEADS_SIZE = _HEADS.size
 _CRC = struct.Struct(">I")
 
 _CHUNK_BYTES = 64 * 1024
+_NOT_WRITTEN = (FILL[0], 0)
+"""What stands for a mark in a sector of its own that was lost. If all checksums hold, the frame is whole nonetheless,
+and never cut off: it may have been acknowledged, and its mark altered since."""
 
 
 Frame = tuple[int, int, int, int, bytes]
@@ -74,6 +77,13 @@ def read_frame_head(data: bytes, position: int) -> tuple[int, int]:
     """Batch length and offsets partition of a frame that was checked before."""
     _, _, length, partition, _ = _FRAME_HEAD.unpack_from(data, position)
     return length, partition
+
+
+def holds(head: bytes, batch: bytes) -> bool:
+    """Whether the checksums of a frame hold."""
+    crc: int = _CRC.unpack_from(head, len(MARK))[0]
+    batch_crc: int = _CRC.unpack_from(batch, CRC_START - _CRC.size)[0]
+    return crc32c(batch[:CRC_START], crc32c(head[COVERED_FROM:])) == crc and crc32c(batch[CRC_START:]) == batch_crc
 
 
 class SegmentReader:
@@ -115,6 +125,7 @@ class SegmentReader:
         size = len(data)
         last = size if self._content is None else self._content.end
         unpack = _HEADS.unpack_from
+        marks = (MARK_BYTE,) if self._content is None else (MARK_BYTE, *_NOT_WRITTEN)
         position = self.end
         while not self.is_torn and position < last:
             if size - position < _HEADS_SIZE:
@@ -123,7 +134,7 @@ class SegmentReader:
             mark, crc, length, partition, _, base_offset, batch_length, magic, batch_crc, delta = unpack(data, position)
             start = position + FRAME_HEAD_SIZE
             checked = position + CHECKED_SIZE
-            if mark != MARK_BYTE or crc32c(data[position + COVERED_FROM : checked]) != crc:
+            if mark not in marks or crc32c(data[position + COVERED_FROM : checked]) != crc:
                 self._stop(position, checked, "the checksum of a frame does not hold")
                 return
             if length < BATCH_HEADER_SIZE or batch_length + PREFIX_SIZE != length or magic != MAGIC:
@@ -132,7 +143,7 @@ class SegmentReader:
             if end >= size:
                 self._stop(position, end + 1, f"a frame of {length} bytes, and {size - start} are left")
                 return
-            if data[end] != MARK_BYTE or crc32c(data[checked:end]) != batch_crc:
+            if data[end] not in marks or crc32c(data[checked:end]) != batch_crc:
                 self._stop(position, end + 1, "the checksum of a record batch does not hold")
                 return
             self.end = end + 1

@@ -22,7 +22,7 @@ class JournalDamagedError(DataFolderError):
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(
             f"{path} at byte {position}: {reason}; committed offsets may be lost behind it: restore this file from a "
-            "copy, or move its folder away to start without committed offsets"
+            "copy, or let `keylane broker repair` keep what is sound before it"
         )
         self.path = path
         self.position = position

@@ -27,14 +27,16 @@ from keylane.coordinator.frames import (
     batch_in,
     encode_frame,
     frame_size,
+    holds,
     read_frame_head,
 )
 from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
+from keylane.coordinator.headers import JournalDamagedError
 from keylane.coordinator.records import TRANSACTION_STATE
-from keylane.coordinator.segments import Segments, find_files
+from keylane.coordinator.segments import Segments, find_files, read_manifest
 from keylane.coordinator.snapshots import Snapshots, SnapshotStoppedError
 from keylane.coordinator.tail import TailReplay
-from keylane.coordinator.views import INDEX_INTERVAL_BYTES, POSITION_BITS, View
+from keylane.coordinator.views import INDEX_INTERVAL_BYTES, POSITION_BITS, POSITION_MASK, View
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync
@@ -255,7 +257,7 @@ class FileJournal:
         # A process that was killed may have left names that only the memory of this machine knows.
         self._filesystem.sync_dir(self._folder.rpartition("/")[0] or "/")
         self._filesystem.sync_dir(self._folder)
-        return find_files(self._filesystem, self._folder)
+        return find_files(self._filesystem, self._folder, read_manifest(self._filesystem, self._folder))
 
     async def _load_segment(self, number: int, tail: TailReplay, *, is_last: bool) -> None:
         data = await self._in_executor(partial(self._segments.read_all, number))
@@ -341,21 +343,26 @@ class FileJournal:
         size = 0
         while entry < len(places) and offsets[entry] < end:  # beyond it there may be no file yet
             place = places[entry]
-            for batch in self._frames_near(place, partition):
+            for head, batch in self._frames_near(place, partition):
                 header = read_header(batch)
                 if header.next_offset <= offset:
                     continue
                 if header.base_offset >= end or (parts and size + len(batch) > max_bytes):
                     return b"".join(parts)
+                if not holds(head, batch):
+                    path = self._segments.path_of(place >> POSITION_BITS)
+                    raise JournalDamagedError(
+                        path, place & POSITION_MASK, "the checksum of a frame behind does not hold"
+                    )
                 parts.append(batch)
                 size += len(batch)
                 offset = header.next_offset
             entry += 1
         return b"".join(parts)
 
-    def _frames_near(self, place: int, partition: int) -> Iterator[bytes]:
-        """The partition's batches whose frames begin within one index interval of `place`."""
-        number, first = place >> POSITION_BITS, place & ((1 << POSITION_BITS) - 1)
+    def _frames_near(self, place: int, partition: int) -> Iterator[tuple[bytes, bytes]]:
+        """Frame head and batch of the partition's frames that begin within one index interval of `place`."""
+        number, first = place >> POSITION_BITS, place & POSITION_MASK
         file = self._segments.files[number]
         data = file.read(first, INDEX_INTERVAL_BYTES + FRAME_HEAD_SIZE)
         at = 0
@@ -368,5 +375,5 @@ class FileJournal:
                     batch = file.read(first + start, length)
                 if len(batch) < length:
                     return  # still being written, so not durable
-                yield batch
+                yield data[at:start], batch
             at += frame_size(length)

@@ -3,6 +3,7 @@
     0000000007.snapshot   the image of everything before segment 7
     0000000007.journal    segments, without a gap
     0000000008.journal
+    journal.json          the last one that there must be
 
 Without a snapshot the first segment is 1. Files before the last snapshot are what a crash left between writing it and
 removing them; `*.tmp` is a snapshot that was never finished. Both mean nothing and are removed by a start.
@@ -17,12 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.storage.filesystem import SECTOR_BYTES, TEMPORARY_SUFFIX
+from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import AppendFile, FileSystem
 
 logger = logging.getLogger("keylane.coordinator")
 
+MANIFEST = "journal.json"
+"""The number of a segment that is there: noted when it is made, before anything in it is acknowledged. 0: none yet."""
+MANIFEST_KIND = "journal"
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"
 SYNC_EVERY_BYTES = 4 * 1024 * 1024
@@ -51,8 +56,11 @@ def snapshot_path(folder: str, number: int) -> str:
     return f"{folder}/{number:010d}{SNAPSHOT_SUFFIX}"
 
 
-def find_files(filesystem: FileSystem, folder: str) -> Found:
-    """The last snapshot, the segments from there on, and what is left over. Raises `JournalDamagedError` for a gap."""
+def find_files(filesystem: FileSystem, folder: str, last: int) -> Found:
+    """The last snapshot, the segments from there on, and what is left over. `last` must be among the segments.
+
+    Raises `JournalDamagedError` for what is missing.
+    """
     names = filesystem.listdir(folder)
     snapshots = _numbers(names, SNAPSHOT_SUFFIX)
     numbers = _numbers(names, SEGMENT_SUFFIX)
@@ -61,6 +69,11 @@ def find_files(filesystem: FileSystem, folder: str) -> Found:
     segments = [number for number in numbers if number >= first]
     if not segments and snapshot is not None:
         raise JournalDamagedError(segment_path(folder, first), 0, "this segment is missing, and its snapshot is there")
+    if snapshot is None and segments and segments[0] > 1:
+        missing = snapshot_path(folder, segments[0])
+        raise JournalDamagedError(missing, 0, "this snapshot is missing, and the segment behind it is there")
+    if last > (segments[-1] if segments else 0):
+        raise JournalDamagedError(segment_path(folder, last), 0, "this segment is missing")
     for expected, number in enumerate(segments, first):
         if number != expected:
             raise JournalDamagedError(
@@ -70,6 +83,28 @@ def find_files(filesystem: FileSystem, folder: str) -> Found:
     leftovers += (snapshot_path(folder, number) for number in snapshots[:-1])
     leftovers += (f"{folder}/{name}" for name in names if name.endswith(SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX))
     return Found(snapshot, segments, leftovers)
+
+
+def read_manifest(filesystem: FileSystem, folder: str) -> int:
+    """The number of a segment that must be there; 0 for none, and in a folder that is not a broker's.
+
+    Raises `DataFolderError` for damage.
+    """
+    path = f"{folder}/{MANIFEST}"
+    if not filesystem.exists(path):
+        return 0
+    last: int = read_sealed(filesystem, path, MANIFEST_KIND)
+    return last
+
+
+def write_manifest(filesystem: FileSystem, folder: str, last: int) -> None:
+    """Note that this segment is there; durable on return."""
+    write_sealed(filesystem, f"{folder}/{MANIFEST}", MANIFEST_KIND, last)
+
+
+def last_segment(filesystem: FileSystem, folder: str) -> int:
+    """The last segment that is found; 0 for none."""
+    return max(_numbers(filesystem.listdir(folder), SEGMENT_SUFFIX), default=0)
 
 
 def _numbers(names: list[str], suffix: str) -> list[int]:
@@ -130,6 +165,7 @@ class Segments:
         file.write(encode_header(SEGMENT, number, self._partitions))
         file.sync()
         self._filesystem.sync_dir(self._folder)
+        write_manifest(self._filesystem, self._folder, number)
         self.files[number] = self._current = file
 
     def drop_before(self, number: int) -> None:

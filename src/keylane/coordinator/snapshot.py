@@ -175,6 +175,17 @@ def read_chunks(
         yield chunk
 
 
+def payload_at(file: AppendFile, position: int, length: int) -> bytes:
+    """The payload of a chunk that was found before, checked again: what is made of it gets checksums of its own.
+
+    Raises `JournalDamagedError`.
+    """
+    chunk = file.read(position, CHUNK_HEAD_SIZE + length)
+    if len(chunk) < CHUNK_HEAD_SIZE or crc32c(chunk[_U32.size :]) != _U32.unpack_from(chunk)[0]:
+        raise JournalDamagedError(file.path, position, "the checksum of a chunk does not hold")
+    return chunk[CHUNK_HEAD_SIZE:]
+
+
 def load_chunk(chunk: Chunk, image: Image) -> None:
     """Put what a chunk holds into the image."""
     if chunk.kind == OFFSETS:

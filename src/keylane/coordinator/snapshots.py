@@ -80,7 +80,7 @@ class Snapshots:
             count = 1
             for kind, partition, payload in self._chunks(waiting, groups):
                 self._check_stop()
-                places.append(Place(kind, partition, file.size + snapshot.CHUNK_HEAD_SIZE, len(payload)))
+                places.append(Place(kind, partition, file.size, len(payload)))
                 await self._in_executor(partial(file.write, snapshot.encode_chunk(kind, partition, payload)))
                 count += 1
             await self._in_executor(partial(file.write, snapshot.encode_end(self._entries, count)))
@@ -171,9 +171,7 @@ class Snapshots:
             except (struct.error, ValueError, RecordFormatError) as error:
                 # Its checksum holds, but this release did not write it.
                 raise JournalDamagedError(file.path, chunk.position, str(error)) from error
-            places.append(
-                Place(chunk.kind, chunk.partition, chunk.position + snapshot.CHUNK_HEAD_SIZE, len(chunk.payload))
-            )
+            places.append(Place(chunk.kind, chunk.partition, chunk.position, len(chunk.payload)))
         if self._entries != len(self._image.store) or len(ends) != self._partitions + 1:
             raise JournalDamagedError(file.path, 0, f"it counts {self._entries} offsets, and holds other ones")
         self._number = number

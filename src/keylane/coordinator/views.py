@@ -11,6 +11,7 @@ from bisect import bisect_left
 
 POSITION_BITS = 40
 """A place is a segment number and, in these low bits, a position in it."""
+POSITION_MASK = (1 << POSITION_BITS) - 1
 INDEX_INTERVAL_BYTES = 64 * 1024
 """A partition's view has one index entry for at least this much journal: 16 bytes of memory each."""
 

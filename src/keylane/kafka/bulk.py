@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import PARTITION_END, client_of, describe, error_of
+from keylane.kafka.faults import DAMAGED, PARTITION_END, client_of, damage_of, describe, error_of
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
+from keylane.kafka.settings import CHECKED
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -128,12 +129,12 @@ def read_to_end(
 ) -> Iterator[list[Record]]:
     """All records of a topic (or of some of its partitions) from its start to the end it has when the reading starts.
 
-    Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown or
-    cannot be read, `BrokerUnavailableError` when nothing comes for 30 s.
+    Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown,
+    cannot be read or is damaged, `BrokerUnavailableError` when nothing comes for 30 s.
     """
     reader = client_of(
         Consumer,
-        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
+        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CHECKED, **CLIENT_LOG}
         | dict(settings or {})
         | {
             "bootstrap.servers": servers,
@@ -180,6 +181,8 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
             partition, offset, error = message.partition(), message.offset(), message.error()
             assert partition is not None
             if error is not None:
+                if error.code() in DAMAGED:
+                    raise damage_of(message)
                 if error.code() != PARTITION_END:
                     raise KafkaException(error)
                 open_ends.pop(partition, None)  # an end of control records alone is only told by this event

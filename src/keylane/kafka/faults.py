@@ -21,6 +21,8 @@ from keylane.errors import PeerError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from confluent_kafka import Message
+
 logger = logging.getLogger("keylane.kafka")
 
 Client = TypeVar("Client")
@@ -34,6 +36,10 @@ _NUMBERS = re.compile(r"\d+")
 PARTITION_END = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
 """The log has nothing at the position, and the client does not reset it by itself."""
+
+DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG})
+"""Records that do not hold together: found by the client, or by the broker. The client would go on behind the first
+two, and ask for the third for ever."""
 
 REFUSED = frozenset(
     {
@@ -142,6 +148,18 @@ def error_of(raised: KafkaException) -> KafkaError:
 def describe(error: KafkaError) -> str:
     """One line: Kafka's name for it, and its text."""
     return f"{error.name()}: {error.str()}"
+
+
+def damage_of(event: Message) -> PeerError:
+    """What a consumer ends with when it is told one of `DAMAGED`: nothing at or behind this offset was delivered."""
+    error = event.error()
+    assert error is not None
+    topic, partition, offset = event.topic(), event.partition(), event.offset()
+    return PeerError(
+        f"{topic}-{partition}@{offset}: the record is damaged ({describe(error)}); restore the partition's log from a "
+        f"copy, or go on behind the damage with `keylane groups reset GROUP --topic {topic}:{partition} --to-offset N` "
+        "(the embedded broker's log and `keylane broker check` name its offsets)"
+    )
 
 
 def commit_problem(error: KafkaError) -> CommitProblem:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.engine.ports import Polled
 from keylane.errors import PeerError
-from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END
+from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, damage_of
 from keylane.kafka.leaders import Leaders
 
 if TYPE_CHECKING:
@@ -160,6 +160,10 @@ class Fetcher:
         elif error.code() == OUT_OF_RANGE:
             if name in self._epochs:
                 self._out_of_range(name, message.offset(), polled)
+        elif error.code() in DAMAGED:
+            # What the client reads on behind it would make the damaged records look like ones that are not there.
+            self._epochs.pop(name, None)
+            self._faults.fail(damage_of(message))
         else:
             self._faults.report(error)
 

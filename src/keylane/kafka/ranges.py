@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
+from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of, damage_of
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
-from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
+from keylane.kafka.settings import CHECKED, CONSUMER_DEFAULTS, CONSUMER_FORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,13 +41,12 @@ END_GRACE_S = 5.0
 SEEK_GAP = 2_000
 """Offsets between two ranges that are read and dropped; over a larger gap the reader goes straight to the next one."""
 
-READER_DEFAULTS: dict[str, Any] = {
+READER_DEFAULTS: dict[str, Any] = CHECKED | {
     "client.id": CONSUMER_DEFAULTS["client.id"],
     "fetch.queue.backoff.ms": CONSUMER_DEFAULTS["fetch.queue.backoff.ms"],
     # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next
     # range's for this long: 500 ms by default, in each task of a small batch.
     "fetch.wait.max.ms": 10,
-    "check.crcs": "true",  # as Java's consumer
     "isolation.level": "read_uncommitted",  # as Java's consumer, and Spark's source
 }
 
@@ -90,8 +89,8 @@ class RangeReader:
     ) -> Iterator[Columns]:
         """The records with offsets in `spans` (ascending, disjoint (start, stop) pairs).
 
-        Raises `PeerError` when some of them are not in the log any more (unless `fail_on_data_loss` is off) or the
-        broker refuses, and `BrokerUnavailableError` when nothing comes for `silence_ms`.
+        Raises `PeerError` when some of them are not in the log any more (unless `fail_on_data_loss` is off), one is
+        damaged or the broker refuses, and `BrokerUnavailableError` when nothing comes for `silence_ms`.
         """
         self.failed = True
         self._leaders.learn([topic])
@@ -125,7 +124,7 @@ class RangeReader:
                 elif error.code() == OUT_OF_RANGE:
                     position = self._out_of_range(topic, partition, position, stop, fail_on_data_loss)
                 else:
-                    self._faults.report(error)
+                    self._report(event, stop)
             if end >= stop:
                 position = stop  # what lies between the last record and the end is no record
             elif end > position and time.monotonic() - heard > END_GRACE_S:
@@ -144,6 +143,15 @@ class RangeReader:
                     f"{name}: nothing came at offset {position} for {silence_ms} ms{reason}; check the broker, or "
                     "raise kafkaConsumer.pollTimeoutMs"
                 )
+
+    def _report(self, event: Message, stop: int) -> None:
+        """An error; damage from `stop` on, which was fetched ahead, is no concern of this range."""
+        error = event.error()
+        assert error is not None
+        if error.code() not in DAMAGED:
+            self._faults.report(error)
+        elif (event.offset() or 0) < stop:
+            raise damage_of(event)
 
     def _out_of_range(self, topic: str, partition: int, position: int, stop: int, fail_on_data_loss: bool) -> int:
         """The log does not reach to the position; returns where to go on."""

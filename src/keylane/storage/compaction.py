@@ -25,12 +25,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.storage.filesystem import StorageError
-from keylane.storage.segment import Segment, headers
+from keylane.storage.recovery import UnsoundBatchError, sound_batches
+from keylane.storage.segment import Segment
 from keylane.wire.batches import (
     MAX_FILLER_SPAN,
     BatchError,
     BatchHeader,
-    check_crc,
     decode_records,
     filler,
     read_header,
@@ -99,7 +99,7 @@ def last_offsets(filesystem: FileSystem, segments: Sequence[Segment], plan: Plan
     for number, segment in enumerate(segments):
         if len(last) >= MAX_KEYS:
             return last, number
-        for header, batch in _batches(segment.open(filesystem), segment.size, plan):
+        for header, batch in _batches(filesystem, segment, plan):
             if header.is_control or plan.decided.is_aborted(header):
                 continue
             try:
@@ -152,7 +152,7 @@ class Cleaner:
         is_changed = False
         written_to = segment.base_offset
         for old in segments:
-            for header, batch in _batches(old.open(self._filesystem), old.size, self._plan):
+            for header, batch in _batches(self._filesystem, old, self._plan):
                 kept = self._clean(header, batch)
                 is_filler = header.record_count == 0 and header.producer_id < 0
                 is_changed = is_changed or (kept is not batch and not is_filler)
@@ -218,22 +218,22 @@ class Cleaner:
         return self._plan.last_batches.get(header.producer_id) == header.base_offset
 
 
-def _batches(file: AppendFile, size: int, plan: Plan) -> Iterator[tuple[BatchHeader, bytes]]:
+def _batches(filesystem: FileSystem, segment: Segment, plan: Plan) -> Iterator[tuple[BatchHeader, bytes]]:
     """The batches of a whole segment, checked, with pauses: what is damaged is not written anew as if it were sound.
 
-    Raises `StorageError` and `BatchError` for damage.
+    Raises `StorageError` for damage.
     """
     paused_at = 0
-    for position, header in headers(file, 0, size):
-        if plan.must_stop():
-            raise CompactionStoppedError
-        batch = file.read(position, header.length)
-        if len(batch) < header.length or not check_crc(batch, 0, header):
-            raise StorageError(f"{file.path} at byte {position}: a batch whose checksum does not hold")
-        yield header, batch
-        if position - paused_at >= _SLICE_BYTES:
-            paused_at = position
-            time.sleep(_PAUSE_S)
+    try:
+        for position, header, batch in sound_batches(segment.open(filesystem), 0, segment.base_offset, segment.size):
+            if plan.must_stop():
+                raise CompactionStoppedError
+            yield header, bytes(batch)
+            if position - paused_at >= _SLICE_BYTES:
+                paused_at = position
+                time.sleep(_PAUSE_S)
+    except UnsoundBatchError as error:
+        raise StorageError(str(error)) from error
 
 
 def _fill(file: AppendFile, segment: Segment, start: int, end: int) -> None:

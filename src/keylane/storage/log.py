@@ -11,16 +11,18 @@ round at a time.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.storage.compaction import Decided, Plan, Written
+from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.log_view import LogView
-from keylane.storage.sealed import write_sealed
+from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import Segment, segment_name
 from keylane.storage.transactions import Ended
 from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
@@ -30,21 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
+    from keylane.storage.facts import LogFacts
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.producers import ProducerDescription, Producers
     from keylane.storage.transactions import PartitionTransactions
 
 logger = logging.getLogger("keylane.storage")
 
-LEADER_EPOCH = 0
-"""One node leads every partition from the beginning."""
 PLACED_PREFIX = struct.Struct(">qii")
 """Base offset, length, leader epoch: what an append writes anew."""
-
-
-START_FILE = "log-start.json"
-"""In a partition's folder, once records were deleted up to an offset inside a segment: that offset."""
-START_KIND = "log-start"
 NO_LIMIT = -1
 
 
@@ -82,9 +78,10 @@ class _Unsynced(NamedTuple):
 class _Writer:
     """The active segment's file, as the executor sees it."""
 
-    def __init__(self, filesystem: FileSystem, folder: str, segment: Segment) -> None:
+    def __init__(self, filesystem: FileSystem, folder: str, segment: Segment, facts: LogFacts) -> None:
         self._filesystem = filesystem
         self._folder = folder
+        self._facts = facts
         self._segment = segment
 
     @property
@@ -102,6 +99,7 @@ class _Writer:
         self.sync()
         segment.open(self._filesystem)
         self._filesystem.sync_dir(self._folder)
+        self._facts.note(last=segment.base_offset)
         self._segment = segment
 
 
@@ -117,21 +115,22 @@ class PartitionLog(LogView):
         executor: Executor,
         *,
         segments: list[Segment],
+        facts: LogFacts,
         producers: Producers,
         transactions: PartitionTransactions,
         next_offset: int,
-        start_offset: int = 0,
         clean_offset: int = 0,
     ) -> None:
-        super().__init__(filesystem, folder, executor, segments, transactions, next_offset, start_offset)
+        super().__init__(filesystem, folder, executor, segments, transactions, next_offset, facts.start)
         self.options = options
         """May be replaced at any time."""
         self.clean_offset = clean_offset
         """Segments below were compacted; a crash forgets it, and they are once more."""
         self._active = segments[-1]
         self._producers = producers
+        self._facts = facts
         self._unsynced: deque[_Unsynced] = deque()
-        self._writer = _Writer(filesystem, folder, self._active)
+        self._writer = _Writer(filesystem, folder, self._active, facts)
         self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
         self._appended = self._active.size
         """Bytes in the active segment, synced or not."""
@@ -215,12 +214,13 @@ class PartitionLog(LogView):
         async with self.trimming():
             if offset <= self.log_start_offset or self.is_closed:
                 return
-            path = f"{self.folder}/{START_FILE}"
             loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(self._executor, write_sealed, self._filesystem, path, START_KIND, offset)
+                await loop.run_in_executor(self._executor, functools.partial(self._facts.note, start=offset))
             except OSError as error:
-                raise StorageError(f"{path}: {error}; the log still starts at {self.log_start_offset}") from error
+                raise StorageError(
+                    f"{self.folder}/{FACTS_FILE}: {error}; the log still starts at {self.log_start_offset}"
+                ) from error
             self._start_at(offset)
             await self._remove_expired(0, NO_LIMIT, NO_LIMIT)
 
@@ -268,7 +268,8 @@ class PartitionLog(LogView):
         self._start_at(self._segments[0].base_offset)
         await self.remove_doomed()
 
-    def _remove_files(self) -> None:
+    def _remove_files(self, start_offset: int) -> None:
+        self._facts.note(start=start_offset)
         while self._doomed:
             path = self._doomed[0].path
             if self._filesystem.exists(path):
@@ -320,7 +321,7 @@ class PartitionLog(LogView):
 
     async def remove_doomed(self) -> None:
         """Remove the files of segments that left the log. `trimming` is held. Raises `OSError`."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_files)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_files, self.log_start_offset)
 
     def expire_producers(self, before_ms: int) -> None:
         """Forget idempotent producers that have not appended since."""
@@ -343,7 +344,6 @@ class PartitionLog(LogView):
         assert self._sync.is_idle
         return {
             "next_offset": self.next_offset,
-            "start_offset": self.log_start_offset,
             "clean_offset": self.clean_offset,
             "segments": [
                 [s.base_offset, s.start, s.size, s.max_timestamp, s.max_timestamp_position, s.first_timestamp]

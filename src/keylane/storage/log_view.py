@@ -88,14 +88,15 @@ class LogView:
         """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment, and only
         up to the position `end`.
 
-        With `at_least_one` the first batch is whole, however large. Blocks on the file.
+        With `at_least_one` the first batch is whole, however large. Blocks on the file. What lies before damage is
+        read; the damage itself raises `DamagedBatchError`.
         """
         end = self.synced_position if end is None else end
         if position >= end:
             return b""
         segment = self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
         start = position - segment.start
-        size = min(max_bytes, min(segment.end, end) - position)
+        size = min(max_bytes, min(segment.end, end) - position, segment.sound_end(start) - start)
         file = segment.open(self._filesystem)
         if not at_least_one:
             return file.read(start, size) if size > 0 else b""
@@ -106,7 +107,7 @@ class LogView:
         return data[: max(size, first)]
 
     async def prepare(self, offset: int) -> None:
-        """Make the index of the segment that holds `offset` (after a clean start it is built by the first reader)."""
+        """Check the segment that holds `offset`, and make its index (after a clean start the first reader does)."""
         if self.log_start_offset <= offset < self.high_watermark:
             await self._segment_of(offset).prepare(self._filesystem, self._executor)
 
@@ -124,9 +125,20 @@ class LogView:
                     return found
         return None
 
-    def latest_timestamp(self) -> OffsetAndTimestamp | None:
-        """The (first) visible record with the latest timestamp, or None in an empty log."""
-        return latest_record(self._filesystem, self._segments, self.log_start_offset)
+    async def latest_timestamp(self) -> OffsetAndTimestamp | None:
+        """The (first) visible record with the latest timestamp, or None when no record has one.
+
+        Where that one was deleted, and stood in the segment that the log now starts in, it is one of a later segment.
+        Raises `StorageError` for damage.
+        """
+        for segment in sorted(self._segments, key=lambda segment: -segment.max_timestamp):
+            if segment.max_timestamp < 0:
+                return None
+            await segment.prepare(self._filesystem, self._executor)
+            found = latest_record(self._filesystem, segment, self.log_start_offset)
+            if found is not None:
+                return found
+        return None
 
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import DataFolderError
 from keylane.storage.compaction import CLEANED_SUFFIX
+from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding
-from keylane.storage.log import START_FILE, START_KIND, LogOptions, PartitionLog
+from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.producers import Producers
 from keylane.storage.recovery import check_segments, recover_batches
-from keylane.storage.sealed import read_sealed
 from keylane.storage.segment import NAME_DIGITS, SUFFIX, Segment, segment_name
 from keylane.storage.transactions import Ended, PartitionTransactions
 from keylane.wire.control import is_commit
@@ -22,19 +22,24 @@ if TYPE_CHECKING:
     from keylane.wire.batches import BatchHeader
 
 
+WAY_OUT = "restore it from a copy, or let `keylane broker repair` go on with what is there"
+
+
 def create_log(filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor) -> PartitionLog:
     """A new, empty log in a new folder, durable but for the folder's own name (the caller syncs its parent)."""
     filesystem.mkdir(folder)
     segment = Segment(f"{folder}/{segment_name(0)}", 0, 0, options.index_interval_bytes)
     segment.open(filesystem)
     segment.close()
-    filesystem.sync_dir(folder)
+    facts = LogFacts(filesystem, folder)
+    facts.write()  # and the segment's name
     return PartitionLog(
         filesystem,
         folder,
         options,
         executor,
         segments=[segment],
+        facts=facts,
         producers=Producers(),
         transactions=PartitionTransactions(),
         next_offset=0,
@@ -49,7 +54,11 @@ def recover_log(
 
     Raises `DataFolderError` for damage. Blocks.
     """
-    names = _segment_names(filesystem, folder)
+    names = segment_names(filesystem, folder)
+    facts = LogFacts.read(filesystem, folder)
+    missing = _missing(folder, names, facts)
+    if missing is not None:
+        raise DataFolderError(f"{missing.path}: missing: {missing.reason}; {WAY_OUT}")
     for name in filesystem.listdir(folder):
         if name.endswith(CLEANED_SUFFIX):
             filesystem.remove(f"{folder}/{name}")
@@ -58,14 +67,14 @@ def recover_log(
     segments: list[Segment] = []
     next_offset = start = 0
     for number, name in enumerate(names):
-        base_offset = int(name.removesuffix(SUFFIX))
+        base_offset = base_of(name)
         if segments and base_offset < next_offset:  # compaction wrote it into the one before, and then a crash came
             filesystem.remove(f"{folder}/{name}")
             continue
         if segments and base_offset != next_offset:
             raise DataFolderError(
                 f"{folder}/{name}: the segment starts at offset {base_offset}, and the one before it ends at "
-                f"{next_offset}: records are missing; restore the folder from a copy"
+                f"{next_offset}: records are missing; {WAY_OUT}"
             )
         segment = Segment(f"{folder}/{name}", base_offset, start, options.index_interval_bytes)
         file = segment.open(filesystem)
@@ -87,33 +96,35 @@ def recover_log(
         segment.close()
         segments.append(segment)
     filesystem.sync_dir(folder)
-    start_offset = _read_start(filesystem, folder, next_offset)
-    transactions.forget_before(start_offset)
+    if facts.start > next_offset:
+        raise DataFolderError(
+            f"{folder}: the log starts at offset {facts.start}, and it ends at {next_offset}: records are missing; "
+            f"{WAY_OUT}"
+        )
+    transactions.forget_before(facts.start)
     return PartitionLog(
         filesystem,
         folder,
         options,
         executor,
         segments=segments,
+        facts=facts,
         producers=producers,
         transactions=transactions,
         next_offset=next_offset,
-        start_offset=start_offset,
     )
 
 
-def _read_start(filesystem: FileSystem, folder: str, next_offset: int) -> int:
-    """Where records were deleted up to, or 0."""
-    path = f"{folder}/{START_FILE}"
-    if not filesystem.exists(path):
-        return 0
-    start_offset: int = read_sealed(filesystem, path, START_KIND)
-    if start_offset > next_offset:
-        raise DataFolderError(
-            f"{folder}: records were deleted up to offset {start_offset}, and the log ends at {next_offset}: records "
-            "are missing; restore the folder from a copy"
-        )
-    return start_offset
+def _missing(folder: str, names: list[str], facts: LogFacts) -> Finding | None:
+    """The first or the last segment, when it is not there."""
+    first, last = base_of(names[0]), base_of(names[-1])
+    if first > facts.start:
+        reason = f"the segment with offset {facts.start}, where the log starts; the first one there is {names[0]}"
+        return Finding(folder, "missing", reason=reason)
+    if last < facts.last:
+        reason = f"the segment was begun, and the last one there is {names[-1]}"
+        return Finding(f"{folder}/{segment_name(facts.last)}", "missing", reason=reason)
+    return None
 
 
 def _replay_marker(
@@ -130,19 +141,25 @@ def _replay_marker(
 def restore_log(
     filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, snapshot: dict[str, Any]
 ) -> PartitionLog | None:
-    """A log after a clean shutdown, from its snapshot; None when the files are not as the snapshot says. Blocks."""
-    if _segment_names(filesystem, folder) != [segment_name(base_offset) for base_offset, *_ in snapshot["segments"]]:
+    """A log after a clean shutdown, from its snapshot; None when the files are not as the snapshot says. Blocks.
+
+    Raises `DataFolderError` when one of them is shorter than it says.
+    """
+    facts = LogFacts.read(filesystem, folder)
+    if segment_names(filesystem, folder) != [segment_name(base_offset) for base_offset, *_ in snapshot["segments"]]:
         return None
-    if "start_offset" not in snapshot:  # an older keylane left it
+    if "clean_offset" not in snapshot:  # an older keylane left it
         return None
     segments = []
     for base_offset, start, size, max_timestamp, max_timestamp_position, first_timestamp in snapshot["segments"]:
         segment = Segment(f"{folder}/{segment_name(base_offset)}", base_offset, start, options.index_interval_bytes)
         found = segment.open(filesystem).size
         segment.close()
-        if found != size:
+        if found < size:
+            raise DataFolderError(f"{segment.path} has {found} bytes, and had {size} at the last clean stop; {WAY_OUT}")
+        if found > size:
             return None
-        segment.size = size
+        segment.size = segment.unchecked = size
         if size:
             segment.index = None
         segment.max_timestamp = max_timestamp
@@ -155,41 +172,47 @@ def restore_log(
         options,
         executor,
         segments=segments,
+        facts=facts,
         producers=Producers.restore(snapshot["producers"]),
         transactions=PartitionTransactions.restore(snapshot["transactions"]),
         next_offset=snapshot["next_offset"],
-        start_offset=snapshot["start_offset"],
         clean_offset=snapshot["clean_offset"],
     )
 
 
-def check_log(filesystem: FileSystem, folder: str) -> list[Finding]:
-    """What the segments of a partition hold; changes nothing. Blocks."""
+def check_log(filesystem: FileSystem, folder: str, *, has_facts: bool) -> list[Finding]:
+    """What the files of a partition hold; changes nothing. `has_facts` is False in a folder of format 1. Blocks."""
+    path = f"{folder}/{FACTS_FILE}"
     try:
-        names = _segment_names(filesystem, folder)
+        names = segment_names(filesystem, folder)
     except DataFolderError as error:
         return [Finding(folder, "missing", reason=str(error))]
-    paths = [(f"{folder}/{name}", int(name.removesuffix(SUFFIX))) for name in names]
-    found, end = check_segments(filesystem, paths)
-    return [*found, *_check_start(filesystem, f"{folder}/{START_FILE}", end)]
-
-
-def _check_start(filesystem: FileSystem, path: str, end: int) -> list[Finding]:
-    """Whether records were deleted up to an offset that the sound part of the log has."""
+    found, end = check_segments(filesystem, [(f"{folder}/{name}", base_of(name)) for name in names])
+    if not has_facts:
+        return found
     if not filesystem.exists(path):
-        return []
+        return [*found, Finding(path, "missing", reason="it says which segments there must be")]
     size = len(filesystem.read(path))
     try:
-        start_offset = read_sealed(filesystem, path, START_KIND)
+        facts = LogFacts.read(filesystem, folder)
     except DataFolderError as error:
-        return [Finding(path, "damaged", size, 0, str(error))]
-    if start_offset > end:
-        reason = f"records were deleted up to offset {start_offset}, and what is sound of the log ends at {end}"
-        return [Finding(path, "behind", size, 0, reason)]
-    return [Finding(path, "sound", size, size)]
+        return [*found, Finding(path, "damaged", size, 0, str(error))]
+    missing = _missing(folder, names, facts)
+    if missing is not None:
+        found.append(missing)
+    if facts.start > end:
+        reason = f"the log starts at offset {facts.start}, and what is sound of it ends at {end}"
+        return [*found, Finding(path, "behind", size, 0, reason)]
+    return [*found, Finding(path, "sound", size, size)]
 
 
-def _segment_names(filesystem: FileSystem, folder: str) -> list[str]:
+def base_of(name: str) -> int:
+    """The offset that a segment is named by."""
+    return int(name.removesuffix(SUFFIX))
+
+
+def segment_names(filesystem: FileSystem, folder: str) -> list[str]:
+    """The files of a partition's segments, in order. Raises `DataFolderError`."""
     if not filesystem.exists(folder):
         raise DataFolderError(f"{folder} is missing, and the topic registry lists it: restore the folder from a copy")
     names = [name for name in filesystem.listdir(folder) if name.endswith(SUFFIX)]

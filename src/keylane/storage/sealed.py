@@ -21,14 +21,22 @@ _MARK = "keylane"
 
 def write_sealed(filesystem: FileSystem, path: str, kind: str, value: Any) -> None:
     """Replace the file at `path`; it is durable on return, and whole or as before after a crash."""
-    body = json.dumps(value, separators=(",", ":")).encode()
-    head = f"{_MARK} {kind} {FORMAT_VERSION} {crc32c(body):08x}\n".encode()
-    filesystem.write_atomic(path, head + body + b"\n")
+    filesystem.write_atomic(path, seal(kind, json.dumps(value, separators=(",", ":")).encode()))
 
 
 def read_sealed(filesystem: FileSystem, path: str, kind: str) -> Any:
     """The value in the file at `path`. Raises `DataFolderError` when it is damaged, of another kind, or newer."""
-    head, _, body = filesystem.read(path).partition(b"\n")
+    return json.loads(unseal(filesystem.read(path), path, kind))
+
+
+def seal(kind: str, body: bytes) -> bytes:
+    """What a file with this JSON holds."""
+    return f"{_MARK} {kind} {FORMAT_VERSION} {crc32c(body):08x}\n".encode() + body + b"\n"
+
+
+def unseal(data: bytes, path: str, kind: str) -> bytes:
+    """The JSON in what a file at `path` holds. Raises `DataFolderError` as `read_sealed` does."""
+    head, _, body = data.partition(b"\n")
     words = head.decode(errors="replace").split(" ")
     if len(words) != 4 or words[:2] != [_MARK, kind]:
         raise DataFolderError(f"{path} at byte 0: not a keylane {kind} file; restore it from a copy")
@@ -42,4 +50,4 @@ def read_sealed(filesystem: FileSystem, path: str, kind: str) -> Any:
         raise DataFolderError(
             f"{path} at byte {len(head) + 1}: the checksum does not hold: the file is damaged; restore it from a copy"
         )
-    return json.loads(body)
+    return body

@@ -3,20 +3,25 @@
 A segment is a plain sequence of record batches. The index has one entry about every 4 KiB: where a batch starts, its
 base offset, and the latest timestamp of all batches before it. A look-up takes the nearest entry and walks headers from
 there. The index lives in memory only; recovery builds it, or, after a clean shutdown, the first reader.
+
+What builds the index checks every batch. So a segment that has one is sound, but for the damage that the index notes:
+that is never served, and what lies before and behind it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from keylane.storage.filesystem import StorageError
+from keylane.storage.recovery import Damage, scan_around_damage, sound_batches
 from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import AppendFile, FileSystem
@@ -25,8 +30,12 @@ SUFFIX = ".log"
 NAME_DIGITS = 20
 """A segment is named by its base offset, as Apache Kafka's are."""
 NO_TIMESTAMP = -(2**63)
-SCAN_BYTES = 1024 * 1024
-"""How much a scan reads at once."""
+
+logger = logging.getLogger("keylane.storage")
+
+
+class DamagedBatchError(StorageError):
+    """What was to be read does not hold; the text names file, position and offsets."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -42,17 +51,30 @@ class Index:
         self.offsets = array("q")
         self.latest = array("q")
         """Latest timestamp of all batches before the entry."""
+        self.damage: list[Damage] = []
+        """What does not hold, in order. It has an entry, and so has what follows it: no look-up walks over it."""
 
         self._latest = NO_TIMESTAMP
+        self._is_behind_damage = False
 
     def note(self, position: int, base_offset: int, max_timestamp: int) -> None:
         """Enter the next batch, which starts at `position`, unless the last entry is near."""
-        if not self.positions or position - self.positions[-1] >= self.interval:
-            self.positions.append(position)
-            self.offsets.append(base_offset)
-            self.latest.append(self._latest)
+        if self._is_behind_damage or not self.positions or position - self.positions[-1] >= self.interval:
+            self._enter(position, base_offset)
+            self._is_behind_damage = False
         if max_timestamp > self._latest:
             self._latest = max_timestamp
+
+    def note_damage(self, damage: Damage) -> None:
+        """Enter what does not hold and comes next."""
+        self._enter(damage.position, damage.first_offset)
+        self._is_behind_damage = True
+        self.damage.append(damage)
+
+    def _enter(self, position: int, base_offset: int) -> None:
+        self.positions.append(position)
+        self.offsets.append(base_offset)
+        self.latest.append(self._latest)
 
 
 class Segment:
@@ -66,7 +88,9 @@ class Segment:
         self.size = 0
         self._index_interval = index_interval
         self.index: Index | None = Index(index_interval)
-        """None while what was found at a clean start has not been scanned."""
+        """None while what was found at a clean start has not been checked."""
+        self.unchecked = 0
+        """Bytes that were found at a clean start and have not been checked since."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_position = 0
         """Where the (first) batch with the latest timestamp starts."""
@@ -101,17 +125,20 @@ class Segment:
             self.close()
 
     async def prepare(self, filesystem: FileSystem, executor: Executor) -> None:
-        """Make the index, if there is none. Raises `StorageError` for damage, and when the segment is removed."""
+        """Check the segment and make the index, if there is none; damage is logged, once. Raises `StorageError` when
+        the segment is removed, and `OSError`."""
         if self.index is not None:
             return
         index = Index(self._index_interval)
         size = self.size
         self._scans += 1
         try:
-            await asyncio.get_running_loop().run_in_executor(executor, self.scan, filesystem, index, 0, size)
+            await asyncio.get_running_loop().run_in_executor(executor, self._check, filesystem, index, size)
             if self.index is None:
-                self.scan(filesystem, index, size, self.size)  # what was appended meanwhile
-                self.index = index
+                self._enter_appended(filesystem, index, size)
+                self.index, self.unchecked = index, 0
+                for damage in index.damage:
+                    logger.error("%s", damage.describe(self.path))
         finally:
             self._scans -= 1
             if self._is_retired:
@@ -127,13 +154,36 @@ class Segment:
             self.max_timestamp = max_timestamp
             self.max_timestamp_position = position
 
-    def scan(self, filesystem: FileSystem, index: Index, start: int, end: int) -> None:
-        """Enter the batches from `start` to `end` into an index (blocking). Raises `StorageError` for damage."""
-        try:
-            for position, header in headers(self.open(filesystem), start, end):
-                index.note(position, header.base_offset, header.max_timestamp)
-        except BatchError as error:
-            raise StorageError(f"{self.path}: {error}") from error
+    def _check(self, filesystem: FileSystem, index: Index, end: int) -> None:
+        """Enter the batches up to `end`, and what is no batch (blocking)."""
+
+        def on_batch(header: BatchHeader, position: int) -> None:
+            index.note(position, header.base_offset, header.max_timestamp)
+
+        scan_around_damage(self.open(filesystem), self.base_offset, end, on_batch, index.note_damage)
+
+    def _enter_appended(self, filesystem: FileSystem, index: Index, start: int) -> None:
+        """Enter what was appended since the check began. Raises `StorageError`."""
+        if start == self.size:
+            return
+        file = self.open(filesystem)
+        first = self._header(file.read(start, HEADER_SIZE), 0, start)
+        for position, header, _ in sound_batches(file, start, first.base_offset, self.size):
+            index.note(position, header.base_offset, header.max_timestamp)
+
+    def sound_end(self, position: int) -> int:
+        """Up to where what begins at `position` can be served. Raises `DamagedBatchError` for what cannot."""
+        assert position >= self.unchecked, (self.path, position, self.unchecked)
+        for damage in self._damage:
+            if position < damage.position:
+                return damage.position
+            if position < damage.end:
+                raise DamagedBatchError(damage.describe(self.path))
+        return self.size
+
+    @property
+    def _damage(self) -> Sequence[Damage]:
+        return () if self.index is None else self.index.damage
 
     def find_offset(self, filesystem: FileSystem, offset: int) -> int:
         """Position of the batch that holds `offset`, or of the one after it."""
@@ -142,23 +192,37 @@ class Segment:
         return self._walk(filesystem, entry, lambda header: header.next_offset > offset)
 
     def find_timestamp(self, filesystem: FileSystem, timestamp_ms: int) -> int:
-        """Position of the first batch with a record of this time or later; `max_timestamp` says that there is one."""
+        """Position of the first batch with a record of this time or later; `max_timestamp` says that there is one.
+
+        Raises `DamagedBatchError` where that cannot be told.
+        """
         assert self.index is not None
         entry = max(bisect_left(self.index.latest, timestamp_ms) - 1, 0)
-        return self._walk(filesystem, entry, lambda header: header.max_timestamp >= timestamp_ms)
+        position = self._walk(filesystem, entry, lambda header: header.max_timestamp >= timestamp_ms)
+        self._refuse_damage_up_to(position)
+        return position
 
     def times(self, filesystem: FileSystem, timestamp_ms: int, start_offset: int) -> Iterator[bytes]:
         """The batches with a record of this time or later, and one at `start_offset` or behind it."""
         assert self.index is not None
         by_time = bisect_left(self.index.latest, timestamp_ms) - 1
         entry = max(bisect_right(self.index.offsets, start_offset) - 1, by_time, 0)
-        start = self.index.positions[entry] if self.index.positions else 0
-        for position, header in headers(self.open(filesystem), start, self.size):
+        if not self.index.positions:
+            return
+        start = self.index.positions[entry]
+        self._refuse_damage_up_to(start)
+        for _, header, batch in sound_batches(self.open(filesystem), start, self.index.offsets[entry], self.size):
             if header.max_timestamp >= timestamp_ms and header.next_offset > start_offset:
-                yield self.read_batch(filesystem, position)
+                yield bytes(batch)
+
+    def _refuse_damage_up_to(self, position: int) -> None:
+        """What is damaged may have had the time that was asked for."""
+        if self._damage and self._damage[0].position <= position:
+            raise DamagedBatchError(self._damage[0].describe(self.path))
 
     def read_batch(self, filesystem: FileSystem, position: int) -> bytes:
-        """The whole batch at `position`."""
+        """The whole batch at `position`. Raises `DamagedBatchError`."""
+        self.sound_end(position)
         file = self.open(filesystem)
         header = self._header(file.read(position, HEADER_SIZE), 0, position)
         return file.read(position, header.length)
@@ -172,7 +236,8 @@ class Segment:
         # Every batch that has no entry of its own starts less than an interval after the entry before it.
         chunk = self.open(filesystem).read(position, self.index.interval + HEADER_SIZE)
         at = 0
-        while at + HEADER_SIZE <= len(chunk):
+        is_damaged = any(damage.position == position for damage in self._damage)
+        while not is_damaged and at + HEADER_SIZE <= len(chunk):
             header = self._header(chunk, at, position + at)
             if is_wanted(header):
                 break
@@ -184,20 +249,3 @@ class Segment:
             return read_header(data, at)
         except BatchError as error:
             raise StorageError(f"{self.path} at byte {position}: {error}") from error
-
-
-def headers(file: AppendFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from `start` to `end`, without reading all of large ones.
-
-    Raises `BatchError` where there is no header.
-    """
-    position = chunk_start = start
-    chunk = b""
-    while position < end:
-        at = position - chunk_start
-        if at + HEADER_SIZE > len(chunk):
-            chunk_start, at = position, 0
-            chunk = file.read(position, min(SCAN_BYTES, end - position))
-        header = read_header(chunk, at)
-        yield position, header
-        position += header.length

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.wire.batches import BatchError, decode_records, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.segment import Segment
@@ -35,19 +35,10 @@ def record_at(
     return _first(segment.times(filesystem, timestamp_ms, start_offset), timestamp_ms, start_offset)
 
 
-def latest_record(filesystem: FileSystem, segments: Sequence[Segment], start_offset: int) -> OffsetAndTimestamp | None:
-    """The first of the records with the latest timestamp, or None when no record has one.
-
-    Where that one was deleted, and stood in the segment that the log now starts in, it is one of a later segment.
-    """
-    for segment in sorted(segments, key=lambda segment: -segment.max_timestamp):
-        if segment.max_timestamp < 0:
-            return None
-        batch = segment.read_batch(filesystem, segment.max_timestamp_position)
-        found = _first([batch], segment.max_timestamp, start_offset)
-        if found is not None:
-            return found
-    return None
+def latest_record(filesystem: FileSystem, segment: Segment, start_offset: int) -> OffsetAndTimestamp | None:
+    """The first of the records with the latest timestamp in a segment that has an index, unless it was deleted."""
+    batch = segment.read_batch(filesystem, segment.max_timestamp_position)
+    return _first([batch], segment.max_timestamp, start_offset)
 
 
 def _first(batches: Iterable[bytes], timestamp_ms: int, start_offset: int) -> OffsetAndTimestamp | None:

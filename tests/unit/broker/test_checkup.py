@@ -98,7 +98,7 @@ def test_a_sound_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     code, answer = ask(capsys, "check", str(folder))
     assert (code, answer["sound"]) == (0, True)
     names = {Path(file["path"]).suffix for file in answer["files"]}
-    assert names == {".json", ".log", ".journal", ".snapshot"}
+    assert names == {".properties", ".json", ".log", ".journal", ".snapshot"}
     assert ask(capsys, "repair", str(folder)) == (0, {"sound": True, "repaired": [], "left": []})
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert main(["broker", "check", str(folder)]) == 0
@@ -131,7 +131,8 @@ def test_damage_is_found_and_mended(
 
     code, answer = ask(capsys, "repair", str(folder))
     assert (code, answer["sound"], answer["left"]) == (0, True, [])
-    assert {one["path"] for one in answer["repaired"]} == set(bad)
+    lists = {str(folder / "topics/flights-0/log.json"), str(folder / "clean-shutdown.json")} if behind else set()
+    assert {one["path"] for one in answer["repaired"]} == set(bad) | lists
     copies = {one["path"]: Path(one["copy"]) for one in answer["repaired"]}
     assert copies[str(path)].read_bytes() == damaged
     assert not copies[str(path)].is_relative_to(folder)
@@ -233,9 +234,9 @@ def test_a_log_that_is_cut_below_its_start_starts_anew(tmp_path: Path, capsys: p
     damaged[70] ^= 0xFF
     segment.write_bytes(damaged)
     assert main(["broker", "check", str(path)]) == 1
-    assert "log-start.json: behind" in capsys.readouterr().out
+    assert "log.json: behind" in capsys.readouterr().out
     assert main(["broker", "repair", str(path)]) == 0
-    assert not (folder / "log-start.json").exists()
+    assert "log.json: written anew: the log starts at offset 0" in capsys.readouterr().out
 
     async def look() -> None:
         node = await open_node(path)

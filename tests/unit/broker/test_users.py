@@ -46,7 +46,7 @@ def test_a_running_broker_sees_changes_at_once(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("{", "does not hold users"),
-        ("[1]", "does not hold users"),
+        ("[1]", "not a keylane users file"),
         ('{"alice": {}}', "does not hold users"),
         ('{"alice": {"SCRAM-SHA-256": "salt=!", "SCRAM-SHA-512": "x"}}', "does not hold users"),
     ],
@@ -82,3 +82,19 @@ def test_refusals(tmp_path: Path) -> None:
         add_user(path, "bob", "builder")
     with pytest.raises(UsageError, match="No such file or directory"):
         add_user(tmp_path / "nowhere" / "users.json", "bob", "builder")
+
+
+def test_no_altered_byte_is_believed_and_a_file_without_a_checksum_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    add_user(path, "alice", "wonderland")
+    sound = path.read_bytes()
+    users = read_users(path)
+    for position in range(len(sound)):
+        for mask in (1 << position % 8, 0xFF):
+            path.write_bytes(sound[:position] + bytes([sound[position] ^ mask]) + sound[position + 1 :])
+            with pytest.raises(UsageError, match=str(path)):
+                read_users(path)
+    path.write_bytes(sound.partition(b"\n")[2])
+    assert read_users(path) == users
+    remove_user(path, "alice")
+    assert path.read_bytes().startswith(b"keylane users 1 ")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import DataFolderError
-from keylane.storage.filesystem import OsFileSystem, StorageError
+from keylane.storage.filesystem import SECTOR_BYTES, OsFileSystem
 from keylane.storage.log import Appended, LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
+from keylane.storage.segment import DamagedBatchError
 from keylane.storage.times import OffsetAndTimestamp
 from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
@@ -44,6 +45,18 @@ async def filled(tmp_path: Path, count: int = 40) -> PartitionLog:
     for number in range(count):
         await append(log, batch(1_000 + 10 * number, count=1 + number % 3))
     return log
+
+
+def placed(data: bytes, base_offset: int) -> bytes:
+    """A batch as it stands in a log."""
+    return base_offset.to_bytes(8, "big") + data[8:]
+
+
+def restore(tmp_path: Path, log: PartitionLog) -> PartitionLog:
+    """The log after a clean stop and a start."""
+    restored = restore_log(OsFileSystem(), str(tmp_path / "log"), OPTIONS, InlineExecutor(), log.snapshot())
+    assert restored is not None
+    return restored
 
 
 def offsets(data: bytes) -> list[int]:
@@ -137,7 +150,7 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             )
             assert await log.offset_for_timestamp(time) == expected
         latest = max(records, key=lambda record: record.timestamp_ms)
-        assert log.latest_timestamp() == OffsetAndTimestamp(latest.offset, latest.timestamp_ms)
+        assert await log.latest_timestamp() == OffsetAndTimestamp(latest.offset, latest.timestamp_ms)
         await log.close()
 
     asyncio.run(scenario())
@@ -146,7 +159,7 @@ def test_offsets_by_time(tmp_path: Path) -> None:
 def test_times_that_go_back_are_found_where_they_first_come(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = open_new(tmp_path)
-        assert log.latest_timestamp() is None
+        assert await log.latest_timestamp() is None
         assert await log.offset_for_timestamp(0) is None
         times = [500, 100, 900, 200, 950, 10] * 5
         for time in times:
@@ -154,7 +167,7 @@ def test_times_that_go_back_are_found_where_they_first_come(tmp_path: Path) -> N
         assert await log.offset_for_timestamp(501) == OffsetAndTimestamp(2, 900)
         assert await log.offset_for_timestamp(901) == OffsetAndTimestamp(4, 950)
         assert await log.offset_for_timestamp(951) is None
-        assert log.latest_timestamp() == OffsetAndTimestamp(4, 950)
+        assert await log.latest_timestamp() == OffsetAndTimestamp(4, 950)
         await log.close()
 
     asyncio.run(scenario())
@@ -176,7 +189,7 @@ def test_a_clean_start_reads_nothing_until_it_is_asked(tmp_path: Path) -> None:
             header = read_header(restored.read(restored.locate(wanted), 1, at_least_one=True))
             assert header.base_offset <= wanted <= header.last_offset
         assert await restored.offset_for_timestamp(1_111) == await log.offset_for_timestamp(1_111)
-        assert restored.latest_timestamp() == log.latest_timestamp()
+        assert await restored.latest_timestamp() == await log.latest_timestamp()
         await append(restored, batch(count=2))
         assert restored.high_watermark == log.next_offset + 2
         await restored.close()
@@ -207,22 +220,37 @@ def test_an_index_that_is_built_while_the_log_grows_has_both_parts(tmp_path: Pat
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("change", ["longer", "shorter", "missing", "more"])
+@pytest.mark.parametrize("change", ["longer", "missing", "more"])
 def test_a_snapshot_that_does_not_fit_is_not_used(tmp_path: Path, change: str) -> None:
     async def scenario() -> None:
         log = await filled(tmp_path)
         await log.close()
-        files = sorted((tmp_path / "log").iterdir())
+        files = sorted((tmp_path / "log").glob("*.log"))
         if change == "longer":
             files[-1].write_bytes(files[-1].read_bytes() + b"x")
-        elif change == "shorter":
-            files[0].write_bytes(files[0].read_bytes()[:-1])
         elif change == "missing":
             files[-1].unlink()
         else:
             (tmp_path / "log" / f"{9999:020d}.log").write_bytes(b"")
         restored = restore_log(OsFileSystem(), str(tmp_path / "log"), OPTIONS, InlineExecutor(), log.snapshot())
         assert restored is None
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_that_got_shorter_after_a_clean_stop_is_refused(tmp_path: Path) -> None:
+    """Cut between two batches it would look sound."""
+
+    async def scenario() -> None:
+        log = await filled(tmp_path)
+        await log.close()
+        last = max((tmp_path / "log").glob("*.log"))
+        *_, (start, _) = batches(last.read_bytes())
+        last.write_bytes(last.read_bytes()[:start])
+        with pytest.raises(
+            DataFolderError, match=rf"{last.name} has {start} bytes, and had \d+ at the last clean stop"
+        ):
+            restore(tmp_path, log)
 
     asyncio.run(scenario())
 
@@ -243,14 +271,41 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = await filled(tmp_path)
         await log.close()
-        last = max((tmp_path / "log").iterdir())
+        last = max((tmp_path / "log").glob("*.log"))
         sound = last.read_bytes()
-        for tail in (batch()[:-1], batch()[:30], b"\0" * 500, b"\2" * 200, b"garbage", batch()[:-1] + b"!"):
+        begun = placed(batch(size=2_000), log.next_offset)
+        to_sector = -(len(sound) + 700) % SECTOR_BYTES
+        lost = begun[: 700 + to_sector] + bytes(SECTOR_BYTES) + begun[700 + to_sector + SECTOR_BYTES :]
+        assert len(lost) == len(begun)
+        for tail in (begun[:-1], begun[:70], begun[:30], b"\0" * 500, b"garbage", lost, lost[:-300], lost + begun[:20]):
             last.write_bytes(sound + tail)
             found = recover(tmp_path)
             assert found.next_offset == log.next_offset
             assert last.read_bytes() == sound
             await found.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("torn", [0, 3, 8, 40, 100])
+def test_no_flip_in_the_last_batch_is_taken_for_a_torn_tail(tmp_path: Path, torn: int) -> None:
+    """Also when a crash has left a part of another batch behind it."""
+
+    async def scenario() -> None:
+        log = await filled(tmp_path)
+        await log.close()
+        last = max((tmp_path / "log").glob("*.log"))
+        sound = last.read_bytes()
+        *_, (start, header) = batches(sound)
+        tail = placed(batch(), header.next_offset)[:torn]
+        for position in range(start, len(sound)):
+            for mask in (0x01, 0x80, 0xFF):
+                data = bytearray(sound + tail)
+                data[position] ^= mask
+                last.write_bytes(data)
+                with pytest.raises(DataFolderError, match=rf"{last.name} at byte {start}: .*records that were ack"):
+                    recover(tmp_path)
+                assert last.read_bytes() == data, "nothing is changed"
 
     asyncio.run(scenario())
 
@@ -265,7 +320,7 @@ def test_a_damaged_middle_is_refused_with_file_and_position(tmp_path: Path) -> N
     async def scenario() -> None:
         log = await filled(tmp_path)
         await log.close()
-        files = sorted((tmp_path / "log").iterdir())
+        files = sorted((tmp_path / "log").glob("*.log"))
         last = files[-1].read_bytes()
         positions = [position for position, _ in batches(last)]
         assert len(positions) >= 3
@@ -289,10 +344,25 @@ def test_missing_segments_and_folders_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = await filled(tmp_path)
         await log.close()
-        files = sorted((tmp_path / "log").iterdir())
-        files[1].unlink()
-        with pytest.raises(DataFolderError, match="records are missing"):
+        files = sorted((tmp_path / "log").glob("*.log"))
+        for missing, says in (
+            (0, "the segment with offset 0"),
+            (1, "records are missing"),
+            (-1, "was begun"),
+        ):
+            kept = files[missing].read_bytes()
+            files[missing].unlink()
+            with pytest.raises(DataFolderError, match=says) as caught:
+                recover(tmp_path)
+            assert files[missing].name in str(caught.value) or missing != -1
+            files[missing].write_bytes(kept)
+        facts = tmp_path / "log" / "log.json"
+        kept = facts.read_bytes()
+        facts.unlink()
+        with pytest.raises(DataFolderError, match=r"log\.json is missing: restore it"):
             recover(tmp_path)
+        facts.write_bytes(kept)
+        recover(tmp_path)
         for file in (tmp_path / "log").iterdir():
             file.unlink()
         with pytest.raises(DataFolderError, match="holds no segment"):
@@ -308,13 +378,40 @@ def test_missing_segments_and_folders_are_refused(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_damage_that_a_reader_meets_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [0, 1, 3, -1])
+def test_damage_after_a_clean_stop_is_never_served_and_what_is_around_it_is(
+    tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every bit of a batch: none of it is read, what lies before and behind it is, and the log names it once."""
+
     async def scenario() -> None:
-        log = await filled(tmp_path)
-        first = min((tmp_path / "log").iterdir())
-        damage(first, 16)  # the magic of the first batch
-        with pytest.raises(StorageError, match=rf"{first.name} at byte 0: message format"):
-            log.locate(1)
+        log = await filled(tmp_path, 20)
         await log.close()
+        path = min((tmp_path / "log").glob("*.log"))
+        sound = path.read_bytes()
+        start, header = list(batches(sound))[which]
+        whole = {offset: await first_at(restore(tmp_path, log), offset) for offset in range(log.next_offset)}
+        for position in range(start, start + header.length):
+            data = bytearray(sound)
+            data[position] ^= 1 << position % 8
+            path.write_bytes(data)
+            caplog.clear()
+            restored = restore(tmp_path, log)
+            for offset in range(log.next_offset):
+                if header.base_offset <= offset <= header.last_offset:
+                    with pytest.raises(DamagedBatchError, match=rf"{path.name} at byte {start}: .*offset"):
+                        await first_at(restored, offset)
+                else:
+                    assert await first_at(restored, offset) == whole[offset]
+            assert len(caplog.messages) == 1, "told once, however many ask"
+            with pytest.raises(DamagedBatchError):
+                await restored.offset_for_timestamp(header.max_timestamp)
+            await restored.close()
 
     asyncio.run(scenario())
+
+
+async def first_at(log: PartitionLog, offset: int) -> bytes:
+    """The batch that holds the offset, and nothing behind it."""
+    await log.prepare(offset)
+    return log.read(log.locate(offset), 1, at_least_one=True)

@@ -105,6 +105,8 @@ async def after_a_stop(filesystem: SimulatedFileSystem, log: PartitionLog) -> Pa
     await log.close()
     found = restore_log(filesystem.after_crash(), FOLDER, OPTIONS, InlineExecutor(), log.snapshot())
     assert found is not None
+    for offset in range(found.high_watermark):
+        await found.prepare(offset)
     return found
 
 

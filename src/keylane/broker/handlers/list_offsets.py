@@ -16,7 +16,8 @@ from kio.schema.errors import ErrorCode
 from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from keylane.errors import PeerError
-from keylane.storage.log import LEADER_EPOCH
+from keylane.storage.recovery import LEADER_EPOCH
+from keylane.storage.segment import DamagedBatchError
 from keylane.storage.times import OffsetAndTimestamp
 from keylane.wire.versions import entity, response_module
 
@@ -91,10 +92,12 @@ async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[i
         return codes.NONE, OffsetAndTimestamp(log.log_start_offset, -1)
     try:
         if timestamp == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_VERSION:
-            return codes.NONE, log.latest_timestamp() or NOT_FOUND
+            return codes.NONE, await log.latest_timestamp() or NOT_FOUND
         if timestamp < 0:
             return codes.UNSUPPORTED_VERSION, NOT_FOUND
         return codes.NONE, await log.offset_for_timestamp(timestamp) or NOT_FOUND
+    except DamagedBatchError:  # logged when it was found
+        return codes.CORRUPT_MESSAGE, NOT_FOUND
     except (OSError, PeerError) as error:
         logger.error("%s: %s", log.folder, error)  # noqa: TRY400 - one line says it all
         return codes.KAFKA_STORAGE_ERROR, NOT_FOUND

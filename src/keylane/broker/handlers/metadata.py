@@ -17,7 +17,7 @@ from keylane.broker import codes
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
-from keylane.storage.log import LEADER_EPOCH
+from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:

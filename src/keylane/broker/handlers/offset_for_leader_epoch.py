@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
-from keylane.storage.log import LEADER_EPOCH
+from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:

@@ -1,0 +1,59 @@
+"""What a partition's folder must hold, in a file of its own: from where on the log is, and which segment is its last.
+
+A removed segment leaves no trace in the others, so these two are written down when they change: a new segment is noted
+when it is there and before anything in it is acknowledged, and a new start before what lies below it is removed. So
+after a crash there may be more files than this says, and never fewer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from keylane.errors import DataFolderError
+from keylane.storage.sealed import read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from keylane.storage.filesystem import FileSystem
+
+FACTS_FILE = "log.json"
+KIND = "log"
+
+
+class LogFacts:
+    """The facts of one log. Thread safety: any thread; what changes them blocks."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, *, start: int = 0, last: int = 0) -> None:
+        self.start = start
+        """Records below this offset are deleted, and the segment that holds it is there."""
+        self.last = last
+        """The base offset of a segment that is there, with all before it back to the start."""
+        self._filesystem = filesystem
+        self._path = f"{folder}/{FACTS_FILE}"
+        self._lock = threading.Lock()
+
+    @classmethod
+    def read(cls, filesystem: FileSystem, folder: str) -> LogFacts:
+        """Raises `DataFolderError` for a file that is damaged or missing."""
+        path = f"{folder}/{FACTS_FILE}"
+        if not filesystem.exists(path):
+            raise DataFolderError(f"{path} is missing: restore it from a copy, or run `keylane broker repair`")
+        value = read_sealed(filesystem, path, KIND)
+        return cls(filesystem, folder, start=value["start"], last=value["last"])
+
+    def write(self) -> None:
+        """Make the file, durably."""
+        write_sealed(self._filesystem, self._path, KIND, {"start": self.start, "last": self.last})
+
+    def note(self, *, start: int = 0, last: int = 0) -> None:
+        """The log starts here, or its last segment does: durable on return. Raises `OSError`: then it is as before."""
+        with self._lock:
+            before = self.start, self.last
+            self.start, self.last = max(self.start, start), max(self.last, last)
+            if (self.start, self.last) == before:
+                return
+            try:
+                self.write()
+            except BaseException:
+                self.start, self.last = before
+                raise
