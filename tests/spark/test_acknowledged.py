@@ -240,7 +240,7 @@ def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> No
     async def function(row: Any) -> Any:
         number = int(bytes(row.value))
         (attempts / f"{number}.{uuid.uuid4().hex}").touch()
-        if number == 5 or (number % 5 == 2 and len(list(attempts.glob(f"{number}.*"))) < 3):
+        if number == 5 or (number % 5 == 2 and len(list(attempts.glob(f"{number}.*"))) < 2):
             raise ConnectionError("busy")
         return (row.value, row.offset)
 
@@ -253,7 +253,7 @@ def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> No
             raise crashes.pop()
 
     carry = job.carry_over(dead_letter=kl.DeadLetter(f"{job.name}-dead"))
-    frame = job.carries(function, carry, retries=kl.Retries(max_attempts=4, delay_ms=300, multiplier=1, jitter=0))
+    frame = job.carries(function, carry, retries=kl.Retries(max_attempts=3, delay_ms=3_000, multiplier=1))
     with pytest.raises(Exception, match="the driver dies"):
         job.run(frame, acknowledged(write, carry_over=carry))
     job.fill(20, 24)
@@ -261,7 +261,7 @@ def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> No
     dead = [int(record.value or b"") for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
     assert dead == [5]
     assert sorted(n for numbers in written.values() for n in numbers) == [n for n in range(24) if n != 5]
-    assert {n: len(list(attempts.glob(f"{n}.*"))) for n in (2, 5, 12)} == {2: 3, 5: 4, 12: 3}
+    assert len(list(attempts.glob("5.*"))) == 3
 
 
 @pytest.mark.parametrize(
