@@ -1,6 +1,7 @@
 """A streaming query with a shuffle, `parallel_map` and carry-over, into files by batch. A test starts it to kill it.
 
-Arguments: MASTER SERVERS TOPIC FOLDER. It runs until it is killed.
+Arguments: MASTER SERVERS TOPIC FOLDER [available-now]. It runs until it is killed; with available-now until all that
+was there when it started is written, or in the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ BATCH = 100
 
 
 async def work(row: Any) -> tuple[int, int]:
-    """The service refuses one record in 50, now and then."""
+    """The service refuses one record in 50 now and then, and a value of -1 always."""
     await asyncio.sleep(0.005)
-    if row.offset % 50 == 7 and os.urandom(1)[0] < 128:
+    if int(bytes(row.value)) < 0 or (row.offset % 50 == 7 and os.urandom(1)[0] < 128):
         raise ConnectionError("busy")
     return (int(bytes(row.value)), os.getpid())
 
 
 def main() -> None:
-    master, servers, topic, place = sys.argv[1:]
+    master, servers, topic, place, *ends = sys.argv[1:]
     folder = Path(place)
+    retries, dead_letter = kl.Retries(max_attempts=1_000, delay_ms=100, max_delay_ms=100), None
+    if ends:
+        retries, dead_letter = kl.Retries(max_attempts=4, delay_ms=2_000), kl.DeadLetter(f"{topic}.dead")
 
     def write(frame: DataFrame, batch: int) -> None:
         rows = frame.collect()
@@ -45,21 +49,23 @@ def main() -> None:
     settings = {f"spark.{jvm}.extraJavaOptions": LIGHT_JVM for jvm in ("driver", "executor")}
     settings |= {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
     spark = kl.spark.session(master, "keylane stream program", **{"spark.ui.enabled": "false", **settings})
-    carry = CarryOver(str(folder / "lists"), deadline_ms=20_000)
+    kafka = {"bootstrap.servers": servers}
+    carry = CarryOver(str(folder / "lists"), deadline_ms=20_000, dead_letter=dead_letter, kafka=kafka)
     step = parallel_map(
         work,
         "number int, pid int",
         ordering="key",
         key="key",
         order_by=("partition", "offset"),
-        retries=kl.Retries(max_attempts=1_000, delay_ms=100, max_delay_ms=100),
+        retries=retries,
         carry_over=carry,
     )
     options = {"kafka.bootstrap.servers": servers, "kafka.group.id": topic, "subscribe": topic}
     options |= {"startingOffsets": "committed", "maxOffsetsPerTrigger": str(BATCH), "carryOver": carry.folder}
     frame = spark.readStream.format("keylane").options(**options).load().transform(step)
     writer = frame.writeStream.foreachBatch(acknowledged(write, carry_over=carry))
-    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    writer.option("checkpointLocation", str(folder / "checkpoint"))
+    (writer.trigger(availableNow=True) if ends else writer).start().awaitTermination()
 
 
 if __name__ == "__main__":

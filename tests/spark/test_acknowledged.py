@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from keylane.broker.process import BrokerProcess
 
@@ -58,18 +60,24 @@ class Job:
     def sink(self, frame: DataFrame, batch: int) -> None:
         self.written.append((batch, sorted(int(bytes(row.value)) for row in frame.collect())))
 
+    def writer(self, frame: DataFrame, step: Callable[[DataFrame, int], Any]) -> DataStreamWriter:
+        return frame.writeStream.foreachBatch(step).option("checkpointLocation", str(self.folder / "checkpoint"))
+
     def run(self, frame: DataFrame, step: Callable[[DataFrame, int], Any]) -> None:
-        """One availableNow query; raises what it failed with."""
-        query = (
-            frame.writeStream.foreachBatch(step)
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        error = query.exception()
-        if error is not None:
-            raise error
+        """One availableNow query, to its end; raises what it failed with."""
+        query = self.writer(frame, step).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120), "it does not end"
+        finally:
+            query.stop()
+
+    def run_what_is_due(self, frame: DataFrame, step: Callable[[DataFrame, int], Any]) -> None:
+        """A query that is stopped while the carried records wait; raises what it failed with."""
+        query = self.writer(frame, step).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
 
     def carry_over(self, **options: Any) -> CarryOver:
         return CarryOver(str(self.folder / "lists"), kafka={"bootstrap.servers": self.servers}, **options)
@@ -109,6 +117,8 @@ def broken(*numbers: int) -> Callable[..., Any]:
 
 LATER = kl.Retries(max_attempts=5, delay_ms=1, max_delay_ms=1)
 NOT_NOW = kl.Retries(max_attempts=5, delay_ms=3_600_000, max_delay_ms=3_600_000)
+PROMPT_S = 60.0
+"""For what takes no time, on a machine that is busy; the wait that it cuts short is an hour."""
 
 
 def test_the_group_has_what_the_sink_has(job: Job, until: Callable[..., None]) -> None:
@@ -140,7 +150,7 @@ def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., N
 @pytest.mark.soak
 def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:
     carry = job.carry_over()
-    job.run(job.carries(broken(5), carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    job.run_what_is_due(job.carries(broken(5), carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
     assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5])]
     assert job.standing() == OffsetMap(5, [5, 9, 13, 17], 19)
     # a new checkpoint goes on from the group's map, and gets exactly what is left
@@ -165,7 +175,7 @@ def test_carried_records_run_in_a_later_batch_in_order(job: Job) -> None:
         return (row.value, row.offset)
 
     carry = job.carry_over()
-    job.run(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    job.run_what_is_due(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
     assert attempts.value == 17  # of 20: 9, 13 and 17 wait for 5, which failed
     mended.touch()
     job.fill(20, 24)
@@ -206,7 +216,7 @@ def test_a_batch_ends_within_its_deadline(job: Job) -> None:
         return (row.value, row.offset)
 
     carry = job.carry_over(deadline_ms=5_000)
-    job.run(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
+    job.run_what_is_due(job.carries(function, carry, retries=NOT_NOW), acknowledged(job.sink, carry_over=carry))
     assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5])]
     listed = Lists(carry.folder).read(0)
     assert listed is not None
@@ -220,6 +230,57 @@ def test_a_batch_ends_within_its_deadline(job: Job) -> None:
 
 class CrashError(Exception):
     """The driver dies here."""
+
+
+def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> None:
+    """It waits for the retries of what it carries, also in the run after a crash; by the sink and the dead letters."""
+    attempts = job.folder / "attempts"
+    attempts.mkdir()
+
+    async def function(row: Any) -> Any:
+        number = int(bytes(row.value))
+        (attempts / f"{number}.{uuid.uuid4().hex}").touch()
+        if number == 5 or (number % 5 == 2 and len(list(attempts.glob(f"{number}.*"))) < 2):
+            raise ConnectionError("busy")
+        return (row.value, row.offset)
+
+    written: dict[int, list[int]] = {}
+    crashes = [CrashError("the driver dies while records wait")]
+
+    def write(frame: DataFrame, batch: int) -> None:
+        written[batch] = sorted(int(bytes(row.value)) for row in frame.collect())
+        if batch == 1 and crashes:
+            raise crashes.pop()
+
+    carry = job.carry_over(dead_letter=kl.DeadLetter(f"{job.name}-dead"))
+    frame = job.carries(function, carry, retries=kl.Retries(max_attempts=3, delay_ms=3_000, multiplier=1))
+    with pytest.raises(Exception, match="the driver dies"):
+        job.run(frame, acknowledged(write, carry_over=carry))
+    job.fill(20, 24)
+    job.run(frame, acknowledged(write, carry_over=carry))
+    dead = [int(record.value or b"") for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
+    assert dead == [5]
+    assert sorted(n for numbers in written.values() for n in numbers) == [n for n in range(24) if n != 5]
+    assert len(list(attempts.glob("5.*"))) == 3
+
+
+@pytest.mark.parametrize(
+    "trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}], ids=lambda one: next(iter(one))
+)
+def test_a_query_that_is_stopped_says_how_many_records_it_carries(
+    job: Job, trigger: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    carry = job.carry_over()
+    frame = job.carries(broken(5), carry, retries=NOT_NOW)
+    query = job.writer(frame, acknowledged(job.sink, carry_over=carry)).trigger(**trigger).start()
+    try:
+        until((job.folder / "checkpoint" / "commits" / "0").exists, query.exception)
+        assert not query.awaitTermination(1), "four records wait for an hour"
+    finally:
+        began = time.monotonic()
+        query.stop()
+    assert time.monotonic() - began < PROMPT_S, "the wait ends with the query"
+    until(lambda: "the query ended with 4 records carried" in caplog.text)
 
 
 @pytest.mark.parametrize(
@@ -264,16 +325,16 @@ def test_the_crash_matrix(job: Job, dies: str, sink: str, monkeypatch: pytest.Mo
     first = job.carries(broken(5, 10), carry, retries=NOT_NOW)
     if dies == "after the checkpoint":
         crashes.clear()
-        job.run(first, acknowledged(write, carry_over=carry))
+        job.run_what_is_due(first, acknowledged(write, carry_over=carry))
     else:
         with pytest.raises(Exception, match=dies):
-            job.run(first, acknowledged(write, carry_over=carry))
+            job.run_what_is_due(first, acknowledged(write, carry_over=carry))
     listed = Lists(carry.folder).read(0)
     assert (listed is None) == (dies == "before the list")
     # The service refuses others now: a batch with a list must not care, one without may carry other records.
     job.fill(20, 22)
     mended = broken() if listed is not None else broken(6)
-    job.run(job.carries(mended, carry, retries=NOT_NOW), acknowledged(write, carry_over=carry))
+    job.run_what_is_due(job.carries(mended, carry, retries=NOT_NOW), acknowledged(write, carry_over=carry))
     _finish(job, carry, write)
     batches = list(idempotent.values()) if sink == "idempotent" else [numbers for _, numbers in job.written]
     emitted = sorted(n for numbers in batches for n in numbers)

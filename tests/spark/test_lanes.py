@@ -159,7 +159,7 @@ def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
 
     pids()
     running = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    workers = {pid for pid in running if b"pyspark.daemon" in words(pid)}
+    workers = {pid for pid in running if b"pyspark_keylane.daemon" in words(pid)}
     assert pids() <= workers  # Spark takes any of its idle workers, and starts no new one
     left = spark.sparkContext.parallelize(range(16), 16).flatMap(_threads).collect()
     assert [name for name in left if "keylane" in name or "rdk" in name] == []

@@ -1,7 +1,7 @@
 """Kills under a streaming query with carry-over: the driver, an executor in whatever it does, and the broker.
 
 The sink is idempotent by batch, so a row that is lost, wrong or there twice shows in its files. KEYLANE_STREAM_KILLS
-says how many kills (51).
+says how many kills (51); a query with trigger availableNow has a fifth of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.spark.structured.carry_lists import CarryList
 from keylane.testing.processes import is_alive, of_session, parent, words
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ LOG_CHARACTERS = 5_000
 class Query:
     """The program, restarted when it is gone, and what its sink has."""
 
-    def __init__(self, servers: str, topic: str, folder: Path) -> None:
-        self._command = [sys.executable, str(PROGRAM), "local-cluster[2,1,1024]", servers, topic, str(folder)]
+    def __init__(self, servers: str, topic: str, folder: Path, *arguments: str) -> None:
+        master = "local-cluster[2,1,1024]"
+        self._command = [sys.executable, str(PROGRAM), master, servers, topic, str(folder), *arguments]
         self._folder = folder
         self._log = (folder / "driver.log").open("ab")
         self._environment = os.environ | {"SPARK_HOME": str(_home(folder)), "SPARK_LOCAL_DIRS": str(folder / "local")}
@@ -56,6 +58,11 @@ class Query:
                 self._command, env=self._environment, stdout=self._log, stderr=self._log, start_new_session=True
             )
             self._sessions.append(self._process.pid)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return None if self._process is None else self._process.poll()
 
     @property
     def starts(self) -> int:
@@ -113,6 +120,13 @@ def fill(servers: str, topic: str, numbers: range) -> None:
             producer.produce(kl.Output(topic, b"key-%d" % (number % 23), b"%d" % number))
 
 
+def spoil(servers: str, topic: str, numbers: range) -> None:
+    """Records that the service refuses for good."""
+    with BulkProducer(servers) as producer:
+        for number in numbers:
+            producer.produce(kl.Output(topic, b"key-%d" % (number % 23), b"%d" % -number))
+
+
 def until(condition: Callable[[], object], query: Query) -> None:
     seen, deadline = -1, 0.0
     while not condition():
@@ -162,5 +176,41 @@ def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> N
     print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows of {filled}")  # noqa: T201
     assert found == list(range(filled))
     assert sum(done.values()) == KILLS
+    for name in ("spark-home", "local"):
+        shutil.rmtree(tmp_path / name)
+
+
+@pytest.mark.soak
+def test_available_now_ends_when_all_is_written_or_dead_whatever_was_killed(java: None, tmp_path: Path) -> None:
+    """The sink has no record twice, and it and the dead-letter topic, which is at least once, have all of them."""
+    kills = max(2, KILLS // 5)
+    records, refused = 150, 7  # before each kill; the second kind for good
+    chance = random.Random(20261123)
+    filled = 0
+    with BrokerProcess(tmp_path / "data") as broker:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"rows": 3, "rows.dead": 1})
+        query = Query(broker.bootstrap, "rows", tmp_path, "available-now")
+        try:
+            for kill in range(kills):
+                seen = len(query.batches())
+                fill(broker.bootstrap, "rows", range(filled, filled + records))
+                spoil(broker.bootstrap, "rows", range(1 + kill * refused, 1 + (kill + 1) * refused))
+                filled += records
+                until(lambda: len(query.batches()) > seen, query)  # noqa: B023 - called here
+                time.sleep(chance.random() * 4)  # in a batch, or in the wait for a retry
+                if kill % 3 != 1 or not query.kill_an_executor():
+                    query.kill()
+            query.kill()  # a run that began before the last records ends without them
+            until(lambda: query.exit_code == 0, query)
+        finally:
+            query.close()
+        dead = [int(record.value or b"") for some in read_to_end(broker.bootstrap, "rows.dead") for record in some]
+    found = sorted(numbers(query))
+    lists = [CarryList.from_json(file.read_text()) for file in (tmp_path / "lists").glob("*.json")]
+    print(f"{kills} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows, {len(dead)} dead")  # noqa: T201
+    assert max(lists, key=lambda one: one.batch).records() == []
+    assert len(found) == len(set(found)), "a record was written twice"
+    assert {*found, *dead} == {*range(filled), *range(-kills * refused, 0)}
+    assert {one for one in dead if one < 0} == set(range(-kills * refused, 0))
     for name in ("spark-home", "local"):
         shutil.rmtree(tmp_path / name)

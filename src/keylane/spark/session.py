@@ -36,6 +36,7 @@ POOLS = Path(__file__).with_name("pools.xml")
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",  # a host name that does not resolve must not stop a local session
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "pyspark_keylane.daemon",  # on a cluster, executors may get keylane only with a task
 }
 
 

@@ -33,6 +33,7 @@ def test_the_demo_on_lanes_loses_repeats_and_reorders_nothing(tmp_path: Path) ->
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     judged = ("records", "processed", "lost", "duplicated", "out_of_order", "altered", "foreign", "lag")
     assert [report[name] for name in judged] == [2_000, 2_000, 0, 0, 0, 0, 0, 0]

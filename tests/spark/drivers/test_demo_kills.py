@@ -32,6 +32,8 @@ RECORDS = 3_000
 TIMEOUT_S = 300
 """Ten times what it takes on an idle machine of two cores."""
 
+DAEMONS = {b"pyspark_keylane.daemon", b"pyspark.daemon"}
+"""Of Python workers: on a local master and on a cluster."""
 LEAST_THREADS = 6
 """A Python worker that runs a lane has the threads of the engine and of its clients; an idle one has few."""
 
@@ -58,7 +60,7 @@ class Demo:
         workers = [
             pid
             for pid, command in self._processes()
-            if b"pyspark.daemon" in command and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
+            if not DAEMONS.isdisjoint(command) and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
         ]
         assert workers, "no lane runs"
         return workers[0]

@@ -10,10 +10,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from keylane.spark.structured import source
+from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keylane.spark.structured.options import TopicPartition
 
 NAME = ("t", 0)
@@ -78,3 +81,53 @@ def test_a_batch_has_at_most_its_limit_and_ends_with_what_was_there_at_the_start
     assert (end(first), end(second)) == (20, 30)
     assert one.latestOffset(second, ReadMaxRows(20)) == second
     assert one.reportLatestOffset() == {"t": {"0": 50}}
+
+
+class Clock:
+    """Wall time that passes only while somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_700_000_000.0
+        self.slept: list[float] = []
+        monkeypatch.setattr("time.time", lambda: self.now)
+        monkeypatch.setattr("time.sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def test_available_now_waits_for_what_is_carried_and_ends_when_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    lists = Lists(str(tmp_path))
+    one = reader(OneLog(30), carryOver=str(tmp_path))
+    one.prepareForTriggerAvailableNow()
+    first = one.latestOffset(start(), ReadAllAvailable())
+    due_ms = int((clock.now + 2) * 1000)
+    lists.write_once(CarryList(0, "q", 1, {NAME: {7: (1, due_ms + 500), 9: (1, due_ms)}}))
+    second = one.latestOffset(first, ReadAllAvailable())
+    assert Plan.from_json(second) == Plan("q", 2, {NAME: 30}, {NAME: 30}, redo=0)
+    assert sum(clock.slept) == pytest.approx(2), "until the first of them is due"
+    lists.write_once(CarryList(1, "q", 2, {NAME: {7: (2, 0)}}))
+    third = one.latestOffset(second, ReadAllAvailable())
+    assert Plan.from_json(third).redo == 1
+    assert sum(clock.slept) == pytest.approx(2), "what is due does not wait"
+    lists.write_once(CarryList(2, "q", 3))
+    assert one.latestOffset(third, ReadAllAvailable()) == third, "the query ends"
+
+
+def test_a_query_without_an_end_is_not_held_up_by_what_is_carried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New records must not wait for the delay of others."""
+    clock = Clock(monkeypatch)
+    log = OneLog(30)
+    one = reader(log, carryOver=str(tmp_path))
+    first = one.latestOffset(start(), ReadAllAvailable())
+    Lists(str(tmp_path)).write_once(CarryList(0, "q", 1, {NAME: {7: (1, int(clock.now * 1000) + 2_000)}}))
+    assert one.latestOffset(first, ReadAllAvailable()) == first
+    log.end = 31
+    assert end(one.latestOffset(first, ReadAllAvailable())) == 31
+    assert clock.slept == []

@@ -72,6 +72,8 @@ class Acknowledged:
         self._write = write
         self._carry_over = carry_over
         self._member: SoleMember | None = None
+        self._carried = 0
+        """Records that the last batch carries."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         running = running_batch(frame)
@@ -83,12 +85,21 @@ class Acknowledged:
             self._write(frame, batch)
         else:
             carried = self._write_without_carried(frame, batch, running.plan, self._carry_over).records()
+        self._carried = len(carried)
         offsets = to_commit(group_offsets(running.plan, carried))
         if offsets:
             self._member.commit(offsets)
 
     def close(self) -> None:
-        """Leave the group. Called when the query ends."""
+        """Leave the group, and say what is left to do. Called when the query ends."""
+        carried, self._carried = self._carried, 0
+        if carried and self._carry_over is not None:
+            logger.warning(
+                "the query ended with %d records carried, neither written nor dead: its next run from this checkpoint "
+                "goes on with them (their lists: %s)",
+                carried,
+                self._carry_over.folder,
+            )
         member, self._member = self._member, None
         if member is not None:
             member.close()

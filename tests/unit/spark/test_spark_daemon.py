@@ -1,0 +1,43 @@
+"""The daemon that forks Spark's Python workers, driven as the JVM drives it."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+ENDS_S = 60
+"""Many times what it takes."""
+
+
+def test_a_worker_that_waits_ends_in_silence_when_spark_closes_its_socket(tmp_path: Path) -> None:
+    settings = {
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    command = [sys.executable, "-m", "pyspark_keylane.daemon", "pyspark.worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | settings, **pipes) as daemon:  # type: ignore[call-overload]
+        (length,) = struct.unpack(">i", daemon.stdout.read(4))
+        with socket.socket(socket.AF_UNIX) as jvm:
+            jvm.connect(daemon.stdout.read(length).decode())
+            (worker,) = struct.unpack(">i", jvm.recv(4))
+            gone = os.pidfd_open(worker)
+        assert select.select([gone], [], [], ENDS_S)[0], "the worker has ended"
+        os.close(gone)
+        daemon.stdin.close()  # Spark's word for the end
+        assert daemon.stderr.read() == b""
