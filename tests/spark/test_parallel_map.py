@@ -117,7 +117,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize(
     ("returned", "says"),
-    [({"b": 1}, r"returned \['b'\]"), ((1, 2), "returned 2 values"), (5, "returned 5: return a dict")],
+    [
+        ({"b": 1}, r"returned \['b'\]"),
+        ((1, 2), "returned 2 values"),
+        (5, "returned a value of type int: return a dict"),
+    ],
 )
 def test_a_wrong_result_is_named(spark: SparkSession, returned: Any, says: str) -> None:
     with pytest.raises(Exception, match=says):
