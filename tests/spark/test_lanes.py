@@ -46,7 +46,7 @@ def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, or
     assert progress is not None
     source = progress["sources"][0]
     assert source["endOffset"] == source["latestOffset"]
-    assert (progress["name"], source["metrics"], progress["inFlight"]) == ("each once", {"lag": 0}, 0)
+    assert (progress["name"], source["metrics"], progress["inFlight"]) == ("each once", {"lag": 0, "remaining": 0}, 0)
     assert sum(one["numInputRows"] for one in query.recentProgress) == 1_000
     assert not query.isActive
     assert query.exception() is None
