@@ -37,18 +37,34 @@ def run(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_little_is_loaded_before_it_is_ready(tmp_path: Path) -> None:
-    """How long a start takes is measured by `make bench-broker`; what has made it long is what it loads."""
-    command = [sys.executable, "-X", "importtime", "-m", "keylane.broker", "--until-stdin-ends", "--port", "0"]
+def loaded(*arguments: str, env: dict[str, str]) -> list[str]:
+    """The modules that an interpreter loads until it is ready, which it says with a line, or has ended."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([*command, "--data-dir", str(tmp_path / "data")], text=True, **pipes) as broker:
-        assert broker.stdout is not None
-        assert broker.stdout.readline(), "it did not start"
-        _, said = broker.communicate(timeout=30)
-    loaded = [line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")]
-    others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names - {"keylane"}
-    assert {name for name in others if not name.startswith(("_", "site", "imported", "org"))} <= LOADED
-    assert len([name for name in loaded if name.startswith("kio.schema.")]) < 5, "messages load when they are asked"
+    command = [sys.executable, "-X", "importtime", *arguments]
+    with subprocess.Popen(command, text=True, env=env, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "it did not start"
+        _, said = process.communicate(timeout=30)
+    lines = [line for line in said.splitlines() if line.startswith("import time:")]
+    return [line.rpartition("|")[2].strip() for line in lines[1:]]
+
+
+@pytest.mark.parametrize("system", ["bare", "with a hook"])
+def test_little_is_loaded_before_it_is_ready(tmp_path: Path, system: str) -> None:
+    """How long a start takes is measured by `make bench-broker`; what has made it long is what it loads. What the
+    system loads into every interpreter (Ubuntu's `apport_python_hook`, an editable install's finder) is not ours."""
+    env = dict(os.environ)
+    if system == "with a hook":
+        (tmp_path / "some_hook.py").touch()
+        (tmp_path / "sitecustomize.py").write_text("import some_hook")
+        env["PYTHONPATH"] = str(tmp_path)
+    bare = loaded("-c", "print()", env=env)
+    assert ("some_hook" in bare) == (system == "with a hook")
+    broker = ("-m", "keylane.broker", "--until-stdin-ends", "--port", "0", "--data-dir", str(tmp_path / "data"))
+    ours = set(loaded(*broker, env=env)) - set(bare)
+    packages = {name.partition(".")[0] for name in ours} - sys.stdlib_module_names - {"keylane"}
+    assert {name for name in packages if not name.startswith(("_", "org"))} <= LOADED
+    assert len([name for name in ours if name.startswith("kio.schema.")]) < 5, "messages load when they are asked"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
+from time import clock_gettime, monotonic, process_time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +22,12 @@ from keylane.testing.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from keylane.records import Record
 
 WAIT_S = 20.0
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 T0 = ("t", 0)
 HERE, THERE, ELSEWHERE = 3, 5, 7
 
@@ -88,6 +90,13 @@ def test_the_clocks_of_this_machine() -> None:
     assert one.own <= two.own
     for processor, idle in one.idle.items():
         assert 0 <= idle <= two.idle[processor]
+
+
+def test_a_processor_that_waits_for_a_disk_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  1 2 3 4 5 6\ncpu0 10 20 30 400 50 6 7 0 0 0\ncpu12 1 1 1 700 0 1 1 0 0 0\nintr 8 0 9\n")
+    monkeypatch.setattr(one_processor, "STAT", stat)
+    assert read_times().idle == {0: pytest.approx(450 / TICKS_A_SECOND), 12: pytest.approx(700 / TICKS_A_SECOND)}
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -248,9 +257,30 @@ def test_a_move_that_is_refused_is_named_once(
     )
 
 
+class TwoAlone:
+    """/proc/stat as it would be with this process and a real neighbour alone on the machine, both on one processor.
+
+    What else runs here is left out: a processor that others fill has no more to give, and nobody moves there.
+    """
+
+    TICKS_A_SECOND = 1_000_000
+    """Not the 100 of this machine: here they tell how little of a full machine the two got."""
+
+    def __init__(self, processor: int, neighbour: int) -> None:
+        self._processor = processor
+        self._clock = (~neighbour << 3) | 2  # clock_getcpuclockid(3), which Python does not wrap
+        self._began = monotonic() - process_time()
+
+    def read_text(self) -> str:
+        elapsed = monotonic() - self._began
+        here = elapsed - process_time() - clock_gettime(self._clock)
+        idle = {one: here if one == self._processor else elapsed for one in range(os.cpu_count() or 1)}
+        return "".join(f"cpu{one} 7 7 7 {int(some * self.TICKS_A_SECOND)} 0 7\n" for one, some in idle.items())
+
+
 @two_processors
 def test_a_consumer_leaves_a_processor_that_another_process_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real neighbour, kept on the consumer's processor, and the real clocks."""
+    """A real neighbour, kept on the consumer's processor, and its real processor time."""
     monkeypatch.setattr(one_processor, "WORTH", 0.01)
 
     def run() -> tuple[set[int], set[int]]:
@@ -262,13 +292,17 @@ def test_a_consumer_leaves_a_processor_that_another_process_takes(monkeypatch: p
         try:
             assert neighbour.stdout is not None
             neighbour.stdout.read(1)
+            assert os.sched_getaffinity(neighbour.pid) == first
+            monkeypatch.setattr(one_processor, "STAT", TwoAlone(min(first), neighbour.pid))
+            monkeypatch.setattr(os, "sysconf", lambda _: TwoAlone.TICKS_A_SECOND)
             deadline = monotonic() + WAIT_S
+            keeper._look(monotonic())  # so that figures of the two are compared with such
             while os.sched_getaffinity(0) == first:
                 assert monotonic() < deadline, "never moved"
-                keeper.check(monotonic())
                 end = monotonic() + 0.2
                 while monotonic() < end:
                     pass
+                keeper.check(monotonic())
             return first, os.sched_getaffinity(0)
         finally:
             neighbour.kill()
