@@ -12,7 +12,7 @@ from keylane.broker.topic_settings import TopicValues, resolve
 from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import TEMPORARY_SUFFIX, StorageError
 from keylane.storage.log import LogOptions, PartitionLog
-from keylane.storage.open_log import create_log, recover_log, restore_log
+from keylane.storage.open_log import create_logs, recover_log, restore_log
 from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class TopicFiles:
 
     def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
         options = log_options(topic.values)
-        logs = [create_log(self._filesystem, f"{self._logs_folder}/{name}", options, self._executor) for name in names]
+        folders = [f"{self._logs_folder}/{name}" for name in names]
+        logs = create_logs(self._filesystem, folders, options, self._executor)
         self._filesystem.sync_dir(self._logs_folder)
         return logs
 

@@ -7,11 +7,12 @@ after a crash there may be more files than this says, and never fewer.
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
 from keylane.errors import DataFolderError
-from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.storage.sealed import read_sealed, seal
 
 if TYPE_CHECKING:
     from keylane.storage.filesystem import FileSystem
@@ -41,9 +42,18 @@ class LogFacts:
         value = read_sealed(filesystem, path, KIND)
         return cls(filesystem, folder, start=value["start"], last=value["last"])
 
+    def make(self) -> None:
+        """Make the file, in a folder that nobody knows yet. The caller syncs it."""
+        file = self._filesystem.open_append(self._path)
+        file.write(seal(KIND, self._json()))
+        file.close()
+
     def write(self) -> None:
-        """Make the file, durably."""
-        write_sealed(self._filesystem, self._path, KIND, {"start": self.start, "last": self.last})
+        """Replace the file, durably."""
+        self._filesystem.write_atomic(self._path, seal(KIND, self._json()))
+
+    def _json(self) -> bytes:
+        return json.dumps({"start": self.start, "last": self.last}, separators=(",", ":")).encode()
 
     def note(self, *, start: int = 0, last: int = 0) -> None:
         """The log starts here, or its last segment does: durable on return. Raises `OSError`: then it is as before."""

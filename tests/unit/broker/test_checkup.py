@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from keylane.cli import main
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.headers import HEADER_SIZE
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
+from keylane.errors import DataFolderError
 from keylane.storage.filesystem import FILL, OsFileSystem
 from keylane.wire.batches import NewRecord, encode_batch, read_header
 
@@ -246,3 +248,40 @@ def test_a_log_that_is_cut_below_its_start_starts_anew(tmp_path: Path, capsys: p
         await node.close()
 
     asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "which", "says"),
+    [
+        ("topics/flights-0/*.log", 0, "log.json: written anew: the log starts at offset "),
+        ("topics/flights-0/*.log", -1, "log.json: written anew: the log starts at offset 0"),
+        ("topics/flights-0/log.json", 0, "log.json: written anew: the log starts at offset 0"),
+        ("coordinator/journal.json", 0, "journal.json: written anew: the last segment is "),
+        ("coordinator/*.snapshot", 0, "journal.json: written anew: no committed offsets, groups and transactions"),
+    ],
+)
+def test_what_is_missing_is_found_named_and_given_up_by_a_repair_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str], pattern: str, which: int, says: str
+) -> None:
+    path = files(folder, pattern)[which]
+    path.unlink()
+    with pytest.raises(DataFolderError, match="missing"):
+        asyncio.run(open_node(folder))
+    with pytest.raises(DataFolderError, match="missing"):  # also the next time
+        asyncio.run(open_node(folder))
+    assert main(["broker", "check", str(folder)]) == 1
+    assert ": missing at byte 0" in capsys.readouterr().out
+    assert main(["broker", "repair", str(folder)]) == 0
+    assert says in capsys.readouterr().out
+    assert main(["broker", "check", str(folder)]) == 0
+    asyncio.run(committed(folder))
+
+
+def test_a_coordinator_that_is_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(folder / "coordinator")
+    with pytest.raises(DataFolderError, match="coordinator is missing, and this broker has made it"):
+        asyncio.run(open_node(folder))
+    assert main(["broker", "check", str(folder)]) == 1
+    assert main(["broker", "repair", str(folder)]) == 0
+    assert "no committed offsets, groups and transactions" in capsys.readouterr().out
+    assert set(asyncio.run(committed(folder)).values()) == {-1}
