@@ -107,12 +107,14 @@ def recover_log(
                 transactions.begin(header.base_offset, segment.start + position)
 
         is_last = number == len(names) - 1
-        next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
-        segment.size = file.size
-        start += segment.size
-        if is_last:
-            file.sync()  # readers will see these batches, so they must not be lost again
-        segment.close()
+        try:
+            next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
+            segment.size = file.size
+            start += segment.size
+            if is_last:
+                file.sync()  # readers will see these batches, so they must not be lost again
+        finally:
+            segment.close()
         segments.append(segment)
     filesystem.sync_dir(folder)
     if facts.start > next_offset:

@@ -390,7 +390,9 @@ def test_damage_after_a_clean_stop_is_never_served_and_what_is_around_it_is(
         path = min((tmp_path / "log").glob("*.log"))
         sound = path.read_bytes()
         start, header = list(batches(sound))[which]
-        whole = {offset: await first_at(restore(tmp_path, log), offset) for offset in range(log.next_offset)}
+        undamaged = restore(tmp_path, log)
+        whole = {offset: await first_at(undamaged, offset) for offset in range(log.next_offset)}
+        await undamaged.close()
         for position in range(start, start + header.length):
             data = bytearray(sound)
             data[position] ^= 1 << position % 8
