@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kio.schema.describe_quorum import v0 as describe_quorum
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator import v4 as find_coordinator
+from kio.schema.list_transactions import v1 as list_transactions
 from kio.schema.metadata import v12 as metadata
+from kio.schema.offset_fetch import v8 as offset_fetch
 from kio.serial import entity_reader, entity_writer
 
 from peers import Node, free_ports, listening, new_cluster_id
@@ -161,6 +163,29 @@ class ApacheCluster:
     def controller(self) -> int:
         """The active controller: the node that leads the metadata log."""
         return self._until(self._controller, "an active controller")
+
+    def transactional_ids(self) -> list[str]:
+        """Those that the nodes that run coordinate."""
+        request = list_transactions.ListTransactionsRequest()
+        answers = [
+            _ask(self._nodes[node].port, request, list_transactions.ListTransactionsResponse) for node in self.running
+        ]
+        return [str(one.transactional_id) for answer in answers if answer for one in answer.transaction_states]
+
+    def committed(self, group: str, topic: str, partitions: int) -> dict[int, tuple[int, str]] | None:
+        """Offset and metadata that the group has committed for each partition; None while its coordinator does not
+        answer."""
+        node = self._coordinator(_GROUP, group)
+        if node is None:
+            return None
+        v8 = offset_fetch.request
+        topics = (v8.OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(range(partitions))),)  # type: ignore[arg-type]
+        request = v8.OffsetFetchRequest(groups=(v8.OffsetFetchRequestGroup(group_id=group, topics=topics),))  # type: ignore[arg-type]
+        answer = _ask(self._nodes[node].port, request, offset_fetch.OffsetFetchResponse)
+        if answer is None or answer.groups[0].error_code is not ErrorCode.none:
+            return None
+        found = answer.groups[0].topics[0].partitions
+        return {one.partition_index: (one.committed_offset, one.metadata) for one in found if one.committed_offset >= 0}
 
     def wait_until_in_sync(self) -> None:
         """Until all nodes run and each of them says that every partition has a leader and all three replicas in sync.
