@@ -6,6 +6,7 @@ database, a checkpoint and a sink). It says `ready` when it runs. What it runs i
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import signal
@@ -144,6 +145,7 @@ def say_ready() -> None:
 
 def main(options: dict[str, Any]) -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    faulthandler.register(signal.SIGUSR1)  # for whoever looks at one that stands still
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
     RUNNERS.get(options["mode"], in_one_process)(options)
 

@@ -80,7 +80,7 @@ class Stream(threading.Thread):
         self._topic = topic
         # It rides out what comes: a record that it gave up might be in the log all the same.
         settings = {"bootstrap.servers": servers, "enable.idempotence": True, "message.timeout.ms": 0, "log_level": 2}
-        quick = {"socket.timeout.ms": 10_000, "request.timeout.ms": 5_000, "topic.metadata.refresh.interval.ms": 1_000}
+        quick = {"socket.timeout.ms": 4_000, "request.timeout.ms": 4_000, "topic.metadata.refresh.interval.ms": 1_000}
         self._producer = Producer(settings | quick)
         self._ending = threading.Event()
         self.acknowledged = 0
