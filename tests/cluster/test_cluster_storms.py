@@ -61,6 +61,8 @@ SETTINGS = {
     # Leaders go back to the nodes that have come back, so that there is something to strike at on each.
     "leader.imbalance.check.interval.seconds": "5",
     "leader.imbalance.per.broker.percentage": "0",
+    # How long a node waits for another one that is frozen (30 s by default), for the end of transactions among others.
+    "request.timeout.ms": "5000",
 }
 
 

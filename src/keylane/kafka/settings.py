@@ -142,6 +142,13 @@ TRANSACTIONAL_DEFAULTS: dict[str, Any] = {
     # After the loss of its only broker a client that begins anew stays with a group coordinator that is gone, and sends
     # no offsets (docs/transactions.md).
     "metadata.recovery.strategy": "none",
+    # Offsets in a transaction go to the group's coordinator. Where the one that librdkafka knows is dead, it asks for
+    # another one only when one of its connections comes or goes, and the call's own timeout does not hold (2.16): it
+    # would stand still until the node is back. So what waits in vain, or is idle, is closed, and comes again when it is
+    # needed; and who coordinates is forgotten when it was not used for so long, as the names of metadata's age have it.
+    "connections.max.idle.ms": 3_000,
+    "metadata.max.age.ms": 3_000,
+    "topic.metadata.refresh.interval.ms": 1_000,
 }
 
 
