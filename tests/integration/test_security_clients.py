@@ -7,6 +7,7 @@ import json
 import logging
 import ssl
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,9 @@ from keylane.errors import BrokerUnavailableError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.kafka.conditional import Change, ConditionalCommits
-from keylane.kafka.login import LoginError
+from keylane.kafka.heartbeats import offers_kip_848
+from keylane.kafka.link import Link, address_of
+from keylane.kafka.login import LoginError, before_login_of
 from keylane.records import Output
 
 if TYPE_CHECKING:
@@ -112,6 +115,17 @@ def test_conditional_commits(broker: BrokerProcess, certificates: Certificates, 
         pytest.raises(BrokerUnavailableError, match="certificate verify failed"),
     ):
         commits.commit({("conditional", 0): Change(2, 3)})
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", "GSSAPI"])
+def test_what_a_broker_offers_is_asked_before_the_login(
+    broker: BrokerProcess, certificates: Certificates, mechanism: str
+) -> None:
+    settings = librdkafka(certificates, mechanism) | {"sasl.kerberos.service.name": "kafka"}
+    assert not offers_kip_848(settings, broker.bootstrap)
+    with closing(Link(address_of(broker.bootstrap), before_login_of(settings), TIMEOUT_S)) as link:
+        assert link.offers(18, 0)
+        assert not link.offers(18, 99)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

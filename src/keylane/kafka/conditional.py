@@ -14,8 +14,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from keylane.errors import BrokerUnavailableError, PeerError, UsageError
-from keylane.kafka.link import Link
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import login_of
 from keylane.wire.conditional_commit import (
     API_KEY,
@@ -40,10 +40,9 @@ TIMEOUT_MS = 10_000
 ASK_AGAIN_S = 0.1
 """Pause before a question is asked again that a starting or moving coordinator did not take."""
 
-_API_VERSIONS, _FIND_COORDINATOR = 18, 10
+_FIND_COORDINATOR = 10
 _NOT_NOW = {14: "COORDINATOR_LOAD_IN_PROGRESS", 15: "COORDINATOR_NOT_AVAILABLE", 16: "NOT_COORDINATOR"}
 """Nothing was committed, and the next moment may be better."""
-_OFFERED = struct.Struct(">hhh")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
@@ -104,7 +103,7 @@ class ConditionalCommits:
         Connects with the first commit. Raises `UsageError`.
         """
         settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
-        self._servers = [_address(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
+        self._servers = [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
         self._login = login_of(settings)
         self._group = group
         self._member = (generation, member_id, instance_id)
@@ -221,9 +220,7 @@ class ConditionalCommits:
 
 
 def _check_offered(link: Link, address: tuple[str, int]) -> None:
-    answer = link.ask(_API_VERSIONS, 0, b"")
-    rows = _OFFERED.iter_unpack(answer[_I16.size + _I32.size :])
-    if not any(key == API_KEY and first <= VERSION <= last for key, first, last in rows):
+    if not link.offers(API_KEY, VERSION):
         raise ConditionalCommitUnsupportedError(
             f"the broker at {address[0]}:{address[1]} does not offer conditional commits (API key {API_KEY}): only "
             "keylane's broker does; nothing was committed"
@@ -238,13 +235,6 @@ def _coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
     if error != 0:
         return None
     return answer[8 : 8 + size].decode(), _I32.unpack_from(answer, 8 + size)[0]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdigit():
-        raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
-    return host.strip("[]"), int(port)
 
 
 def _text(offset: int | None) -> str:

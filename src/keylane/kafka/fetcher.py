@@ -159,6 +159,8 @@ class Fetcher:
                 polled.ends.append((name, self._epochs[name], message.offset()))
         elif error.code() == OUT_OF_RANGE:
             if name in self._epochs:
+                if message.offset() is None:
+                    raise PeerError(_cut(name, f"its log was cut below what was read of it ({error.str()})"))
                 self._out_of_range(name, message.offset(), polled)
         else:
             self._faults.report(error)
@@ -167,10 +169,7 @@ class Fetcher:
         """The log has nothing at the position: retention overtook it, or the log was cut."""
         log_start, log_end = self._logs.bounds(*name)
         if position > log_end:
-            raise PeerError(
-                f"{name[0]}-{name[1]}: the position {position} is beyond the end of the log at {log_end} "
-                "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
-            )
+            raise PeerError(_cut(name, f"the position {position} is beyond the end of the log at {log_end}"))
         if position < log_start:
             polled.log_starts.append((name, self._epochs[name], log_start))
         self._move(name, max(position, log_start))
@@ -182,3 +181,10 @@ class Fetcher:
         self._client.incremental_assign(moved)
         if name in self._paused:
             self._client.pause(moved)
+
+
+def _cut(name: tuple[str, int], what: str) -> str:
+    return (
+        f"{name[0]}-{name[1]}: {what} (was the topic made anew, or its log cut?): reset the group's offset, or use "
+        "another group.id"
+    )

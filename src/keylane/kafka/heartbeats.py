@@ -18,14 +18,21 @@ Some of what it receives says nothing:
 from __future__ import annotations
 
 import json
+import logging
+from contextlib import closing
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import PeerError
+from keylane.errors import PeerError, UsageError
+from keylane.kafka.faults import Repeats
+from keylane.kafka.link import Link, address_of
+from keylane.kafka.login import before_login_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+logger = logging.getLogger("keylane.kafka")
 
 COORDINATOR = "GroupCoordinator"
 """What librdkafka calls the connection."""
@@ -44,9 +51,11 @@ BELIEVED_INTERVALS = 4
 DEFAULT_SESSION_MS = 45_000
 """librdkafka's default, and the broker's for KIP-848's protocol, where the broker decides."""
 
-UNSUPPORTED_AFTER_S = 10.0
-"""A member that has not begun to join after so long, with a connected coordinator, has one that lacks KIP-848's API:
-librdkafka then sends nothing, and says nothing."""
+CONSUMER_GROUP_HEARTBEAT, HEARTBEAT_VERSION = 68, 1
+"""KIP-848's API, and the version of it that librdkafka speaks."""
+
+ASK_S = 2.0
+"""How long a broker is asked what it offers: so long the group's thread waits."""
 
 
 def session_s(kafka: Mapping[str, Any]) -> float:
@@ -67,8 +76,16 @@ class Heartbeats:
     """
 
     def __init__(
-        self, kafka: Mapping[str, Any], heard: Callable[[float], None], failed: Callable[[PeerError], None]
+        self,
+        kafka: Mapping[str, Any],
+        heard: Callable[[float], None],
+        failed: Callable[[PeerError], None],
+        offers: Callable[[Mapping[str, Any], str], bool] | None = None,
     ) -> None:
+        """`offers` says whether the broker at an address has KIP-848's API (`offers_kip_848`)."""
+        self._kafka = kafka
+        self._offers = offers or offers_kip_848
+        self._repeats = Repeats()
         self._is_kip_848 = kafka.get("group.protocol") == "consumer"
         self._believed_s = BELIEVED_INTERVALS * interval_ms(kafka) / 1000
         self._heard = heard
@@ -83,8 +100,10 @@ class Heartbeats:
         """
         self._ahead = inf
         """Of our clock before the client's, at least: statistics may have waited for the poll."""
-        self._connected_at: float | None = None
-        """When that was first read: statistics are read from the subscription on, and the connection may be older."""
+        self._coordinator = ""
+        """Whom a member of KIP-848's protocol has not begun to join at, by the statistics before."""
+        self._offering: set[str] = set()
+        """Brokers that were asked and have KIP-848's API."""
 
     def read(self, text: str) -> None:
         """librdkafka's statistics callback."""
@@ -105,19 +124,38 @@ class Heartbeats:
             is_new = answers > self._old
             self._old = max(self._old, answers)
             self._received_at = taken + self._ahead - broker["rxidle"] / 1e6 if is_new else None
-            if self._is_kip_848 and broker["state"] == "UP":
-                self._check_kip_848(join_state)
+            if self._is_kip_848:
+                self._check_kip_848(join_state, broker["nodename"] if broker["state"] == "UP" else "")
 
-    def _check_kip_848(self, join_state: str) -> None:
-        now = monotonic()
-        self._connected_at = self._connected_at or now
-        if join_state != "init":
-            self._is_kip_848 = False  # it has it
-        elif now >= self._connected_at + UNSUPPORTED_AFTER_S:
-            self._is_kip_848 = False  # told once
-            self._failed(
-                PeerError(
-                    "the broker does not offer group.protocol='consumer' (KIP-848): "
-                    "leave group.protocol out, or use Apache Kafka 4"
+    def _check_kip_848(self, join_state: str, coordinator: str) -> None:
+        """A member that does not begin to join: does its coordinator lack KIP-848's API? librdkafka sends nothing then,
+        and says nothing. It does the same for a while when a coordinator moves, so the broker is asked."""
+        before, self._coordinator = self._coordinator, coordinator if join_state == "init" else ""
+        if not self._coordinator or self._coordinator != before or coordinator in self._offering:
+            return
+        try:
+            if self._offers(self._kafka, coordinator):
+                self._offering.add(coordinator)
+                return
+        except (OSError, UsageError) as error:
+            if self._repeats.is_new("offers"):
+                logger.warning(
+                    "the member has not joined yet, and what the broker at %s offers cannot be asked: %s",
+                    coordinator,
+                    error,
                 )
+            return
+        self._is_kip_848 = False  # told once
+        self._failed(
+            PeerError(
+                f"the broker at {coordinator} does not offer group.protocol='consumer' (KIP-848): "
+                "leave group.protocol out, or use Apache Kafka 4"
             )
+        )
+
+
+def offers_kip_848(kafka: Mapping[str, Any], coordinator: str) -> bool:
+    """Whether the broker at this address has the API of KIP-848's members. Raises `OSError`, and `UsageError` for
+    settings of its TLS that are librdkafka's alone."""
+    with closing(Link(address_of(coordinator), before_login_of(kafka), ASK_S)) as link:
+        return link.offers(CONSUMER_GROUP_HEARTBEAT, HEARTBEAT_VERSION)

@@ -7,11 +7,13 @@ import ssl
 import struct
 from contextlib import suppress
 
+from keylane.errors import UsageError
 from keylane.kafka.login import Login, LoginError, exchange
 
-_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
+_SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 17, 18, 36
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 0
 _HEADER = struct.Struct(">hhi")
+_OFFERED = struct.Struct(">hhh")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _CLIENT_ID = b"\0\7keylane"
@@ -65,6 +67,11 @@ class Link:
             raise ConnectionError("the broker answered something else")
         return answer[_I32.size :]
 
+    def offers(self, key: int, version: int) -> bool:
+        """Whether the broker lists this version of an API in ApiVersions. Raises `OSError`."""
+        rows = _OFFERED.iter_unpack(self.ask(_API_VERSIONS, 0, b"")[_I16.size + _I32.size :])
+        return any(one == key and first <= version <= last for one, first, last in rows)
+
     def _log_in(self, login: Login) -> None:
         assert login.mechanism is not None
         mechanism = login.mechanism.encode()
@@ -86,6 +93,14 @@ class Link:
                 raise ConnectionError("the broker closed the connection")
             data += piece
         return bytes(data)
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port. Raises `UsageError`."""
+    host, _, port = text.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
+    return host.strip("[]"), int(port)
 
 
 def _authenticated(answer: bytes) -> bytes:

@@ -68,6 +68,13 @@ def login_of(settings: Mapping[str, Any]) -> Login:
     return Login(tls, mechanism, username, password)
 
 
+def before_login_of(settings: Mapping[str, Any]) -> Login:
+    """How connections begin that ask only what a broker answers before it knows who asks. Raises `UsageError`."""
+    protocol = str(settings.get("security.protocol", PROTOCOLS[0])).lower().removeprefix("sasl_")
+    others = {name: value for name, value in settings.items() if not name.startswith("sasl.")}
+    return login_of(others | {"security.protocol": protocol})
+
+
 def _tls(settings: Mapping[str, Any]) -> ssl.SSLContext:
     authority, certificate, key, password = (settings.get(name) for name in _FILES)
     try:

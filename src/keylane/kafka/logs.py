@@ -139,16 +139,17 @@ class Logs:
         """All topics. Raises `BrokerUnavailableError` when no broker answers in time."""
         give_up_at = monotonic() + FIRST_ANSWER_S
         while True:
-            left_s = give_up_at - monotonic()
+            left_s = max(give_up_at - monotonic(), ASK_AGAIN_S)
+            timeout_s = max(left_s / 2, min(left_s, LEAST_ANSWER_S))
             try:
-                topics: dict[str, Any] = self._client.list_topics(timeout=max(left_s / 2, LEAST_ANSWER_S)).topics
+                topics: dict[str, Any] = self._client.list_topics(timeout=timeout_s).topics
             except KafkaException as raised:
                 error = error_of(raised)
             else:
                 return topics
             self._client.poll(0)  # serves the error callback, which knows more
             self._faults.raise_failure()
-            if error.code() not in PASSING or monotonic() + LEAST_ANSWER_S > give_up_at or self._patience.pause():
+            if error.code() not in PASSING or monotonic() >= give_up_at or self._patience.pause():
                 raise BrokerUnavailableError(
                     f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s "
                     f"({self._faults.last or describe(error)}): check bootstrap.servers, and that the broker runs"

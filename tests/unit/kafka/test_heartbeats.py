@@ -20,10 +20,18 @@ class Clients:
     def __init__(self, **kafka: Any) -> None:
         self.heard: list[float] = []
         self.failures: list[PeerError] = []
-        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
+        self.asked: list[str] = []
+        self.answer: bool | OSError = False
+        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append, self._offers)
         self.now = monotonic()
         self.answers = 0
         self.metadata = 0
+
+    def _offers(self, _: Any, coordinator: str) -> bool:
+        self.asked.append(coordinator)
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
 
     def taken(
         self,
@@ -36,6 +44,7 @@ class Clients:
         connects: int = 1,
         state: str = "UP",
         joining: str = "steady",
+        at: str = "here:1",
     ) -> None:
         """Statistics after a while: how many more answers there were, how many are awaited, and how many questions
         were for metadata."""
@@ -44,6 +53,7 @@ class Clients:
         self.metadata += metadata
         coordinator = {
             "name": "GroupCoordinator",
+            "nodename": at,
             "state": state,
             "rxidle": idle_s * 1e6,
             "rx": self.answers,
@@ -130,26 +140,53 @@ def test_a_connection_that_never_received_anything_says_nothing() -> None:
     assert clients.heard == []
 
 
-def test_a_member_that_never_begins_to_join_has_a_coordinator_without_kip_848(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_begin_to_join_asks_its_coordinator_what_it_offers() -> None:
     clients = Clients(**{"group.protocol": "consumer"})
     clients.taken(0, 0, joining="init")
-    clients.taken(0.5, 0, joining="init")
-    assert not clients.failures, "it may have been connected before the subscription"
-    monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
+    assert not clients.asked, "it has only just connected"
     clients.taken(0.5, 0, state="CONNECT", joining="init")
-    assert not clients.failures, "it is not connected"
+    clients.taken(0.5, 0, joining="init")
+    assert not clients.asked, "the connection was away"
     clients.taken(0.5, 0, joining="init")
     clients.taken(0.5, 0, joining="init")
+    assert clients.asked == ["here:1"]
     [failure] = clients.failures
-    assert "does not offer group.protocol='consumer' (KIP-848)" in str(failure)
+    assert "the broker at here:1 does not offer group.protocol='consumer' (KIP-848)" in str(failure)
 
 
-def test_a_member_that_joins_has_one_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keylane.kafka.heartbeats.UNSUPPORTED_AFTER_S", 0.0)
+def test_a_member_whose_coordinator_moves_waits_however_long_that_takes() -> None:
     clients = Clients(**{"group.protocol": "consumer"})
-    clients.taken(0, 0, joining="steady")
+    clients.answer = True
+    for _ in range(100):
+        clients.taken(0.5, 0, joining="init")
+    for _ in range(2):
+        clients.taken(0.5, 0, joining="init", at="there:1")
+    assert clients.asked == ["here:1", "there:1"]
+    assert not clients.failures
+
+
+def test_a_coordinator_that_does_not_answer_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Clients(**{"group.protocol": "consumer"})
+    clients.answer = ConnectionRefusedError("refused")
+    for _ in range(4):
+        clients.taken(0.5, 0, joining="init")
+    assert len(clients.asked) == 3
+    assert not clients.failures
+    assert caplog.messages == [
+        "the member has not joined yet, and what the broker at here:1 offers cannot be asked: refused"
+    ]
+    clients.answer = False
     clients.taken(0.5, 0, joining="init")
-    assert not clients.failures, "it rejoins"
+    assert len(clients.failures) == 1
+
+
+@pytest.mark.parametrize(("protocol", "joining"), [("consumer", "steady"), ("classic", "init")])
+def test_nobody_else_asks(protocol: str, joining: str) -> None:
+    clients = Clients(**{"group.protocol": protocol})
+    for _ in range(4):
+        clients.taken(0.5, 0, joining=joining)
+    assert not clients.asked
+    assert not clients.failures
 
 
 @pytest.mark.parametrize(

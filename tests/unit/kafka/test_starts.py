@@ -1,0 +1,108 @@
+"""What becomes of an assignment while its starts are asked for and committed: the group may go on, or refuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from keylane import Pipeline
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka import exact
+from keylane.kafka.faults import commit_problem
+from keylane.kafka.starts import Starts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.engine.assignment import Start
+    from keylane.engine.commits import CommitProblem
+
+T0 = ("t", 0)
+KAFKA = {"bootstrap.servers": "h:1", "group.id": "g"}
+
+
+class World:
+    """A group without commits, whose coordinator has an answer to commits, and one to questions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, commits: int = 0, lookups: int = 0, **changes: Any) -> None:
+        self.waits: list[str] = []
+        self._commits = commits
+        self._lookups = lookups
+        monkeypatch.setattr(exact, "committed", self._committed)
+        anything: Any = self
+        pipeline = Pipeline(kafka=KAFKA, handler=print, **({"topics": ["t"]} | changes))
+        self.starts = Starts(anything, pipeline, anything, anything, self._commit)
+
+    def resolve(self) -> list[Start]:
+        return self.starts.resolved([T0])
+
+    # --- the coordinator and the log ---
+
+    def _commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
+        if not self._commits:
+            return {}
+        return {one.name: commit_problem(KafkaError(self._commits)) for one in offsets}
+
+    def _committed(self, _: object, names: list[tuple[str, int]], __: float) -> list[exact.GroupOffset]:
+        if self._lookups:
+            raise KafkaException(KafkaError(self._lookups))
+        return [exact.GroupOffset(*name, -1001, "", None) for name in names]
+
+    def bounds(self, *_: object) -> tuple[int, int]:
+        return 0, 10
+
+    # --- patience, which has none ---
+
+    def give_up_at(self) -> float:
+        return 0.0
+
+    def wait(self, _: float, text: str) -> None:
+        self.waits.append(text)
+        raise BrokerUnavailableError(text)
+
+    def ask_again(self, error: KafkaError, _: float, what: str) -> None:
+        self.wait(0, f"{what}: {error.name()}")
+
+
+def test_a_start_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    [start] = World(monkeypatch).resolve()
+    assert (start.topic, start.partition) == T0
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH]
+)
+@pytest.mark.parametrize("asked", ["commits", "lookups"])
+def test_nothing_starts_where_the_group_went_on_and_the_member_lives(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, asked: str
+) -> None:
+    world = World(monkeypatch, **{asked: code})
+    assert world.resolve() == []
+    assert not world.waits
+    [line] = caplog.messages
+    assert KafkaError(code).name() in line
+    assert line.endswith("1 partitions do not start here")
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_COORDINATOR, KafkaError.REBALANCE_IN_PROGRESS])
+@pytest.mark.parametrize("asked", ["commits", "lookups"])
+def test_what_passes_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int, asked: str) -> None:
+    world = World(monkeypatch, **{asked: code})
+    with pytest.raises(BrokerUnavailableError, match=KafkaError(code).name()):
+        world.resolve()
+    assert len(world.waits) == 1
+
+
+def test_a_start_that_may_not_be_committed_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, commits=KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(PeerError, match="the starts of 1 partitions cannot be committed: GROUP_AUTHORIZATION_FAILED"):
+        world.resolve()
+    assert not world.waits
+
+
+def test_who_is_assigned_by_hand_has_no_group_to_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, commits=KafkaError.UNKNOWN_MEMBER_ID, topics=[], assignment=[T0])
+    with pytest.raises(BrokerUnavailableError, match="UNKNOWN_MEMBER_ID"):
+        world.resolve()
