@@ -236,7 +236,7 @@ def test_an_end_without_a_broker_purges_what_is_known(tmp_path: Path, caplog: py
 
 
 def test_the_last_commit_is_purged_though_no_other_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PURGE_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "PURGE_EVERY_S", 0.5)  # more than it takes to the only commit
     replays = Replays(tmp_path)
     with FakeEngine((once := replays.once(note)).pipeline, replays.broker):
         until(lambda: len(replays.effects()) == 10 and replays.identities() == 0, "purged while it runs")
