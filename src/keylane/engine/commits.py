@@ -57,6 +57,8 @@ class CommitProblem:
     """Trying again cannot help (not authorized): the consumer stops."""
     fenced: bool = False
     """The transactional producer can do nothing more: another one has to be made."""
+    moved_on: bool = False
+    """The group went on without this member: the partition is another's, or will be given anew."""
 
     def of(self, entries: Sequence[CommitEntry]) -> dict[tuple[str, int], CommitProblem]:
         """Each partition's, of a transaction: what was too large is the longest metadata."""

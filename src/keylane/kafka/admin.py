@@ -23,10 +23,10 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from keylane.errors import UsageError
 from keylane.kafka import exact
-from keylane.kafka.faults import client_of, error_of
+from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.logs import matching
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
-from keylane.kafka.questions import NO_PARTITION, Questions, RefusedError
+from keylane.kafka.questions import Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
 from keylane.options import TRACKING_SETTINGS
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.kafka")
 
 TIMEOUT_MS = 10_000
-"""How long one question waits for its answer: a broker that starts, or elects a leader, is waited for."""
+"""How long one question waits for its answer: a broker that starts, or elects a leader, is waited for; where other
+brokers answer, up to three times as long."""
 
 _GRACE_S = 1.0
 """What the client may take beyond its own timeout before its future is given up."""
@@ -102,7 +103,7 @@ class Admin:
         self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
         self._settings |= {"error_cb": self._questions.remember}
         self._client = client_of(AdminClient, self._settings)
-        self._questions.serve = partial(self._client.poll, 0)
+        self._questions.client = self._client
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()
 
@@ -189,6 +190,7 @@ class Admin:
         consumer = self._consumer_of(_NO_GROUP)
 
         def attempt(timeout_s: float) -> list[TopicPartition]:
+            consumer.list_topics(timeout=timeout_s)  # it asks the leaders that it knows, and they may have moved
             answered = consumer.offsets_for_times(asked, timeout=timeout_s)
             for one in answered:
                 if one.error is not None and one.error.code() not in NO_PARTITION:

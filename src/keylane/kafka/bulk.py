@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import PARTITION_END, client_of, describe, error_of
+from keylane.kafka.faults import PARTITION_END, PASSING, Faults, client_of, describe, error_of
+from keylane.kafka.logs import Logs, Patience
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -35,14 +36,6 @@ CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
 
 FLUSH_TIMEOUT_S = 60.0
 """For the last records' acknowledgements; longer than a broker's restart."""
-
-NO_ANSWER = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001
-)
-"""The client's names for a broker that is not there."""
-
-ANSWER_TIMEOUT_S = 10.0
-"""For one question about topics and log ends."""
 
 SILENCE_TIMEOUT_S = 30.0
 """A reader that is not at its end and gets nothing for this long fails."""
@@ -143,24 +136,22 @@ def read_to_end(
     )
     try:
         yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
-    except KafkaException as error:
-        found = error_of(error)
-        kind = BrokerUnavailableError if found.code() in NO_ANSWER else PeerError
-        raise kind(f"topic {topic!r} at {servers} cannot be read: {describe(found)}") from error
     finally:
         reader.close()
 
 
 def _spans(reader: Consumer, servers: str, topic: str, partitions: list[int] | None) -> dict[int, tuple[int, int]]:
     """Partition to (start, end) for the partitions that hold anything."""
+    logs = Logs(reader, Patience(servers), Faults())
     if partitions is None:
-        known = reader.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
-        if known.error is not None:
-            raise PeerError(f"topic {topic!r} at {servers} cannot be read: {describe(known.error)}")
+        known = logs.metadata().get(topic)
+        if known is None or known.error is not None:
+            reason = "it does not exist" if known is None or known.error is None else describe(known.error)
+            raise PeerError(f"topic {topic!r} at {servers} cannot be read: {reason}")
         partitions = sorted(known.partitions)
     spans = {}
     for partition in partitions:
-        start, end = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S)
+        start, end = logs.bounds(topic, partition)
         if start < end:
             spans[partition] = (start, end)
     return spans
@@ -178,9 +169,10 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
             partition, offset, error = message.partition(), message.offset(), message.error()
             assert partition is not None
             if error is not None:
-                if error.code() != PARTITION_END:
-                    raise KafkaException(error)
-                open_ends.pop(partition, None)  # an end of control records alone is only told by this event
+                if error.code() == PARTITION_END:
+                    open_ends.pop(partition, None)  # an end of control records alone is only told by this event
+                elif error.code() not in PASSING:  # else a leader moves: it is silence that ends the reading
+                    raise PeerError(f"topic {topic!r} cannot be read: {describe(error)}")
             elif partition in open_ends:
                 assert offset is not None
                 if offset < spans[partition][1]:

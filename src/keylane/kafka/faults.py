@@ -1,7 +1,7 @@
 """Kafka's errors as keylane's: which pass by themselves, which stop the consumer, and what the user can do.
 
 The idea: a broker that restarts shows as many different errors; all that pass by themselves are logged once and ridden
-out. Foreign exceptions are mapped here and nowhere else.
+out. Which those are is one table (`keylane.kafka.error_table`); foreign exceptions are mapped here and nowhere else.
 """
 
 # ruff: noqa: SLF001 - the client's names for librdkafka's own errors begin with an underscore
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from keylane.engine.commits import CommitProblem
 from keylane.errors import PeerError, UsageError
+from keylane.kafka.error_table import Mark, Meaning, marked, meaning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,82 +36,29 @@ PARTITION_END = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
 """The log has nothing at the position, and the client does not reset it by itself."""
 
-REFUSED = frozenset(
-    {
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-        KafkaError.INVALID_GROUP_ID,
-        KafkaError.INVALID_SESSION_TIMEOUT,
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError._FATAL,
-        KafkaError._UNSUPPORTED_FEATURE,
-    }
-)
+REFUSED = meaning(Meaning.ENDING)
 """Trying again cannot help."""
 
-REFUSED_IN_TRANSACTIONS = REFUSED - {KafkaError._FATAL} | {
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-}
+REFUSED_IN_TRANSACTIONS = REFUSED - marked(Mark.PRODUCER)
 """Another producer would be told the same."""
 
-ABORTED = frozenset(
-    {
-        KafkaError._FATAL,
-        KafkaError._FENCED,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._PURGE_INFLIGHT,
-        KafkaError._PURGE_QUEUE,
-        KafkaError._STATE,
-        KafkaError._TRANSPORT,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError.INVALID_TXN_STATE,
-        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.UNKNOWN_PRODUCER_ID,
-    }
-)
+PASSING = meaning(Meaning.PASSING)
+"""A question to the broker that failed like this is worth asking again: it restarts, or elects a leader."""
+
+NO_ANSWER = marked(Mark.NO_ANSWER)
+"""No broker said anything."""
+
+NO_PARTITION = marked(Mark.NO_PARTITION)
+"""The broker knows no such topic or partition: for some questions an answer, and no failure."""
+
+MOVED_ON = marked(Mark.MOVED_ON)
+"""The group has given the member's partitions to others, or will: it learns that with its next heartbeat."""
+
+ABORTED = marked(Mark.BLAMELESS) | PASSING - NO_PARTITION
 """An output that failed like this is not at fault: its transaction was aborted, or its broker was away."""
 
-REFUSED_BATCHES = frozenset(
-    {
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-    }
-)
+REFUSED_BATCHES = marked(Mark.BATCH)
 """The broker refuses the batch that an output was in: it may be another output's fault, or only the batch too large."""
-
-PASSING = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._WAIT_COORD,
-        KafkaError._WAIT_CACHE,
-        KafkaError._RESOLVE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
-"""A question to the broker that failed like this is worth asking again: it restarts, or elects a leader."""
 
 
 QUICK_START = {
@@ -149,6 +97,7 @@ def commit_problem(error: KafkaError) -> CommitProblem:
         describe(error),
         metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
         fatal=error.fatal() or code in REFUSED,
+        moved_on=code in MOVED_ON,
     )
 
 
@@ -218,7 +167,7 @@ class Faults:
             self.fail(PeerError(f"the Kafka client cannot go on: {text}"))
             return
         if self._repeats.is_new(error.code()):
-            logger.warning("%s (will be tried again)", text)
+            logger.warning("%s (will be tried again)" if error.code() in PASSING else "%s", text)
 
     def fail(self, error: BaseException) -> None:
         """There is something to stop for; the first such thing is told."""

@@ -1,7 +1,8 @@
 """`Logs`: what a consumer asks brokers about topics and logs, with patience for a broker that restarts.
 
 The idea: at the start nobody's answer is an error within seconds; later the same question is asked again until the
-answer comes, or cannot come, or took so long that something is wrong.
+answer comes, or cannot come, or took so long that something is wrong. No attempt takes all of the time: the node that
+was asked may be the one that has died.
 """
 
 from __future__ import annotations
@@ -9,25 +10,32 @@ from __future__ import annotations
 import re
 import threading
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.faults import PASSING, describe, error_of
+from keylane.kafka.leaders import learn_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from confluent_kafka import KafkaError
 
     from keylane.kafka.faults import Faults
+
+T = TypeVar("T")
 
 FIRST_ANSWER_S = 10.0
 """How long the first question to a broker waits: longer means that there is none."""
 
 ANSWER_S = 5.0
 """How long one question to a broker waits before it is asked again."""
+
+LEAST_ANSWER_S = 1.0
+"""How long the first question about a log waits: its leader may be a node that has died. Later ones wait for a quarter
+of the time that it took so far, for the sake of a leader that is slow."""
 
 ASK_AGAIN_S = 0.2
 """Pause between two questions, while a broker restarts."""
@@ -65,7 +73,11 @@ class Patience:
             raise BrokerUnavailableError(
                 f"{text}; gave up after {RESOLVE_S:.0f} s; check the broker at {self.servers!r}"
             )
-        self._closing.wait(ASK_AGAIN_S)
+        self.pause()
+
+    def pause(self) -> bool:
+        """Wait a moment, or until the consumer closes; returns whether it does."""
+        return self._closing.wait(ASK_AGAIN_S)
 
 
 class Logs:
@@ -82,15 +94,41 @@ class Logs:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Where the log starts and ends; raises `PeerError` when that cannot be learned."""
-        give_up_at = self._patience.give_up_at()
+
+        def ask(timeout_s: float) -> tuple[int, int]:
+            bounds: tuple[int, int] = self._client.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=timeout_s
+            )
+            return bounds
+
+        low, high = self._ask_leader(topic, f"the log of {topic}-{partition}", ask)
+        assert low != OFFSET_INVALID, (topic, partition, low, high)
+        return low, high
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
+        """The first offset of this time on, None where there is none; raises `PeerError` when it cannot be learned."""
+
+        def ask(timeout_s: float) -> int:
+            (found,) = self._client.offsets_for_times([TopicPartition(topic, partition, time_ms)], timeout=timeout_s)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return int(found.offset)
+
+        found = self._ask_leader(topic, f"the offset of {topic}-{partition} by time", ask)
+        return found if found >= 0 else None
+
+    def _ask_leader(self, topic: str, what: str, ask: Callable[[float], T]) -> T:
+        """Ask until the answer comes. librdkafka asks the leader that it knows of, and goes on asking a dead one."""
+        began, give_up_at = monotonic(), self._patience.give_up_at()
         while True:
             try:
-                low, high = self._client.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+                return ask(min(max(LEAST_ANSWER_S, (monotonic() - began) / 4), ANSWER_S))
             except KafkaException as raised:
-                self._patience.ask_again(error_of(raised), give_up_at, f"the log of {topic}-{partition}")
-                continue
-            assert low != OFFSET_INVALID, (topic, partition, low, high)
-            return low, high
+                self._patience.ask_again(error_of(raised), give_up_at, what)
+            try:
+                learn_leaders(self._client, topic, LEAST_ANSWER_S)
+            except KafkaException as raised:
+                self._patience.ask_again(error_of(raised), give_up_at, what)
 
     def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
         """All partitions of these topics; an entry that begins with `^` stands for the topics that it matches."""
@@ -99,17 +137,22 @@ class Logs:
 
     def metadata(self) -> dict[str, Any]:
         """All topics. Raises `BrokerUnavailableError` when no broker answers in time."""
-        try:
-            topics: dict[str, Any] = self._client.list_topics(timeout=FIRST_ANSWER_S).topics
-        except KafkaException as raised:
+        give_up_at = monotonic() + FIRST_ANSWER_S
+        while True:
+            left_s = give_up_at - monotonic()
+            try:
+                topics: dict[str, Any] = self._client.list_topics(timeout=max(left_s / 2, LEAST_ANSWER_S)).topics
+            except KafkaException as raised:
+                error = error_of(raised)
+            else:
+                return topics
             self._client.poll(0)  # serves the error callback, which knows more
             self._faults.raise_failure()
-            reason = self._faults.last or describe(error_of(raised))
-            raise BrokerUnavailableError(
-                f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s ({reason}): "
-                "check bootstrap.servers, and that the broker runs"
-            ) from None
-        return topics
+            if error.code() not in PASSING or monotonic() + LEAST_ANSWER_S > give_up_at or self._patience.pause():
+                raise BrokerUnavailableError(
+                    f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s "
+                    f"({self._faults.last or describe(error)}): check bootstrap.servers, and that the broker runs"
+                )
 
     def check(self, topics: Iterable[str], partitions: Iterable[tuple[str, int]], option: str) -> None:
         """Raises `UsageError` for what is not there: a topic named, or one of `partitions`, which come of `option`."""

@@ -14,31 +14,28 @@ from typing import TYPE_CHECKING, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import PASSING, describe, error_of
+from keylane.kafka.faults import NO_ANSWER, NO_PARTITION, PASSING, describe, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from confluent_kafka.admin import AdminClient
+
 ASK_AGAIN_S = 0.1
 """Pause before a question is asked again."""
 
-NO_ANSWER = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._WAIT_COORD,
-    }
-)
-"""No broker said anything."""
+NOT_NOW = PASSING - NO_PARTITION
+"""Worth asking again."""
 
-NO_PARTITION = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
-"""The broker knows no such topic or partition: an answer, and no failure."""
+LEAST_ATTEMPT_S = 1.0
+"""An attempt waits for half of the time that is left, since a dead node may have been asked; but no less than this."""
 
-NOT_NOW = (PASSING | {KafkaError._NOENT, KafkaError._PARTIAL}) - NO_PARTITION
-"""Worth asking again. `_NOENT` is "no leaders found", and `_PARTIAL` that one of the brokers did not answer."""
+LOOK_S = 1.0
+"""How long a look at the cluster waits."""
+
+FAIL_OVER_S = 20.0
+"""So much longer, but not more than three times as long, is asked what no broker answers while others are there: a
+cluster takes nine seconds to see that a node is dead, and then another one takes over."""
 
 T = TypeVar("T")
 
@@ -52,12 +49,13 @@ class RefusedError(PeerError):
 
 
 class Questions:
-    """Asks on behalf of one client; `remember` is its error callback and `serve` runs its waiting callbacks."""
+    """Asks on behalf of one client; `remember` is its error callback."""
 
     def __init__(self, servers: str, timeout_s: float) -> None:
         self.servers = servers
         self.timeout_s = timeout_s
-        self.serve: Callable[[], object] = lambda: None
+        self.client: AdminClient | None = None
+        """Set once it is made: it is made with `remember`."""
         self._last_error: str | None = None
 
     def remember(self, error: KafkaError) -> None:
@@ -66,28 +64,45 @@ class Questions:
             self._last_error = describe(error)
 
     def ask(self, what: str, attempt: Callable[[float], T], *, again: bool = True) -> T:
-        """Call `attempt` with the seconds that are left; it raises `KafkaException` for an error of Kafka's.
+        """Call `attempt` with the seconds that it may take; it raises `KafkaException` for an error of Kafka's.
 
         `again=False` is for what must not be done twice. `what` completes "cannot ...".
         """
-        give_up_at = time.monotonic() + self.timeout_s
+        began = time.monotonic()
+        for_s = self.timeout_s
         while True:
-            left_s = give_up_at - time.monotonic()
+            left_s = max(began + for_s - time.monotonic(), 0.001)
             try:
-                answer = attempt(max(left_s, 0.001))
+                answer = attempt(max(left_s / 2, min(left_s, LEAST_ATTEMPT_S)) if again else left_s)
             except KafkaException as raised:
                 error = error_of(raised)
             else:
-                self.serve()
+                self._serve()
                 self._last_error = None  # the connection works: the client reports an error once, not for each question
                 return answer
-            if not (again and error.code() in NOT_NOW and time.monotonic() + ASK_AGAIN_S < give_up_at):
-                raise self._failure(what, error)
+            cluster_is_there = error.code() in NOT_NOW and self._look()
+            if cluster_is_there:
+                for_s = self.timeout_s + min(2 * self.timeout_s, FAIL_OVER_S)
+            if not again or error.code() not in NOT_NOW or time.monotonic() + ASK_AGAIN_S >= began + for_s:
+                raise self._failure(what, error, time.monotonic() - began, cluster_is_there=cluster_is_there)
             time.sleep(ASK_AGAIN_S)
 
-    def _failure(self, what: str, error: KafkaError) -> PeerError:
-        if error.code() in NO_ANSWER:
-            self.serve()
+    def _serve(self) -> None:
+        assert self.client is not None, "a question before there is a client"
+        self.client.poll(0)
+
+    def _look(self) -> bool:
+        """Whether any broker answers. The client knows then which there are, and what they lead."""
+        assert self.client is not None, "a question before there is a client"
+        try:
+            self.client.list_topics(timeout=LOOK_S)
+        except KafkaException:  # what is told is the question's own error
+            return False
+        return True
+
+    def _failure(self, what: str, error: KafkaError, took_s: float, *, cluster_is_there: bool) -> PeerError:
+        if error.code() in NO_ANSWER and not cluster_is_there:
+            self._serve()
             why = self._last_error or describe(error)
             return BrokerUnavailableError(
                 f"no Kafka broker answered at {self.servers!r} within {self.timeout_s:g} s ({why}): "
@@ -95,7 +110,7 @@ class Questions:
             )
         if error.code() in NOT_NOW:
             return BrokerUnavailableError(
-                f"cannot {what} at {self.servers!r} within {self.timeout_s:g} s ({describe(error)}): "
+                f"cannot {what} at {self.servers!r} within {took_s:.0f} s ({describe(error)}): "
                 "the broker is starting or moving; try again"
             )
         return RefusedError(f"cannot {what} at {self.servers!r}: {describe(error)}", error.code())

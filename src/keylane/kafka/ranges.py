@@ -19,6 +19,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
+from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ MAX_CONSUME = 10_000
 
 POLL_S = 0.1
 """How long one call waits for a first record."""
-
-ANSWER_S = 10.0
-"""For one question about a log's ends."""
 
 END_GRACE_S = 5.0
 """How long a log may end below what was planned before that counts as lost: a new leader's high watermark lags."""
@@ -77,6 +75,7 @@ class RangeReader:
         made = READER_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
         self._consumer = client_of(Consumer, made | {"error_cb": self._faults.report, "logger": ClientLog()})
         self._leaders = Leaders(self._consumer)
+        self._logs = Logs(self._consumer, Patience(str(settings.get("bootstrap.servers"))), self._faults)
 
     def read(
         self,
@@ -147,7 +146,7 @@ class RangeReader:
 
     def _out_of_range(self, topic: str, partition: int, position: int, stop: int, fail_on_data_loss: bool) -> int:
         """The log does not reach to the position; returns where to go on."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+        low, high = self._logs.bounds(topic, partition)
         name = f"{topic}-{partition}"
         if position < low:
             self._lost(name, f"starts at {low}, beyond {position}", fail_on_data_loss)

@@ -6,19 +6,20 @@ function takes the group's place, and nothing is committed.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from keylane.engine.assignment import Start
 from keylane.engine.start import Committed, StartRule
-from keylane.errors import HandlerError
+from keylane.errors import HandlerError, PeerError
 from keylane.guarantees import duration_ms
 from keylane.kafka import exact
-from keylane.kafka.faults import error_of
+from keylane.kafka.faults import MOVED_ON, describe, error_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.offsets import OffsetMap
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from keylane.engine.ports import Offset
     from keylane.kafka.logs import Logs, Patience
     from keylane.options import Pipeline
+
+logger = logging.getLogger("keylane.kafka")
 
 Names = list[tuple[str, int]]
 
@@ -67,7 +70,14 @@ class Starts:
 
     def resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None = None) -> list[Start]:
         """Where each partition starts: at its target, if it has one. A start that was not committed is, before anything
-        of it can run."""
+        of it can run. None starts when the group has gone on without this member, which then joins again."""
+        try:
+            return self._resolved(names, targets)
+        except _MovedOnError as error:
+            logger.warning("%s; %d partitions do not start here", error, len(names))
+            return []
+
+    def _resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None) -> list[Start]:
         give_up_at = self._patience.give_up_at()
         starts, first = [], []
         for found in self._found(names, targets or {}, give_up_at):
@@ -80,8 +90,13 @@ class Starts:
             problems = self._commit_now(first)
             if not problems:
                 break
-            text = next(iter(problems.values())).text
-            self._patience.wait(give_up_at, f"the starts of {len(problems)} partitions cannot be committed: {text}")
+            problem = next(iter(problems.values()))
+            text = f"the starts of {len(problems)} partitions cannot be committed: {problem.text}"
+            if problem.fatal:
+                raise PeerError(text)
+            if problem.moved_on and not self._pipeline.assignment:
+                raise _MovedOnError(text)
+            self._patience.wait(give_up_at, text)
             first = [one for one in first if one.name in problems]
         return starts
 
@@ -111,17 +126,8 @@ class Starts:
 
     def _offset_at(self, name: tuple[str, int], time_ms: int, log_end: int) -> int:
         """The first record of this time on; the log's end where there is none."""
-        give_up_at = self._patience.give_up_at()
-        while True:
-            try:
-                (found,) = self._client.offsets_for_times([TopicPartition(*name, time_ms)], timeout=ANSWER_S)
-            except KafkaException as raised:
-                self._patience.ask_again(error_of(raised), give_up_at, f"the offset of {name[0]}-{name[1]} by time")
-                continue
-            if found.error is not None:
-                self._patience.ask_again(found.error, give_up_at, f"the offset of {name[0]}-{name[1]} by time")
-                continue
-            return found.offset if found.offset >= 0 else log_end
+        found = self._logs.offset_at(*name, time_ms)
+        return log_end if found is None else found
 
     def _from_user(self, names: Names) -> list[Committed]:
         """What `start_offsets` says: an offset, an `OffsetMap`, or None where it knows nothing."""
@@ -157,6 +163,8 @@ class Starts:
                 self.heard(asked_at)
                 break
             what = f"the committed offsets of group {self._pipeline.group_id!r}"
+            if failed.code() in MOVED_ON and not self._pipeline.assignment:
+                raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
             self._patience.ask_again(failed, give_up_at, what)
         return [
             Committed(
@@ -168,6 +176,10 @@ class Starts:
             )
             for one in found
         ]
+
+
+class _MovedOnError(Exception):
+    """The group went on without this member."""
 
 
 class _First:
