@@ -311,8 +311,7 @@ def test_the_broker_is_killed_and_restarted(tmp_path: Path, server: PostgresServ
             for row in rows(server)
         }
         at_once([cell.fill for cell in cells.values()])
-        # A static member whose session ended in its client only is fenced by its own earlier name.
-        workers = [Worker(cell.plan(work_ms=20, kafka=cell.stage.kafka)) for cell in cells.values()]
+        workers = [Worker(cell.plan(work_ms=20)) for cell in cells.values()]
         try:
             for cell in cells.values():
                 cell.wait_until_begun()
