@@ -113,8 +113,9 @@ def test_a_member_that_is_fenced_by_its_dead_predecessors_id_joins_again(broker:
             predecessor.poll(0.05)
         predecessor.close()  # which says nothing to the group, as it is a static member
         group.lose_syncs()
-        group.start("one")
         group.start("two")
+        until(lambda: not group.is_stable_with("one"), "the group rebalances, and waits for its member")
+        group.start("one")
         group.restart_before_the_sync()
         until(lambda: group.is_stable_with("one", "two"), "both are members")
         group.check()
