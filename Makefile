@@ -11,7 +11,7 @@ PARALLEL := -n 4 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
+.PHONY: demo test test-full check cluster soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
+	@echo "make cluster  nodes of a three-node Apache Kafka die under every mode (needs Java 17+ and Maven)"
 	@echo "make soak   the long forms of the crash tests"
 
 setup: $(VENV)/.ready
@@ -46,13 +47,17 @@ demo: setup
 
 # Without columns in tracebacks: for them a thread that logs one parses source, and CPython 3.11 then raises SystemError in
 # another thread that parses just then, as hypothesis does (https://github.com/python/cpython/issues/106905).
-test test-full soak: export PYTHONNODEBUGRANGES = 1
+test test-full cluster soak: export PYTHONNODEBUGRANGES = 1
 
 test: setup
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-full: setup
 	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+# What they need and do not find is a failure here, and not a skip.
+cluster: setup
+	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest -m cluster -s $(ARGS)
 
 soak: setup
 	@$(BIN)/python -m pytest -m soak $(ARGS)

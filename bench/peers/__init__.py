@@ -7,10 +7,12 @@ it is left out.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -18,11 +20,12 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _HERE = Path(__file__).parent
 START_TIMEOUT_S = 90
@@ -67,6 +70,86 @@ def kafka_tool(main_class: str, *arguments: str, timeout_s: float = 120) -> subp
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
+class Node:
+    """One process of Apache Kafka on 127.0.0.1, with its server properties, its data and its log in a folder."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str], port: int, *, options: Sequence[str]) -> None:
+        """`port` is the one that clients connect to; `options` are the JVM's."""
+        self.port = port
+        self._folder = folder
+        self._options = list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+        lines = [f"{name}={value}" for name, value in ({"log.dirs": str(self._data)} | dict(properties)).items()]
+        self._properties.write_text("\n".join(lines) + "\n")
+
+    def format(self, cluster_id: str) -> None:
+        """Make an empty data folder, as a node of this cluster; what was in it is gone."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        arguments = ("format", "-t", cluster_id, "-c", str(self._properties))
+        command = _java("kafka.tools.StorageTool", *arguments, options=["-Xmx64m"])
+        subprocess.run(command, check=True, capture_output=True)
+
+    def launch(self) -> None:
+        """Start the process on its data, and do not wait for it."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                _java("kafka.Kafka", str(self._properties), options=self._options),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Until it answers. Raises `RuntimeError` with the end of its log."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"Apache Kafka did not come up: {self._log.read_text(errors='replace')[-800:]}")
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the process; after SIGTERM it has 20 s to shut down."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay, and nothing answers, when this returns."""
+        assert self._process is not None, "the node is down"
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None, "the node is down"
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def _properties(self) -> Path:
+        return self._folder / "server.properties"
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "broker.log"
+
+
 class ApacheKafka:
     """A real Apache Kafka 4.3.1 (KRaft, one node, default durability: no sync) on free ports of 127.0.0.1.
 
@@ -76,10 +159,9 @@ class ApacheKafka:
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, heap_mb: int = 768) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="keylane-kafka-", ignore_cleanup_errors=True)
-        self._settings = dict(settings or {})
-        self._heap_mb = heap_mb
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port, self._controller_port = _free_ports(2)
+        self.port, controller_port = free_ports(2)
+        properties = _single_node(self.port, controller_port) | dict(settings or {})
+        self._node = Node(Path(self._folder.name, "node"), properties, self.port, options=[f"-Xmx{heap_mb}m"])
 
     @property
     def bootstrap(self) -> str:
@@ -87,7 +169,7 @@ class ApacheKafka:
 
     def __enter__(self) -> Self:
         try:
-            self._format()
+            self._node.format(new_cluster_id())
             self.start()
         except BaseException:
             self.__exit__()
@@ -100,71 +182,56 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start the broker on its data; returns when it answers. Raises `RuntimeError` with the end of its log."""
-        log = Path(self._folder.name, "broker.log")
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties), heap_mb=self._heap_mb),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            time.sleep(0.1)
-        raise RuntimeError(f"Apache Kafka did not come up: {log.read_text(errors='replace')[-800:]}")
+        self._node.launch()
+        self._node.wait()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End the broker; after SIGTERM it has 20 s to shut down."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    @property
-    def _properties(self) -> Path:
-        return Path(self._folder.name, "server.properties")
-
-    def _java(self, main_class: str, *arguments: str, heap_mb: int) -> list[str]:
-        log_level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return ["java", f"-Xmx{heap_mb}m", log_level, "-cp", f"{jars('kafka')}/*", main_class, *arguments]
-
-    def _format(self) -> None:
-        lines = [f"{name}={value}" for name, value in (self._single_node() | self._settings).items()]
-        self._properties.write_text("\n".join(lines) + "\n")
-        tool = "kafka.tools.StorageTool"
-        cluster = subprocess.run(
-            self._java(tool, "random-uuid", heap_mb=64), check=True, capture_output=True, text=True
-        ).stdout.split()[-1]
-        arguments = ("format", "-t", cluster, "-c", str(self._properties))
-        subprocess.run(self._java(tool, *arguments, heap_mb=64), check=True, capture_output=True)
-
-    def _single_node(self) -> dict[str, str]:
-        ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor",
-                "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",
-                "share.coordinator.state.topic.min.isr", "node.id")  # fmt: skip
-        fours = ("offsets.topic.num.partitions", "transaction.state.log.num.partitions")
-        listener, controller = f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://127.0.0.1:{self._controller_port}"
-        return dict.fromkeys(ones, "1") | dict.fromkeys(fours, "4") | {
-            "process.roles": "broker,controller",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"{listener},{controller}",
-            "advertised.listeners": listener,
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": str(Path(self._folder.name, "data")),
-            "group.initial.rebalance.delay.ms": "0",
-        }  # fmt: skip
+        self._node.kill(how)
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [s.getsockname()[1] for s in sockets]
+def new_cluster_id() -> str:
+    """As `kafka-storage random-uuid` makes them: 16 bytes in the URL-safe base 64, without a `-` in front."""
+    first, *others = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on, below those that the system gives to outgoing connections: while a broker is
+    down, no client's connection may take the port that it is to come back on."""
+    highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, highest)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found += [port] if port not in found else []
+    return found
+
+
+def _single_node(port: int, controller_port: int) -> dict[str, str]:
+    ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor",
+            "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",
+            "share.coordinator.state.topic.min.isr", "node.id")  # fmt: skip
+    fours = ("offsets.topic.num.partitions", "transaction.state.log.num.partitions")
+    return listening(port, controller_port) | dict.fromkeys(ones, "1") | dict.fromkeys(fours, "4") | {
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "group.initial.rebalance.delay.ms": "0",
+    }  # fmt: skip
+
+
+def listening(port: int, controller_port: int) -> dict[str, str]:
+    """The properties of a node that is a broker and a controller, and where it listens as which."""
+    client = f"PLAINTEXT://127.0.0.1:{port}"
+    both = f"{client},CONTROLLER://127.0.0.1:{controller_port}"
+    return {
+        "process.roles": "broker,controller",
+        "listeners": both,
+        "advertised.listeners": client,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+
+
+def _java(main_class: str, *arguments: str, options: Sequence[str]) -> list[str]:
+    log_level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    return ["java", *options, log_level, "-cp", f"{jars('kafka')}/*", main_class, *arguments]

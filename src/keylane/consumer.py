@@ -50,6 +50,9 @@ SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000,
 RESOLVE_MS = 60_000
 """How long a broker may take to tell a topic's id, as it may for a start."""
 
+LAST_LOOK_MS = 3_000
+"""How long a run's end waits to learn what the group has committed."""
+
 PROGRESS_S = 1.0
 """How often `on_progress` is called."""
 
@@ -316,9 +319,17 @@ class ParallelConsumer:
         from keylane.delivery.exactly_once import ExactlyOnce
 
         admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
-        once = ExactlyOnce(self._pipeline, admin.cluster_id(), admin.topic_id)
+        ask = None if self._pipeline.commits == "external" else self._group_committed
+        once = ExactlyOnce(self._pipeline, admin.cluster_id(), admin.topic_id, ask)
         consumer.check_starts(once.check)
         return once
+
+    def _group_committed(self) -> dict[tuple[str, int], int]:
+        """What the group has committed, by any member."""
+        pipeline = self._pipeline
+        topics = [*pipeline.topics, *(topic for topic, _ in pipeline.assignment)]
+        found = Admin(pipeline.kafka, timeout_ms=LAST_LOOK_MS).committed_offsets(pipeline.group_id, topics)
+        return {name: one.offset for name, one in found.items()}
 
     def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
         client_id, name = self._client_id, self._client_id or "keylane"

@@ -186,6 +186,14 @@ class Cell:
         assert done.keys() <= every
         return len(every - done.keys()), sum(done.values()) - len(done)
 
+    def identities_left(self) -> int:
+        """Of records below the group's committed offset, which nobody can ask for again."""
+        left = 0
+        for (topic, partition), committed in self.stage.committed().items():
+            below = f"scope LIKE '%/{self.stage.group}/{topic}/%' AND part = {partition} AND at < {committed.base}"
+            left += self.query(f"SELECT count(*) FROM keylane_processed WHERE {below}")[0][0]
+        return left
+
     def crash(self, point: Point, after: int) -> None:
         """Be killed at this point, then run to the end."""
         self.fill()
@@ -215,6 +223,8 @@ def check(cells: dict[tuple[str, str], Cell], most: int = RECORDS - 1) -> None:
         measured = cell.measured()
         if not (fits(measured[0], lost, most) and fits(measured[1], twice, most)):
             wrong.append(f"{cell.stage.topic} × {trouble}: lost {measured[0]} ({lost}), twice {measured[1]} ({twice})")
+        if cell.database is not None and (left := cell.identities_left()):
+            wrong.append(f"{cell.stage.topic} × {trouble}: {left} identities of committed records are left")
     assert wrong == []
 
 
@@ -303,8 +313,7 @@ def test_the_broker_is_killed_and_restarted(tmp_path: Path, server: PostgresServ
             for row in rows(server)
         }
         at_once([cell.fill for cell in cells.values()])
-        # A static member whose session ended in its client only is fenced by its own earlier name.
-        workers = [Worker(cell.plan(work_ms=20, kafka=cell.stage.kafka)) for cell in cells.values()]
+        workers = [Worker(cell.plan(work_ms=20)) for cell in cells.values()]
         try:
             for cell in cells.values():
                 cell.wait_until_begun()
@@ -338,6 +347,35 @@ def test_a_rebalance_in_the_middle(servers: str, tmp_path: Path, server: Postgre
 
     at_once([partial(members, cell) for cell in cells.values()])
     check(cells)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_members_that_are_killed_leave_no_identities(
+    servers: str, tmp_path: Path, server: PostgresServer | None, database: str
+) -> None:
+    if database == "postgres" and server is None:
+        pytest.skip("PostgreSQL is not installed (/usr/lib/postgresql)")
+    cell = cell_of(("exactly_once", database), "left", servers, tmp_path, server)
+    cell.records = 300
+    cell.fill()
+    plan = cell.plan(work_ms=5, kafka=cell.stage.kafka)
+    forever = replace(plan, to_the_end=False)
+    first, second = Worker(forever), Worker(forever)
+    workers = [first, second]
+    try:
+        cell.wait_until_begun()
+        first.end()  # its partition, if it has one, comes to the others
+        workers.append(Worker(forever))
+        until(cell.stage.all_is_committed, "all is committed")
+        for worker in workers:
+            worker.end()
+        assert cell.identities_left() > 0, "what was killed has not purged its last commits"
+        assert run(plan) == 0  # everything is committed: it may end before it is given a partition
+    finally:
+        for worker in workers:
+            worker.end()
+    assert cell.identities_left() == 0
+    assert cell.measured() == (0, 0)
 
 
 @pytest.mark.skipif(find_postgres() is None, reason="PostgreSQL is not installed (/usr/lib/postgresql)")
@@ -397,3 +435,4 @@ def test_a_hundred_kills(
     assert twice == 0 or row[0] in ("at_least_once", "almost_once")
     assert row[0] != "almost_once" or twice <= kills
     assert cell.stage.all_is_committed()
+    assert cell.database is None or cell.identities_left() == 0

@@ -21,10 +21,9 @@ from keylane.testing.ledger import Ledger
 from keylane.testing.stage import Member, Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from keylane.offsets import OffsetMap
+    from keylane.testing.ledger import Look
 
 PARTITIONS = 8
 KEYS = 64
@@ -45,8 +44,7 @@ class Storm:
         self._most = most
         self._members: list[Member] = []
         self._frozen: list[Member] = []
-        self._acknowledged: list[tuple[int, Mapping[tuple[str, int], OffsetMap]]] = []
-        """Lines of the ledger, and what was committed when it had so many."""
+        self._looks: list[Look] = []
         self._filled = 0
         self.kills = self.freezes = self.restarts = 0
 
@@ -76,29 +74,19 @@ class Storm:
         self.check()
 
     def check(self) -> None:
-        entries = list(self.ledger.entries())
         sources = self.stage.sources()
         lost = {source for source, _ in sources} - self.ledger.done_times().keys()
-        late = self.ledger.late("key")
-        again = {
-            place: entry
-            for looked, maps in self._acknowledged
-            for place, entry in enumerate(entries[looked:], looked)
-            if entry.what == "began" and entry.source[:2] in maps
-            if maps[entry.source[:2]].is_complete(entry.source[2])
-        }
-        about_to_begin = len(again.keys() & late)
-        again = {place: entry for place, entry in again.items() if place not in late}
+        again = self.ledger.run_again(self._looks, "key")
         assert lost == set(), f"lost: {sorted(lost)[:10]}"
-        assert again == {}, f"acknowledged, and run again: {list(again.values())[:10]}"
+        assert again == [], f"acknowledged, and run again: {again[:10]}"
         disorders = self.ledger.disorders("key", sources)
         assert disorders == [], f"{len(disorders)} disorders: {disorders[:10]}"
         runs, fenced = sum(self.ledger.done_times().values()), self.ledger.overlaps_of_fenced("key")
         sys.stdout.write(
             f"{self.kills} kills, {self.freezes} freezes, {self.restarts} broker restarts: {len(sources):,} records, "
-            f"{runs:,} runs; lost 0, disorders 0, acknowledged and run again 0 ({len(self._acknowledged)} looks); "
+            f"{runs:,} runs; lost 0, disorders 0, acknowledged and run again 0 ({len(self._looks)} looks); "
             f"{fenced} handlers of fenced members ended beside their successor's, "
-            f"{about_to_begin} that had been about to begin ran again\n"
+            f"{len(self.ledger.late('key'))} that had been about to begin ran again\n"
         )
 
     def close(self) -> None:
@@ -161,7 +149,7 @@ class Storm:
         """What another client reads of the group's commits, right after a kill."""
         with contextlib.suppress(Exception):  # the broker may be restarting
             maps = self.stage.committed()
-            self._acknowledged.append((self.ledger.path.read_bytes().count(b"\n"), maps))
+            self._looks.append((self.ledger.length(), maps))
 
     def _fill(self) -> None:
         numbers = range(self._filled, self._filled + FILL)

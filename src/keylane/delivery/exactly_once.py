@@ -7,7 +7,8 @@ how much is asked for again, never whether it happens again. (Kafka Internals, c
 once" by persisted message details.)
 
 Identities below a partition's committed offset cannot be asked for again, but by somebody who moves the group's offset
-back, which is refused at the start. They are purged.
+back, which is refused at the start. They are purged, whoever committed that offset: a member that was killed purges
+nothing, so its successors go by where they start, and whoever ends asks what the group has committed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.delivery")
 
 PURGE_EVERY_S = 10.0
-"""How often identities are purged, while commits go on."""
+"""How long after a commit identities are purged at the latest."""
 
 ANSWER_S = 60.0
 """How long a rebalance waits for a database that has answered before: a restart."""
@@ -84,6 +85,9 @@ class Identities:
         """A topic's id; empty where the broker knows none."""
         self._scopes[topic] = f"{self._group}/{topic}/{topic_id}"
 
+    def knows(self, topic: str) -> bool:
+        return topic in self._scopes
+
     def scope(self, topic: str) -> str:
         return self._scopes[topic]
 
@@ -105,9 +109,17 @@ def _shown_key(key: object) -> str:
 
 
 class ExactlyOnce:
-    """The pipeline to run, and what has to be done beside it. Thread safety: `check` is the group's thread's."""
+    """The pipeline to run, and what has to be done beside it. `group_committed` asks what the group has committed of
+    each partition, by any member; None when the group's offsets are kept elsewhere. Thread safety: `check` is the
+    group's thread's."""
 
-    def __init__(self, pipeline: Pipeline, cluster: str, topic_id: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: str,
+        topic_id: Callable[[str], str],
+        group_committed: Callable[[], Mapping[tuple[str, int], int]] | None = None,
+    ) -> None:
         assert pipeline.store is not None
         self._store = store_of(pipeline.store)
         if pipeline.is_async and not isinstance(self._store, AsyncStore):
@@ -116,6 +128,7 @@ class ExactlyOnce:
             )
         self._topic_id = topic_id
         self._own_topics = OwnTopics(pipeline)
+        self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
         self._house = House(self._store, self.identities, pipeline)
         self.pipeline = replace(
@@ -137,7 +150,21 @@ class ExactlyOnce:
             self._house.check(starts)
 
     def close(self) -> None:
-        self._house.close()
+        """Purge what the group has committed, and disconnect. The run is over."""
+        try:
+            if self._group_committed is not None and not self.identities.by_key:
+                self._house.note(self._committed_by_all(self._group_committed))
+        except PeerError as error:  # a broker that is gone: the next start of these partitions makes up for it
+            logger.warning("identities of partitions that others committed are not purged now: %s", error)
+        finally:
+            self._house.close()
+
+    def _committed_by_all(self, ask: Callable[[], Mapping[tuple[str, int], int]]) -> Mapping[tuple[str, int], int]:
+        committed = ask()
+        for topic in {topic for topic, _ in committed}:
+            if not self.identities.knows(topic):  # this member had none of its partitions
+                self.identities.know(topic, self._topic_id(topic))
+        return committed
 
     def checked(self, result: Any, transaction: Any) -> Any:
         """What the handler returned, once it is sure that it can be committed."""
@@ -209,25 +236,33 @@ class House:
         self._lock = threading.Lock()
         """Guards the connection and what is to purge."""
         self._opened: OpenStore | None = None
+        self._has_answered = False
+        """Whether it was ever opened."""
         self._committed: dict[tuple[str, int], int] = {}
-        self._purged_at = time.monotonic()
+        """Below which offsets of the partitions is to purge."""
+        self._timer: threading.Timer | None = None
+        """For the next purge, while there is something to purge."""
         self._closing = threading.Event()
 
     def check(self, starts: Sequence[Start]) -> None:
-        give_up_at = time.monotonic() + (0 if self._opened is None else ANSWER_S)
+        give_up_at = time.monotonic() + (ANSWER_S if self._has_answered else 0)
         while True:
-            try:
-                with self._lock, self._connected().transaction() as transaction:
-                    purged = [
-                        transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
-                    ]
-                break
-            except UsageError:  # a package that is missing: waiting does not bring it
-                raise
-            except Exception as error:  # a database that restarts, or is not there
-                if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
-                    raise unavailable(self._store, error) from error
-        self._refuse(starts, purged)
+            with self._lock:
+                try:
+                    with self._connected().transaction() as transaction:
+                        purged = [
+                            transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
+                        ]
+                except UsageError:  # a package that is missing: waiting does not bring it
+                    raise
+                except Exception as error:  # a database that restarts, or is not there
+                    failed = error
+                else:
+                    self._refuse(starts, purged)
+                    self._note({(one.topic, one.partition): one.offsets.base for one in starts})
+                    return
+            if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
+                raise unavailable(self._store, failed) from failed
 
     def _refuse(self, starts: Sequence[Start], purged: Sequence[int]) -> None:
         for start, below in zip(starts, purged, strict=True):
@@ -240,26 +275,42 @@ class House:
 
     def committed(self, offsets: Mapping[tuple[str, int], int], error: BaseException | None) -> None:
         """The pipeline's `on_commit`."""
-        if error is None:
-            with self._lock:
-                self._committed |= offsets
-                if time.monotonic() >= self._purged_at + PURGE_EVERY_S:
-                    self._purge()
-        if self._on_commit is not None:
+        if self._on_commit is not None:  # first: it may be who keeps the offsets
             self._on_commit(offsets, error)
+        if error is None:
+            self.note(offsets)
+
+    def note(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """The group has these offsets in acknowledged commits: what is below them may be purged."""
+        with self._lock:
+            self._note(offsets)
+
+    def _note(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        self._committed |= offsets
+        if self._timer is None and not self._closing.is_set():
+            self._timer = threading.Timer(PURGE_EVERY_S, self._purge_in_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _purge_in_time(self) -> None:
+        with self._lock:
+            self._timer = None
+            if not self._closing.is_set() and not self._purge():
+                self._note({})
 
     def close(self) -> None:
         self._closing.set()
         with self._lock:
-            self._purge()
-            if self._opened is not None:
-                self._opened.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            if not self._purge():  # the connections may be of before the database's restart
+                self._purge()
+            self._disconnect()
 
-    def _purge(self) -> None:
-        """What fails here is tried again later: nothing depends on it."""
-        self._purged_at = time.monotonic()
+    def _purge(self) -> bool:
+        """Whether all is purged. What fails here is tried again later: nothing depends on it."""
         if not self._committed:
-            return
+            return True
         try:
             with self._connected().transaction() as transaction:
                 if self._identities.by_key:
@@ -270,13 +321,21 @@ class House:
                         transaction.purge(self._identities.scope(topic), partition, offset)
         except Exception as error:  # a database that does not answer
             logger.warning("identities could not be purged, and will be later: %s: %s", type(error).__name__, error)
-        else:
-            self._committed.clear()
+            self._disconnect()
+            return False
+        self._committed.clear()
+        return True
 
     def _connected(self) -> OpenStore:
         if self._opened is None:
             self._opened = self._store.open()
+            self._has_answered = True
         return self._opened
+
+    def _disconnect(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
 
 # --- the handler ---

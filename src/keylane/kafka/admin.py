@@ -30,9 +30,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
 from keylane.errors import UsageError
 from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
+from keylane.kafka.logs import matching
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import Questions, RefusedError
-from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
+from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
 from keylane.options import TRACKING_SETTINGS
 
@@ -285,10 +286,13 @@ class Admin:
 
         return described_by_admin(self._ask(f"describe the group {group!r}", attempt))
 
-    def committed_offsets(self, group: str) -> dict[Partition, CommittedOffset]:
-        """What the group has committed, for every partition of the topics that exist, by topic and partition."""
+    def committed_offsets(self, group: str, topics: Iterable[str] | None = None) -> dict[Partition, CommittedOffset]:
+        """What the group has committed, for every partition of these topics (None: of all; an entry that begins with
+        `^` stands for those that it matches) that exist, by topic and partition."""
         _check_name(group)
-        asked = [(topic, one) for topic, count in self.topics().items() for one in range(count)]
+        counts = self.topics()
+        wanted = counts if topics is None else matching(topics, list(counts))
+        asked = [(topic, one) for topic in wanted for one in range(counts.get(topic, 0))]
         if not asked:
             return {}
         consumer = self._consumer_of(group)
@@ -356,7 +360,7 @@ class Admin:
         """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes long."""
         with self._consumers_lock:
             if group not in self._consumers:
-                settings = self._settings | {"group.id": group, "enable.auto.commit": False}
+                settings = MEMBER_DEFAULTS | self._settings | {"group.id": group, "enable.auto.commit": False}
                 self._consumers[group] = client_of(Consumer, settings)
             return self._consumers[group]
 

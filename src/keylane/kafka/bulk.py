@@ -16,7 +16,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
-from keylane.kafka.settings import CHECKED
+from keylane.kafka.settings import READER_DEFAULTS, SILENT_MS
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class BulkProducer:
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
+        defaults |= {"socket.timeout.ms": SILENT_MS}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
@@ -127,7 +128,8 @@ def read_to_end(
     """
     reader = client_of(
         Consumer,
-        {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CHECKED, **CLIENT_LOG}
+        READER_DEFAULTS
+        | {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
         | dict(settings or {})
         | {
             "bootstrap.servers": servers,

@@ -103,7 +103,7 @@ class ConditionalCommits:
         Connects with the first commit. Raises `UsageError`.
         """
         settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
-        self._servers = [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
+        self._servers = addresses_of(settings)
         self._login = login_of(settings)
         self._group = group
         self._member = (generation, member_id, instance_id)
@@ -182,7 +182,7 @@ class ConditionalCommits:
         for address in self._servers:
             try:
                 with closing(self._open(address)) as bootstrap:
-                    coordinator = _coordinator_of(bootstrap, self._group)
+                    coordinator = coordinator_of(bootstrap, self._group)
                 return None if coordinator is None else self._open(coordinator)
             except OSError as error:
                 problem = error
@@ -227,7 +227,7 @@ def _check_offered(link: Link, address: tuple[str, int]) -> None:
         )
 
 
-def _coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
+def coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
     """Host and port; None when there is none at the moment."""
     name = group.encode()
     answer = link.ask(_FIND_COORDINATOR, 0, _I16.pack(len(name)) + name)
@@ -235,6 +235,11 @@ def _coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
     if error != 0:
         return None
     return answer[8 : 8 + size].decode(), _I32.unpack_from(answer, 8 + size)[0]
+
+
+def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Host and port of each bootstrap server. Raises `UsageError`."""
+    return [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
 
 
 def _text(offset: int | None) -> str:

@@ -6,6 +6,7 @@ wait; the other one reads (`Fetcher`), on the intake thread, and never waits for
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
@@ -14,6 +15,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
+from keylane.kafka.instance import InstanceName
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
@@ -48,31 +50,60 @@ class KafkaConsumer:
         servers = str(pipeline.kafka["bootstrap.servers"])
         self._faults = Faults()
         self._patience = Patience(servers)
-        settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
-        self._heartbeats = Heartbeats(pipeline.kafka, self._heard, self._faults.fail)
-        statistics = {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
-        self._group = client_of(Consumer, member_settings(settings) | statistics, "consumer")
-        exact.check(self._group, str(settings["client.id"]))
-        self._group_wait = GroupWait(pipeline.kafka, self._group.memberid, client_id or "keylane")
-        if not pipeline.assignment and pipeline.kafka.get("group.protocol") != "consumer":
-            self._heartbeats.joins = self._group_wait.joins
-        reader = client_of(Consumer, fetcher_settings(settings), "consumer")
-        self._logs = Logs(self._group, self._patience, self._faults)
-        self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
-        self._commits = exact.CommitQueue(self._group)
+        self._settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
+        self._name = client_id or "keylane"
         self._external = pipeline.commits == "external"
         self._commit_is_on_its_way = False
         self._listener: ConsumerListener | None = None
-        self._membership = Membership(
+        self._check_starts: Callable[[Sequence[Start]], None] = lambda _: None
+        self._epochs = itertools.count(1)
+        is_static = "group.instance.id" in pipeline.kafka and pipeline.kafka.get("group.protocol") != "consumer"
+        self._instance = InstanceName(pipeline.kafka) if is_static and not pipeline.assignment else None
+        self._group = self._member_client()
+        exact.check(self._group, str(self._settings["client.id"]))
+        reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
+        self._logs = Logs(self._group, self._patience, self._faults)
+        self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
+        self._commits = exact.CommitQueue(self._group)
+        self._membership = self._member()
+
+    def _member_client(self) -> Consumer:
+        kafka = self._pipeline.kafka
+        heartbeats = Heartbeats(kafka, self._heard, self._faults.fail)
+        statistics = {"statistics.interval.ms": interval_ms(kafka), "stats_cb": heartbeats.read}
+        client = client_of(Consumer, member_settings(self._settings) | statistics, "consumer")
+        self._group_wait = GroupWait(kafka, client.memberid, self._name)
+        if not self._pipeline.assignment and kafka.get("group.protocol") != "consumer":
+            heartbeats.joins = self._group_wait.joins
+        return client
+
+    def _member(self) -> Membership:
+        """Of the client that is the group's member now."""
+        return Membership(
             self._group,
-            pipeline,
+            self._pipeline,
             self._fetcher,
             self._logs,
             self._patience,
             self._faults,
-            cooperative=is_cooperative(pipeline.kafka),
-            name=client_id or "keylane",
+            cooperative=is_cooperative(self._pipeline.kafka),
+            name=self._name,
+            epochs=self._epochs,
+            instance=self._instance,
+            check_starts=lambda starts: self._check_starts(starts),
         )
+
+    def _join_again(self) -> None:
+        """The member was given up: another one takes its place. What it had is lost, and given anew."""
+        assert self._listener is not None, "given up before the start"
+        self._commits.close()
+        self._group_wait.close()
+        self._membership.close()
+        self._group = self._member_client()
+        self._logs = Logs(self._group, self._patience, self._faults)
+        self._commits = exact.CommitQueue(self._group)
+        self._membership = self._member()
+        self._membership.start(self._listener)
 
     @property
     def session_s(self) -> float | None:
@@ -87,7 +118,7 @@ class KafkaConsumer:
     def check_starts(self, check: Callable[[Sequence[Start]], None]) -> None:
         """Have `check` called with the starts of partitions before anything of them begins; what it raises ends the
         consumer. Call it before `subscribe`."""
-        self._membership.check_starts = check
+        self._check_starts = check
 
     # --- before joining the group ---
 
@@ -119,6 +150,8 @@ class KafkaConsumer:
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         self._serve_commits()
+        if self._membership.is_given_up and not self._commit_is_on_its_way:
+            self._join_again()
         polled = self._fetcher.poll(max_records, COMMIT_POLL_S if self._commit_is_on_its_way else timeout_s)
         self._serve_commits()
         self._faults.raise_failure()

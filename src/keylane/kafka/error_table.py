@@ -109,6 +109,13 @@ GROUPS = (
     ),
     _group(
         Meaning.TELLING,
+        "The coordinator knows the member's name under another id: it joins again if that is an earlier one of its "
+        "own, and ends if another process has the name.",
+        "FENCED_INSTANCE_ID",
+        Mark.MOVED_ON,
+    ),
+    _group(
+        Meaning.TELLING,
         "The group is full, or still has a member that died under the same name.",
         "GROUP_MAX_SIZE_REACHED UNRELEASED_INSTANCE_ID",
     ),
@@ -202,11 +209,6 @@ GROUPS = (
         "GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED "
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM "
         "ILLEGAL_SASL_STATE SECURITY_DISABLED _AUTHENTICATION",
-    ),
-    _group(
-        Meaning.ENDING,
-        "Another member has this one's name.",
-        "FENCED_INSTANCE_ID",
     ),
     _group(
         Meaning.ENDING,

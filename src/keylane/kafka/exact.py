@@ -180,6 +180,12 @@ def _deleted(event: int) -> list[GroupOffset]:
     return _read(_library.rd_kafka_group_result_partitions(groups[0]))
 
 
+def fatal_code(client: Consumer) -> int:
+    """Kafka's code for why librdkafka gave this client up; 0 while it has not."""
+    text = ctypes.create_string_buffer(1)
+    return int(_library.rd_kafka_fatal_error(_handle(client), text, len(text)))
+
+
 def check(client: Consumer, client_id: str) -> None:
     """Make sure that the client is where it is looked for. Raises `InternalError` when this confluent-kafka keeps it
     elsewhere; call it once for a new client."""
@@ -213,6 +219,7 @@ def _declared() -> ctypes.CDLL:
     pointer, list_pointer = ctypes.c_void_p, ctypes.POINTER(_List)
     declarations: dict[str, tuple[Any, list[Any]]] = {
         "rd_kafka_name": (pointer, [pointer]),
+        "rd_kafka_fatal_error": (ctypes.c_int, [pointer, ctypes.c_char_p, ctypes.c_size_t]),
         "rd_kafka_topic_partition_list_new": (list_pointer, [ctypes.c_int]),
         "rd_kafka_topic_partition_list_add": (
             ctypes.POINTER(_TopicPartition),

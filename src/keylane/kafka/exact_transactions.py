@@ -35,10 +35,16 @@ class Member:
         self._pointer = pointer
 
     @property
+    def member_id(self) -> str:
+        """Empty while it has none."""
+        found: bytes | None = _library.rd_kafka_consumer_group_metadata_member_id(self._pointer)
+        return (found or b"").decode(errors="replace")
+
+    @property
     def is_in_group(self) -> bool:
         """False when it has no generation or no member id. Brokers take offsets without both from anybody."""
         generation: int = _library.rd_kafka_consumer_group_metadata_generation_id(self._pointer)
-        return generation >= 0 and bool(_library.rd_kafka_consumer_group_metadata_member_id(self._pointer))
+        return generation >= 0 and bool(self.member_id)
 
     def send_offsets(self, producer: Producer, offsets: Sequence[Offset], timeout_s: float) -> None:
         """Make these offsets part of the producer's transaction.

@@ -111,12 +111,13 @@ def damage_of(event: Message) -> PeerError:
 
 
 def commit_problem(error: KafkaError) -> CommitProblem:
-    """Why the broker did not take an offset."""
+    """Why the broker did not take an offset. A client that librdkafka gave up takes none; what that means is found out
+    by the thread that polls it."""
     code = error.code()
     return CommitProblem(
         describe(error),
         metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
-        fatal=error.fatal() or code in REFUSED,
+        fatal=code in REFUSED - {KafkaError._FATAL},
         moved_on=code in MOVED_ON,
     )
 

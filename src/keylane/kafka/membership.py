@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from keylane.engine.commits import CommitProblem
+from keylane.errors import PeerError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import commit_problem, error_of
+from keylane.kafka.instance import is_fenced
 from keylane.kafka.starts import Starts
 
 if TYPE_CHECKING:
@@ -26,11 +29,11 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
     from keylane.engine.assignment import Start
-    from keylane.engine.commits import CommitProblem
     from keylane.engine.events import Revoking
     from keylane.engine.ports import ConsumerListener, Offset
     from keylane.kafka.faults import Faults
     from keylane.kafka.fetcher import Fetcher
+    from keylane.kafka.instance import InstanceName
     from keylane.kafka.logs import Logs, Patience
     from keylane.kafka.starts import Target
     from keylane.options import Pipeline
@@ -45,6 +48,9 @@ REVOKING_POLL_S = 0.005
 
 CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
+
+
+LEFT = CommitProblem("this member has left the group", moved_on=True)
 
 
 class Membership:
@@ -65,7 +71,13 @@ class Membership:
         *,
         cooperative: bool,
         name: str,
+        epochs: Iterator[int],
+        instance: InstanceName | None,
+        check_starts: Callable[[Sequence[Start]], None],
     ) -> None:
+        """`epochs` numbers the assignments of a consumer, which may come to be several members one after the other;
+        `instance` is its name, when it is a static member of the classic protocol. `check_starts` is called with the
+        starts of partitions before anything of them begins; what it raises ends the consumer."""
         self._client = client
         self._pipeline = pipeline
         self._fetcher = fetcher
@@ -73,9 +85,13 @@ class Membership:
         self._cooperative = cooperative
         self._by_hand = bool(pipeline.assignment)
         self._listener: ConsumerListener | None = None
-        self.check_starts: Callable[[Sequence[Start]], None] | None = None
-        """Called with the starts of partitions before anything of them begins; what it raises ends the consumer."""
-        self._starts = Starts(client, pipeline, logs, patience, self.commit_now)
+        self._check_starts = check_starts
+        self._patience = patience
+        self._instance = instance
+        self.is_given_up = False
+        """Whether the coordinator has fenced this member by an earlier id of its own: another one is to take its place,
+        once this one is closed."""
+        self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs)
         self._seeks: SimpleQueue[tuple[Mapping[tuple[str, int], Target], Target | None]] = SimpleQueue()
         """Where partitions are to go on; the second is for all that are not in the first."""
         self._targets: dict[tuple[str, int], Target] | None = None
@@ -86,6 +102,10 @@ class Membership:
         """Guards `_ours` and the client's life against a transaction's offsets, which are sent on another thread."""
         self._leaving = False
         """Whether the client is being closed."""
+        self._committing = threading.RLock()
+        """Guards the client's life against commits on other threads."""
+        self._left = False
+        """Whether the client is closed."""
         self._reloads: SimpleQueue[Sequence[tuple[tuple[str, int], int]]] = SimpleQueue()
         self._revoking: Revoking | None = None
         """Partitions that the group takes back, and whose records are not through yet."""
@@ -123,7 +143,10 @@ class Membership:
         try:
             self._begin()
             while not self._closing.is_set():
-                self._poll()
+                if self.is_given_up:
+                    self._closing.wait()
+                else:
+                    self._poll()
             if self._by_hand and self._ours:
                 self._revoking = self._listening.on_revoking(sorted(self._ours))
             self._finish_revoke(at_once=True)
@@ -132,7 +155,9 @@ class Membership:
         with self._owning:
             self._leaving = True
         try:
-            self._client.close()
+            with self._committing:
+                self._client.close()
+                self._left = True
         except BaseException as error:  # like the above
             self._faults.broken = self._faults.broken or error
 
@@ -142,6 +167,8 @@ class Membership:
             names = [TopicPartition(*name) for name in self._pipeline.assignment]
             self._take(names, self._listening.on_assigned)
             return
+        if self._instance is not None:
+            self._instance.look()
         self._client.subscribe(
             list(self._pipeline.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -149,12 +176,30 @@ class Membership:
     def _poll(self) -> None:
         event = self._client.poll(POLL_S if self._revoking is None else REVOKING_POLL_S)
         if event is not None and (error := event.error()) is not None:
+            if self._instance is not None and is_fenced(self._client, error):
+                self._on_fenced(self._instance)
+                return
             self._faults.report(error)
         self._finish_revoke()
         while not self._reloads.empty():
             self._reload(self._reloads.get())
         if self._revoking is None:
             self._begin_seek()
+
+    def _on_fenced(self, instance: InstanceName) -> None:
+        """librdkafka has given the client up: nothing of it can be committed any more."""
+        self._lose(sorted(self._ours))
+        try:
+            instance.check_fence(self._client, self._patience)
+        except PeerError as error:
+            self._faults.fail(error)
+        else:
+            logger.warning(
+                "FENCED_INSTANCE_ID: member %r of group %r was fenced by an earlier id of its own, and joins again",
+                instance.name,
+                self._pipeline.group_id,
+            )
+            self.is_given_up = True
 
     def _reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
         leaving = [] if self._revoking is None else self._revoking.names
@@ -163,6 +208,8 @@ class Membership:
         self._take([TopicPartition(*name) for name in names], self._listening.on_reloaded)
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._instance is not None:
+            self._instance.note(self._client)
         if self._targets:  # a cooperative group gives more of them while some are sought in: those stay
             self._finish_revoke(at_once=True)
         elif self._revoking is not None:  # the session timed out meanwhile, and the group went on
@@ -184,8 +231,8 @@ class Membership:
         try:
             names = [(one.topic, one.partition) for one in partitions]
             starts = self._starts.resolved(names, targets) if names else []
-            if starts and self.check_starts is not None:
-                self.check_starts(starts)
+            if starts:
+                self._check_starts(starts)
         except Exception as error:  # the callback cannot fail: the next poll raises it
             starts = []
             self._faults.fail(error)
@@ -295,7 +342,11 @@ class Membership:
     ) -> dict[tuple[str, int], CommitProblem]:
         """Commit, and wait for the answer. Any thread."""
         try:
-            answered = exact.commit_now(self._client, offsets, exact.NO_TIMEOUT_S if timeout_s is None else timeout_s)
+            with self._committing:
+                if self._left:
+                    return dict.fromkeys((one.name for one in offsets), LEFT)
+                wait_s = exact.NO_TIMEOUT_S if timeout_s is None else timeout_s
+                answered = exact.commit_now(self._client, offsets, wait_s)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
         return problems_of(None, answered)

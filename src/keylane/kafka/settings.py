@@ -99,6 +99,26 @@ CHECKED: dict[str, Any] = {
 }
 """Of every client of keylane's that reads records; a user's own setting wins."""
 
+SILENT_MS = 8_000
+"""How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
+answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
+gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again.
+Not for clients that read: on a slow line one fetch may take longer."""
+
+MEMBER_DEFAULTS: dict[str, Any] = {
+    "socket.timeout.ms": SILENT_MS,
+    # Who coordinates the group is asked this often, of any node: librdkafka waits for a heartbeat's answer as long as
+    # the session lasts, and for a join's 5 minutes, and asks each 10 minutes by its default.
+    "coordinator.query.interval.ms": 2_000,
+}
+
+READER_DEFAULTS: dict[str, Any] = CHECKED | {
+    # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
+    # given up (default: 5 min).
+    "topic.metadata.refresh.interval.ms": 3_000,
+}
+"""Of every client that reads and is no member."""
+
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
     # consumer stand still for most of each second (measured: 280,000 records/s with it, 1,400,000 with 20 ms).
@@ -117,6 +137,7 @@ CONSUMER_FORCED: dict[str, Any] = {
 
 PRODUCER_DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
+    "socket.timeout.ms": SILENT_MS,
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
     # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
     "linger.ms": 0,
@@ -130,6 +151,13 @@ TRANSACTIONAL_DEFAULTS: dict[str, Any] = {
     # After the loss of its only broker a client that begins anew stays with a group coordinator that is gone, and sends
     # no offsets (docs/transactions.md).
     "metadata.recovery.strategy": "none",
+    # Offsets in a transaction go to the group's coordinator. Where the one that librdkafka knows is dead, it asks for
+    # another one only when one of its connections comes or goes, and the call's own timeout does not hold (2.16): it
+    # would stand still until the node is back. So what waits in vain, or is idle, is closed, and comes again when it is
+    # needed; and who coordinates is forgotten when it was not used for so long, as the names of metadata's age have it.
+    "connections.max.idle.ms": 3_000,
+    "metadata.max.age.ms": 3_000,
+    "topic.metadata.refresh.interval.ms": 1_000,
 }
 
 
@@ -141,12 +169,12 @@ def consumer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[s
 
 def member_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
     """Of the consumer's settings, those of the client that is the group's member and reads nothing."""
-    return {key: value for key, value in consumer.items() if key not in STATISTICS}
+    return MEMBER_DEFAULTS | {key: value for key, value in consumer.items() if key not in STATISTICS}
 
 
 def fetcher_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
     """Of the consumer's settings, those of the client that reads and takes no part in the group."""
-    return {key: value for key, value in consumer.items() if key not in MEMBERS_ONLY}
+    return READER_DEFAULTS | {key: value for key, value in consumer.items() if key not in MEMBERS_ONLY}
 
 
 def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
@@ -157,7 +185,10 @@ def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[s
 
 def transactional_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
     """Settings for a transactional producer, but for its id."""
-    return TRANSACTIONAL_DEFAULTS | producer_settings(kafka, client_id)
+    # A request is given up while its transaction can still go on; librdkafka refuses anything longer.
+    timeout_ms = int(kafka.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    silent = {"socket.timeout.ms": min(SILENT_MS, max(900, timeout_ms - 100))}
+    return TRANSACTIONAL_DEFAULTS | producer_settings(silent | dict(kafka), client_id)
 
 
 def transactional_id(kafka: Mapping[str, Any]) -> str:

@@ -17,7 +17,9 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
-from keylane.kafka.settings import consumer_settings
+from keylane.kafka.instance import InstanceName, is_fenced
+from keylane.kafka.logs import Patience
+from keylane.kafka.settings import consumer_settings, member_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,10 +49,15 @@ class SoleMember:
     def __init__(self, kafka: Mapping[str, Any], topics: Iterable[str], instance_id: str) -> None:
         self._group = str(kafka["group.id"])
         self._faults = Faults()
-        settings = consumer_settings(DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}, None)
-        settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
-        self._consumer = client_of(Consumer, settings)
-        exact.check(self._consumer, str(settings["client.id"]))
+        given = DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}
+        self._settings = member_settings(consumer_settings(given, None))
+        self._settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
+        self._consumer = client_of(Consumer, self._settings)
+        exact.check(self._consumer, str(self._settings["client.id"]))
+        self._committing = threading.Lock()
+        """Guards the client's life against commits, which are made on another thread."""
+        self._instance = InstanceName(given)
+        self._patience = Patience(str(kafka["bootstrap.servers"]))
         self._topics = frozenset(topics)
         """Replaced by the caller's thread; the thread that polls subscribes to them (another one would hang)."""
         self._assigned: set[tuple[str, int]] = set()
@@ -119,11 +126,13 @@ class SoleMember:
 
     def close(self) -> None:
         self._closing.set()
+        self._patience.close()
         self._thread.join()
 
     def _commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
         try:
-            answered = exact.commit_now(self._consumer, offsets)
+            with self._committing:
+                answered = exact.commit_now(self._consumer, offsets)
         except KafkaException as raised:
             self._faults.report(error_of(raised))
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
@@ -139,6 +148,7 @@ class SoleMember:
             one.offset = OFFSET_END  # nothing is read
         consumer.assign(partitions)
         consumer.pause(partitions)
+        self._instance.note(consumer)
         self._set_assigned({(one.topic, one.partition) for one in partitions})
 
     def _on_revoke(self, consumer: Consumer, _: list[TopicPartition]) -> None:
@@ -150,9 +160,18 @@ class SoleMember:
             self._assigned = names
             self._changed.notify_all()
 
+    def _join_again(self) -> None:
+        """After a fence by an earlier id of its own. Raises `PeerError` when another process has the name."""
+        self._set_assigned(set())
+        self._instance.check_fence(self._consumer, self._patience)
+        with self._committing:
+            self._consumer.close()
+            self._consumer = client_of(Consumer, self._settings)
+
     def _serve(self) -> None:
         subscribed: frozenset[str] = frozenset()
         try:
+            self._instance.look()
             while not self._closing.is_set():
                 if self._topics != subscribed:
                     subscribed = self._topics
@@ -162,7 +181,10 @@ class SoleMember:
                         on_revoke=self._on_revoke,
                         on_lost=self._on_revoke,
                     )
-                self._consumer.poll(POLL_S)
+                event = self._consumer.poll(POLL_S)
+                if event is not None and (error := event.error()) is not None and is_fenced(self._consumer, error):
+                    self._join_again()
+                    subscribed = frozenset()
                 self._faults.raise_failure()
         except Exception as error:  # told by check
             with self._changed:

@@ -24,7 +24,7 @@ from keylane.kafka.logs import ANSWER_S
 from keylane.offsets import OffsetMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Consumer
 
@@ -56,6 +56,7 @@ class Starts:
         logs: Logs,
         patience: Patience,
         commit_now: Callable[[Sequence[Offset]], dict[tuple[str, int], CommitProblem]],
+        epochs: Iterator[int],
     ) -> None:
         self._client = client
         self._pipeline = pipeline
@@ -63,7 +64,7 @@ class Starts:
         self._logs = logs
         self._patience = patience
         self._commit_now = commit_now
-        self._epoch = 0
+        self._epochs = epochs
         self._external = pipeline.commits == "external"
         self.heard: Callable[[float], None] = lambda _: None
         """Told when the coordinator has answered."""
@@ -82,8 +83,8 @@ class Starts:
         starts, first = [], []
         for found in self._found(names, targets or {}, give_up_at):
             offsets, commit_first = self._rule.resolve(found)
-            self._epoch += 1
-            starts.append(Start(found.topic, found.partition, self._epoch, offsets, found.log_start, found.log_end))
+            epoch = next(self._epochs)
+            starts.append(Start(found.topic, found.partition, epoch, offsets, found.log_start, found.log_end))
             if not self._external and (commit_first or (targets and (found.topic, found.partition) in targets)):
                 first.append(_First(found.topic, found.partition, offsets))
         while first:

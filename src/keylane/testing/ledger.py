@@ -11,16 +11,20 @@ import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
+    from keylane.offsets import OffsetMap
     from keylane.options import Ordering
     from keylane.records import Record
 
 Source = tuple[str, int, int]
 """Topic, partition and offset of a record."""
+
+Look: TypeAlias = "tuple[int, Mapping[tuple[str, int], OffsetMap]]"
+"""How many lines the ledger had, and what the group had committed shortly before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,25 @@ class Ledger:
                 count += one in overlapped
                 overlapped.discard(one)
         return count
+
+    def run_again(self, looks: Iterable[Look], ordering: Ordering) -> list[Entry]:
+        """What began although a commit that covers it was acknowledged before. What began `late` is left out."""
+        late = self.late(ordering)
+        left = sorted(looks, key=lambda look: look[0])
+        seen: defaultdict[tuple[str, int], list[OffsetMap]] = defaultdict(list)
+        found: list[Entry] = []
+        for place, entry in enumerate(self.entries()):
+            while left and left[0][0] <= place:
+                for name, offsets in left.pop(0)[1].items():
+                    seen[name].append(offsets)
+            if entry.what == "began" and place not in late:
+                topic, partition, offset = entry.source
+                found += [entry] * any(offsets.is_complete(offset) for offsets in seen[topic, partition])
+        return found
+
+    def length(self) -> int:
+        """How many lines it has."""
+        return self.path.read_bytes().count(b"\n")
 
     def late(self, ordering: Ordering) -> set[int]:
         """Places of what a member began right after it woke, when another one had begun with the record since it was

@@ -13,9 +13,12 @@ from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pi
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import ExactlyOnce
+from keylane.delivery.sqlite import SqliteTransaction
+from keylane.delivery.stores import Identity
 from keylane.engine.assignment import Start
 from keylane.offsets import OffsetMap
 from keylane.testing.fakes import FakeBroker, FakeEngine
+from keylane.testing.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +45,7 @@ class Replays:
         return Pipeline(handler=handler, **(made | options))
 
     def run(self, handler: Callable[..., Any], *, base: int = 0, **options: Any) -> BaseException | None:
-        self.broker.committed[T0] = (base, "")
-        once = ExactlyOnce(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
-        once.check([Start("t", 0, 1, OffsetMap(base), 0, 10)])
+        once = self.once(handler, base, **options)
         try:
             with FakeEngine(once.pipeline, self.broker, ending_offsets={T0: 10}) as engine:
                 assert engine.loop.ended.wait(30)
@@ -52,6 +53,16 @@ class Replays:
             once.close()
         self.outputs = engine.producer.sent
         return engine.loop.failure
+
+    def once(self, handler: Callable[..., Any], base: int = 0, **options: Any) -> ExactlyOnce:
+        self.broker.committed[T0] = (base, "")
+        once = ExactlyOnce(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
+        once.check([Start("t", 0, 1, OffsetMap(base), 0, 10)])
+        return once
+
+    def identities(self) -> int:
+        with sqlite3.connect(self.store.path) as connection:
+            return int(connection.execute("SELECT count(*) FROM keylane_processed").fetchone()[0])
 
     def effects(self) -> list[int]:
         with sqlite3.connect(self.store.path) as connection:
@@ -166,12 +177,86 @@ def test_a_key_of_the_users_makes_the_same_event_happen_once(replays: Replays, b
 def test_what_is_committed_is_purged_and_a_start_below_it_is_refused(tmp_path: Path) -> None:
     replays = Replays(tmp_path)
     assert replays.run(note) is None
-    with sqlite3.connect(replays.store.path) as connection:
-        assert connection.execute("SELECT count(*) FROM keylane_processed").fetchone() == (0,)
+    assert replays.identities() == 0
     with pytest.raises(PeerError, match=r"starts t-0 at offset 3, and what was processed below 10 is purged"):
         replays.run(note, base=3)
     once = ExactlyOnce(replays.pipeline(note), "cluster", lambda _: "another topic of that name")
     once.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
+    once.close()
+
+
+def test_what_a_killed_member_had_committed_is_purged_by_whoever_follows(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    with pytest.MonkeyPatch.context() as killed:  # a process that is killed does not come to this
+        killed.setattr(module.House, "_purge", lambda _: True)
+        assert replays.run(note) is None
+    assert replays.identities() == 10
+    assert replays.run(note, base=10) is None, "it starts behind all of them, and commits nothing"
+    assert replays.identities() == 0
+
+
+def test_what_others_committed_is_purged_at_the_end(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    pipeline = replays.pipeline(note)
+    ids, asked = [], []
+
+    def topic_id(topic: str) -> str:
+        ids.append(topic)
+        return "id"
+
+    def group_committed() -> dict[tuple[str, int], int]:
+        asked.append(len(ids))
+        return {T0: 6}
+
+    killed = ExactlyOnce(pipeline, "cluster", topic_id)
+    killed.identities.know("t", "id")
+    opened = replays.store.open()
+    with opened.transaction() as transaction:
+        for offset in range(8):
+            assert transaction.claim(Identity(killed.identities.scope("t"), 0, offset)) is None
+    opened.close()
+    ExactlyOnce(pipeline, "cluster", topic_id, group_committed).close()
+    assert replays.identities() == 2, "those at and above the committed offset may be asked for again"
+    assert (asked, ids) == ([0], ["t"])
+
+
+def test_an_end_without_a_broker_purges_what_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replays = Replays(tmp_path)
+
+    def group_committed() -> dict[tuple[str, int], int]:
+        raise PeerError("no broker answered")
+
+    once = ExactlyOnce(replays.pipeline(note), "cluster", str, group_committed)
+    once.check([Start("t", 0, 1, OffsetMap(3), 0, 10)])
+    with once.pipeline.store.open().transaction() as transaction:
+        assert transaction.purged_below(once.identities.scope("t"), 0) == 0
+    once.close()
+    with once.pipeline.store.open().transaction() as transaction:
+        assert transaction.purged_below(once.identities.scope("t"), 0) == 3
+    assert "others committed are not purged now: no broker answered" in caplog.text
+
+
+def test_the_last_commit_is_purged_though_no_other_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PURGE_EVERY_S", 0.5)  # more than it takes to the only commit
+    replays = Replays(tmp_path)
+    with FakeEngine((once := replays.once(note)).pipeline, replays.broker):
+        until(lambda: len(replays.effects()) == 10 and replays.identities() == 0, "purged while it runs")
+    once.close()
+
+
+def test_a_purge_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PURGE_EVERY_S", 0.05)
+    tried = []
+
+    def purge(self: Any, *arguments: Any) -> None:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise sqlite3.OperationalError("not now")
+
+    monkeypatch.setattr(SqliteTransaction, "purge", purge)
+    once = Replays(tmp_path).once(note)
+    until(lambda: len(tried) == 2, "a second attempt")
+    assert tried[0] == tried[1]
     once.close()
 
 

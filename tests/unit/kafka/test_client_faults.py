@@ -77,7 +77,7 @@ def test_the_client_s_lines_are_not_repeated(caplog: pytest.LogCaptureFixture) -
         (KafkaError.ILLEGAL_GENERATION, False, False),
         (KafkaError._TRANSPORT, False, False),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, False, True),
-        (KafkaError.FENCED_INSTANCE_ID, False, True),
+        (KafkaError.FENCED_INSTANCE_ID, False, False),
     ],
 )
 def test_what_a_refused_commit_means(code: int, too_large: bool, fatal: bool) -> None:

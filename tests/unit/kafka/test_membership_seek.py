@@ -29,7 +29,17 @@ class World:
         pipeline = Pipeline(kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["t"], handler=print)
         anything: Any = self
         self.group = Membership(
-            anything, pipeline, anything, anything, anything, Faults(), cooperative=True, name="seeking"
+            anything,
+            pipeline,
+            anything,
+            anything,
+            anything,
+            Faults(),
+            cooperative=True,
+            name="seeking",
+            epochs=iter(()),
+            instance=None,
+            check_starts=lambda _: None,
         )
         self.group._listener = anything
         self.group._starts = anything

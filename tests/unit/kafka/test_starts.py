@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ class World:
         monkeypatch.setattr(exact, "committed", self._committed)
         anything: Any = self
         pipeline = Pipeline(kafka=KAFKA, handler=print, **({"topics": ["t"]} | changes))
-        self.starts = Starts(anything, pipeline, anything, anything, self._commit)
+        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count())
 
     def resolve(self) -> list[Start]:
         return self.starts.resolved([T0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage, Record
 from keylane.testing.ledger import Ledger
 
@@ -85,4 +86,21 @@ def test_what_was_done_is_counted_on_from_the_last_look(tmp_path: Path) -> None:
         assert ledger.done_times() == {("t", 0, 0): 2, ("t", 0, 1): 1}
         file.write(" 2 -\n")
     assert ledger.done_times() == {("t", 0, 0): 2, ("t", 0, 1): 1, ("t", 0, 2): 1}
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("story", "looked", "again"),
+    [
+        ("A+0 A-0 A! B+0", 3, ["B"]),
+        ("A+0 A-0 A! B+0", 4, []),  # it had begun before the look
+        ("A+0 A-0 A! B+1", 3, []),  # not covered
+        ("A+2 A-2 A! B+2", 3, ["B"]),  # by the map
+        ("A! B+0 A? A+0", 1, ["B"]),  # that A was about to begin is counted apart
+    ],
+)
+def test_what_ran_again_though_it_was_acknowledged(tmp_path: Path, story: str, looked: int, again: list[str]) -> None:
+    ledger = written(tmp_path, story)
+    looks = [(looked, {("t", 0): OffsetMap(1, [1], 2)}), (looked, {("t", 0): OffsetMap(0)})]
+    assert [entry.member for entry in ledger.run_again(looks, "key")] == again
     ledger.close()
