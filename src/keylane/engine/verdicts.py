@@ -76,10 +76,10 @@ class Verdicts:
                 return Again(wait_s)
         reason = f"{work.name}: {_text(failure.error)}; failed {_attempts(work.attempt)}"
         if isinstance(self._rule, Skip):
-            logger.warning("skipped %s", reason)
+            logger.info("skipped %s", reason)
             return SKIPPED
         if isinstance(self._rule, DeadLetter):
-            logger.warning("to the dead-letter topic %r: %s", self._rule.topic, reason)
+            logger.info("to the dead-letter topic %r: %s", self._rule.topic, reason)
             work.dead = DeadLetterState(failure, work.attempt)
             return self.dead_letter(work)
         return _error(f"{reason}; mend the handler and start again, or set on_exhausted to DeadLetter or Skip", failure)

@@ -282,7 +282,7 @@ def test_a_coroutine_that_is_always_too_slow_is_given_up_with_the_time_named(cap
         await asyncio.sleep(60 if record.offset == 0 else 0)
 
     made = pipeline(handler, handler_timeout_ms=50, retries=ONCE, on_exhausted=Skip())
-    with caplog.at_level(logging.WARNING, "keylane"), FakeEngine(made, log, ending_offsets={T0: 2}) as engine:
+    with caplog.at_level(logging.INFO, "keylane"), FakeEngine(made, log, ending_offsets={T0: 2}) as engine:
         assert engine.loop.ended.wait(20)
     assert "skipped t-0@0: HandlerTimeoutError: the handler took longer than 50 ms" in caplog.text
 
