@@ -232,10 +232,9 @@ class RowCall:
                 error = Fatal(str(wrong))
         if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):
             raise error  # noted by the engine
-        if error is not None:
-            name = f"{record.topic}-{record.partition}@{record.offset}"
-            FAILURES.note(Failure(error), name, attempt, time.monotonic())
         outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key, number=record.offset)
+        if error is not None:
+            FAILURES.note(Failure(error), _name(outcome), attempt, time.monotonic())
         return outcome if self.carry is None else self.carry.judged(outcome)
 
 
