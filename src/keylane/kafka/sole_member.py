@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
-from keylane.kafka.settings import consumer_settings
+from keylane.kafka.settings import MEMBER_DEFAULTS, consumer_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ COMMIT_S = 10.0
 """How long a commit is tried again while a broker restarts or the group rebalances."""
 PAUSE_S = 0.2
 
-DEFAULTS = {"session.timeout.ms": 10_000}
+DEFAULTS = MEMBER_DEFAULTS | {"session.timeout.ms": 10_000}
 
 
 class SoleMember:
