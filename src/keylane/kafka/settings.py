@@ -107,8 +107,9 @@ for new leaders and coordinators this often, and go on there (librdkafka: every 
 READER_DEFAULTS: dict[str, Any] = {"topic.metadata.refresh.interval.ms": LOOK_MS}
 """Of the client that reads."""
 
-MEMBER_DEFAULTS: dict[str, Any] = {"coordinator.query.interval.ms": LOOK_MS}
-"""Of the client that is the group's member. Its metadata may be that of all topics, and is left alone."""
+MEMBER_DEFAULTS: dict[str, Any] = {"coordinator.query.interval.ms": LOOK_MS, "socket.timeout.ms": 2 * LOOK_MS}
+"""Of the client that is the group's member, whose questions are all small; joining has a time of its own. Its metadata
+may be that of all topics, and is left alone."""
 
 CONSUMER_FORCED: dict[str, Any] = {
     "enable.auto.commit": False,

@@ -126,6 +126,8 @@ def test_who_leads_and_who_coordinates_is_looked_for_often_and_by_whom_it_concer
     assert reader[leaders] == member[coordinator] == producer_settings(KAFKA, None)[leaders] == LOOK_MS
     assert leaders not in member, "a pattern has it ask for all topics"
     assert coordinator not in reader
+    assert member["socket.timeout.ms"] == 2 * LOOK_MS
+    assert "socket.timeout.ms" not in reader, "a large fetch takes its time"
     chosen = consumer_settings(KAFKA | {leaders: 7, coordinator: 8}, None)
     assert (fetcher_settings(chosen)[leaders], member_settings(chosen)[coordinator]) == (7, 8)
 
