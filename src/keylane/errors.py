@@ -28,6 +28,14 @@ class BrokerUnavailableError(PeerError):
     """No broker answered at the given bootstrap servers within the time given."""
 
 
+class FencedError(PeerError):
+    """Another process has joined the group under this static member's name."""
+
+
+class TopicDeletedError(PeerError):
+    """A topic was deleted while it was read up to an ending offset; the text names what was not processed."""
+
+
 class SessionEndedError(PeerError):
     """The Spark session ended, or its JVM did, while a query's lanes ran in it."""
 

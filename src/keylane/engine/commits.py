@@ -60,6 +60,9 @@ class CommitProblem:
     moved_on: bool = False
     """The group went on without this member: the partition is another's, or will be given anew."""
 
+    missing: bool = False
+    """There is no such topic or partition, by the broker that was asked."""
+
     def of(self, entries: Sequence[CommitEntry]) -> dict[tuple[str, int], CommitProblem]:
         """Each partition's, of a transaction: what was too large is the longest metadata."""
         longest = max(entries, key=lambda entry: len(entry.metadata))

@@ -34,7 +34,7 @@ from keylane.engine.revokes import Revokes
 from keylane.engine.snapshot import Snapshot
 from keylane.engine.transacting import REVOKE_COMMIT_S, Transacting
 from keylane.engine.verdicts import Verdicts
-from keylane.errors import HandlerError, PeerError
+from keylane.errors import HandlerError, PeerError, TopicDeletedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,6 +159,25 @@ class Core:
             self._transacting.given_up(names)
             if self._transacting.has_results_of(lost):
                 self._undo(f"partitions that have results in it were lost: {names}")
+
+    def deleted(self, topic: str) -> None:
+        """A topic is no more: nothing of it can be committed, and what was read of it is given up. Others go on."""
+        gone = [one for one in self.partitions.open.values() if one.topic == topic]
+        text = f"topic {topic!r} was deleted"
+        if self.partitions.ending is None:
+            unfinished = sum(one.tracker.pending + one.claimed for one in gone)
+            logger.error(
+                "%s: %d records that were read of it are not processed; made anew, it is read as a new topic",
+                text,
+                unfinished,
+            )
+        elif left := self.partitions.ending.delete(topic, self.partitions.open):
+            text = f"{text} before all of it was processed; left: {', '.join(left)}"
+            logger.error("%s", text)
+            self.note(TopicDeletedError(text))
+        else:
+            logger.warning("%s after all of it was processed", text)
+        self.lost([one.name for one in gone])
 
     # --- events: the work ---
 

@@ -50,6 +50,21 @@ class Ending:
             if offset is not None and (offset >= end if settled else offset == end):
                 self._reached.add(name)
 
+    def delete(self, topic: str, assignments: Mapping[tuple[str, int], Assignment]) -> list[str]:
+        """The topic is no more, so that its ending offsets count as reached. Returns what was to be processed still, by
+        partition: what others have committed of it is gone as well."""
+        left = []
+        for name, end in self._offsets.items():
+            if name[0] != topic or name in self._reached:
+                continue
+            self._reached.add(name)
+            if name not in assignments:
+                left.append(f"{topic}-{name[1]} (not this member's) up to offset {end}")
+            elif (base := assignments[name].tracker.base) < end:
+                left.append(f"{topic}-{name[1]} from offset {base} up to {end}")
+        self._is_new = True
+        return left
+
     def assigned(self) -> None:
         """This member has partitions."""
         self._settled_at = float("-inf")

@@ -101,6 +101,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Deleted:
+    """This topic is no more."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRenewed:
     """Handlers may start again."""
 

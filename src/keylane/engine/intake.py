@@ -17,6 +17,7 @@ from keylane.engine.events import (
     Assigned,
     CommitAnswered,
     ConsumerFailed,
+    Deleted,
     GroupCommitted,
     IntakeClosed,
     IntakeFailed,
@@ -244,6 +245,11 @@ class Intake:
         self._report(lost)
         self._answer_of(lost)  # the consumer's thread also hears the coordinator, which lets handlers start
         self._tell(self._listener.on_lost, names)
+
+    def on_deleted(self, topic: str, names: list[TopicPartition]) -> None:
+        self._report(Deleted(topic))
+        if names:
+            self._tell(self._listener.on_lost, names)
 
     def _tell(self, method: Callable[[list[TopicPartition]], None], names: list[TopicPartition]) -> None:
         """Call the user's listener; what it raises ends the consumer, but not the rebalance."""

@@ -107,6 +107,7 @@ class Loop:
             events.Revoking: lambda event, now: core.revoking(event.names, event.answer, now),
             events.LeaseRenewed: lambda _, __: None,
             events.Lost: self._on_lost,
+            events.Deleted: lambda event, _: core.deleted(event.topic),
             events.LogEnds: lambda event, _: core.partitions.log_ends(event.ends),
             events.CommitAnswered: lambda event, now: core.commit_answered(
                 event.entries, event.problems, now, event.sent

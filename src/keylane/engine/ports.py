@@ -64,6 +64,9 @@ class ConsumerListener(Protocol):
     def on_lost(self, names: list[TopicPartition]) -> None:
         """Returns once nothing of these partitions starts any more."""
 
+    def on_deleted(self, topic: str, names: list[TopicPartition]) -> None:
+        """A topic is no more, and so are these partitions of it, which were assigned."""
+
     def on_heard(self, heard_at: float) -> None:
         """The group's coordinator answered this member at `heard_at` (`time.monotonic()`)."""
 

@@ -63,7 +63,7 @@ class KafkaConsumer:
         exact.check(self._group, str(self._settings["client.id"]))
         reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
         self._logs = Logs(self._group, self._patience, self._faults)
-        self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults)
+        self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect)
         self._commits = exact.CommitQueue(self._group)
         self._membership = self._member()
 
@@ -181,6 +181,10 @@ class KafkaConsumer:
         self._fetcher.close()
         self._faults.raise_broken()
 
+    def suspect(self, topic: str) -> None:
+        """A broker does not know this topic: find out whether it was deleted. Any thread."""
+        self._membership.suspect(topic)
+
     # --- for transactions ---
 
     def reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
@@ -222,6 +226,8 @@ class KafkaConsumer:
 
     def _answered(self, problems: dict[tuple[str, int], CommitProblem]) -> None:
         self._commit_is_on_its_way = False
+        for name in [name for name, problem in problems.items() if problem.missing]:
+            self.suspect(name[0])
         assert self._listener is not None, "a commit before the start"
         self._listener.on_committed(problems)
 
@@ -231,6 +237,9 @@ class KafkaConsumer:
         except KafkaException as raised:
             self._faults.report(error_of(raised))
             return {}
+        for one in found:
+            if one.offset < 0:  # nothing was committed; or it went with the topic
+                self.suspect(one.topic)
         return {
             (one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found if one.error is None
         }

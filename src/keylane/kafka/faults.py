@@ -119,6 +119,7 @@ def commit_problem(error: KafkaError) -> CommitProblem:
         metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
         fatal=code in REFUSED - {KafkaError._FATAL},
         moved_on=code in MOVED_ON,
+        missing=code in NO_PARTITION,
     )
 
 
@@ -130,6 +131,7 @@ def transaction_problem(error: KafkaError) -> CommitProblem:
         metadata_too_large=code == KafkaError.OFFSET_METADATA_TOO_LARGE,
         fatal=code in REFUSED_IN_TRANSACTIONS,
         fenced=error.fatal(),
+        missing=code in NO_PARTITION,
     )
 
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.engine.ports import Polled
 from keylane.errors import PeerError
-from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, damage_of
+from keylane.kafka.faults import DAMAGED, NO_PARTITION, OUT_OF_RANGE, PARTITION_END, damage_of
 from keylane.kafka.leaders import Leaders
 
 if TYPE_CHECKING:
@@ -44,10 +44,14 @@ class Fetcher:
     is the intake thread's.
     """
 
-    def __init__(self, client: Consumer, logs: Logs, faults: Faults) -> None:
+    def __init__(
+        self, client: Consumer, logs: Logs, faults: Faults, missing: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`missing` is told of topics that a broker does not know."""
         self._client = client
         self._logs = logs
         self._faults = faults
+        self._missing = missing
         self._leaders = Leaders(client)
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._epochs: dict[tuple[str, int], int] = {}
@@ -168,6 +172,8 @@ class Fetcher:
             self._faults.fail(damage_of(message))
         else:
             self._faults.report(error)
+            if error.code() in NO_PARTITION:
+                self._missing(name[0])
 
     def _out_of_range(self, name: tuple[str, int], position: int, polled: Polled) -> None:
         """The log has nothing at the position: retention overtook it, or the log was cut."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
-from keylane.errors import PeerError, UsageError
+from keylane.errors import FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class InstanceName:
 
     def check_fence(self, client: Consumer, patience: Patience) -> None:
         """The coordinator has fenced our client. Returns if that was by an id of ours or an older one, so that joining
-        again takes the name from nobody; raises `PeerError` when another process has it, or nobody says who."""
+        again takes the name from nobody; raises `FencedError` when another process has it, and `PeerError` when nobody
+        says who."""
         if not self.note(client):
             return  # it was about to join anew when an earlier request of its own was answered
         give_up_at = patience.give_up_at()
@@ -93,7 +94,7 @@ class InstanceName:
             else:
                 break
         if holder is not None and holder.member_id not in self._ours_or_older:
-            raise PeerError(
+            raise FencedError(
                 f"{self._fenced}: another process ({holder.client_id!r} at {holder.host.removeprefix('/')}) has joined "
                 "under the same group.instance.id; give each process a name of its own"
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
-from keylane.kafka.faults import PASSING, describe, error_of
+from keylane.kafka.faults import NO_PARTITION, PASSING, describe, error_of
 from keylane.kafka.leaders import learn_leaders
 from keylane.kafka.missing_topics import way_out
 
@@ -38,11 +38,22 @@ LEAST_ANSWER_S = 1.0
 """How long the first question about a log waits: its leader may be a node that has died. Later ones wait for a quarter
 of the time that it took so far, for the sake of a leader that is slow."""
 
+MISSING_S = 10.0
+"""A partition that no broker knows for so long is not there: longer than a new one takes to be known to all."""
+
 ASK_AGAIN_S = 0.2
 """Pause between two questions, while a broker restarts."""
 
 RESOLVE_S = 60.0
 """How long an assignment may take to learn its start: a broker's restart, and well below max.poll.interval.ms."""
+
+
+class MissingError(PeerError):
+    """There is no such partition: its topic was deleted."""
+
+    def __init__(self, text: str, topic: str) -> None:
+        super().__init__(text)
+        self.topic = topic
 
 
 class Patience:
@@ -125,7 +136,10 @@ class Logs:
             try:
                 return ask(min(max(LEAST_ANSWER_S, (monotonic() - began) / 4), ANSWER_S))
             except KafkaException as raised:
-                self._patience.ask_again(error_of(raised), give_up_at, what)
+                error = error_of(raised)
+            if error.code() in NO_PARTITION and monotonic() >= began + MISSING_S:
+                raise MissingError(f"{what} cannot be read: {describe(error)}", topic)
+            self._patience.ask_again(error, give_up_at, what)
             try:
                 learn_leaders(self._client, topic, LEAST_ANSWER_S)
             except KafkaException as raised:

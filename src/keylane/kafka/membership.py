@@ -12,6 +12,7 @@ import logging
 import threading
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -19,12 +20,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from keylane.engine.commits import CommitProblem
 from keylane.errors import PeerError
 from keylane.kafka import exact, exact_transactions
-from keylane.kafka.faults import commit_problem, error_of
+from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
 from keylane.kafka.instance import is_fenced
+from keylane.kafka.logs import MissingError
 from keylane.kafka.starts import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -45,6 +47,18 @@ POLL_S = 0.05
 
 REVOKING_POLL_S = 0.005
 """The same while partitions are being revoked: others wait for them."""
+
+LOOK_S = 0.5
+"""How often it is looked for a topic that a broker does not know."""
+
+DELETED_S = 2.0
+"""A topic that brokers do not know for so long was deleted; one that starts may not know all of them for a moment."""
+
+NEXT_TOPIC_S = 5.0
+"""How often one of the topics that are assigned is looked for, though nobody missed it."""
+
+LOOK_AGAIN_S = 5.0
+"""How often it is looked for a topic that was deleted and may be made anew."""
 
 CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
@@ -109,6 +123,16 @@ class Membership:
         self._reloads: SimpleQueue[Sequence[tuple[tuple[str, int], int]]] = SimpleQueue()
         self._revoking: Revoking | None = None
         """Partitions that the group takes back, and whose records are not through yet."""
+        self._suspected: SimpleQueue[str] = SimpleQueue()
+        self._missing: dict[str, float] = {}
+        """Since when brokers do not know these topics."""
+        self._deleted: dict[str, set[tuple[str, int]]] = {}
+        """Topics that are no more, with the partitions that the group had given to this member, and has not taken back.
+        """
+        self._next_topic_at = 0.0
+        self._looks = 0
+        self._look_at = 0.0
+        """When to look for them next."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-group", daemon=True)
 
@@ -122,6 +146,10 @@ class Membership:
     def seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
         """Go on elsewhere with these partitions, as far as they are assigned. Any thread."""
         self._seeks.put((targets, others))
+
+    def suspect(self, topic: str) -> None:
+        """A broker does not know this topic. Any thread."""
+        self._suspected.put(topic)
 
     def close(self) -> None:
         """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
@@ -180,11 +208,55 @@ class Membership:
                 self._on_fenced(self._instance)
                 return
             self._faults.report(error)
+            if error.code() in NO_PARTITION and (topic := event.topic()):
+                self.suspect(topic)
         self._finish_revoke()
         while not self._reloads.empty():
             self._reload(self._reloads.get())
         if self._revoking is None:
             self._begin_seek()
+            self._look_for_topics()
+
+    def _look_for_topics(self) -> None:
+        """Find out which of those that a broker did not know are no more, and which are there again. Where nothing
+        comes and nothing is committed nobody meets the deletion, so one topic after the other is looked for anyway."""
+        now = monotonic()
+        while not self._suspected.empty():
+            self._missing.setdefault(self._suspected.get(), now)
+        if now >= self._next_topic_at and (topics := sorted({topic for topic, _ in self._ours})):
+            self._next_topic_at = now + NEXT_TOPIC_S
+            self._looks += 1
+            self._missing.setdefault(topics[self._looks % len(topics)], now)
+        if not self._missing or now < self._look_at:
+            return
+        self._look_at = now + (LOOK_S if self._missing.keys() - self._deleted else LOOK_AGAIN_S)
+        for topic in list(self._missing):
+            try:
+                found = self._client.list_topics(topic, timeout=LOOK_S).topics[topic]
+            except KafkaException:  # nobody says that it is not there
+                continue
+            if found.error is None:
+                del self._missing[topic]
+                self._is_there(topic, found.partitions)
+            elif found.error.code() in NO_PARTITION and now >= self._missing[topic] + DELETED_S:
+                self._is_deleted(topic)
+
+    def _is_deleted(self, topic: str) -> None:
+        if topic not in self._deleted:
+            names = sorted(name for name in self._ours if name[0] == topic)
+            self._deleted[topic] = set(names)
+            self._forget(names)
+            self._listening.on_deleted(topic, names)
+
+    def _is_there(self, topic: str, partitions: Collection[int]) -> None:
+        """If it was deleted before, it is a new one. What the group has not taken back meanwhile begins again."""
+        names = self._deleted.pop(topic, None)
+        if names is None:
+            return
+        logger.warning("topic %r was made anew", topic)
+        self._take(
+            [TopicPartition(*name) for name in sorted(names) if name[1] in partitions], self._listening.on_assigned
+        )
 
     def _on_fenced(self, instance: InstanceName) -> None:
         """librdkafka has given the client up: nothing of it can be committed any more."""
@@ -214,11 +286,16 @@ class Membership:
             self._finish_revoke(at_once=True)
         elif self._revoking is not None:  # the session timed out meanwhile, and the group went on
             self._lose(self._revoking.names)
+        self._no_longer_ours(partitions)  # else they would begin twice
         self._take(partitions, self._listening.on_assigned)
         if self._cooperative:
             self._client.incremental_assign([])
         else:
             self._client.assign([])
+
+    def _no_longer_ours(self, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self._deleted.get(one.topic, set()).discard((one.topic, one.partition))
 
     def _take(
         self,
@@ -230,7 +307,7 @@ class Membership:
         starts: list[Start] = []
         try:
             names = [(one.topic, one.partition) for one in partitions]
-            starts = self._starts.resolved(names, targets) if names else []
+            starts = self._starts_of(names, targets)
             if starts:
                 self._check_starts(starts)
         except Exception as error:  # the callback cannot fail: the next poll raises it
@@ -242,7 +319,23 @@ class Membership:
             tell(starts)
             self._fetcher.assign(starts)
 
+    def _starts_of(self, names: list[tuple[str, int]], targets: Mapping[tuple[str, int], Target] | None) -> list[Start]:
+        """Those of the topics that are there."""
+        for name in names:
+            if name[0] in self._deleted:
+                self._deleted[name[0]].add(name)
+        while names := [name for name in names if name[0] not in self._deleted]:
+            try:
+                return self._starts.resolved(names, targets)
+            except MissingError as error:  # deleted, while the group did not know it yet
+                topic = error.topic
+                self._missing.setdefault(topic, monotonic())
+                self._deleted[topic] = {name for name in names if name[0] == topic}
+                self._listening.on_deleted(topic, [])
+        return []
+
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._no_longer_ours(partitions)
         names = self._known(partitions)
         if self._revoking is not None:
             self._finish_revoke(at_once=True)
@@ -283,6 +376,7 @@ class Membership:
             self._give_back(revoking.names)
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._no_longer_ours(partitions)
         self._lose(self._known(partitions))
         self._give_back([])
 
@@ -349,7 +443,10 @@ class Membership:
                 answered = exact.commit_now(self._client, offsets, wait_s)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
-        return problems_of(None, answered)
+        problems = problems_of(None, answered)
+        for name in [name for name, problem in problems.items() if problem.missing]:
+            self.suspect(name[0])
+        return problems
 
 
 def problems_of(

@@ -11,16 +11,13 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from keylane.errors import HandlerError, InternalError, PeerError, UsageError
+from keylane.errors import FencedError, HandlerError, InternalError, PeerError, TopicDeletedError, UsageError
 
 if TYPE_CHECKING:
     from keylane.engine.snapshot import Snapshot
 
-LASTING_ERRORS = (HandlerError, UsageError, InternalError)
-"""Errors that a new start of the lane would meet again: they end the query."""
-
-FENCED = "fenced by other consumer with same group.instance.id"
-"""librdkafka's words for a static member whose id another consumer has taken: to take it back would fence that one."""
+LASTING_ERRORS = (HandlerError, UsageError, InternalError, TopicDeletedError, FencedError)
+"""Errors that a new start of the lane would meet again, or that it would bring upon another: they end the query."""
 
 Ending = Literal["work done", "stopped", "driver gone", "executor gone", "failed"]
 
@@ -41,7 +38,7 @@ class LaneFailure:
     def of(cls, error: BaseException) -> LaneFailure:
         trace = "".join(traceback.format_exception(error))
         text = str(error)
-        lasting = isinstance(error, LASTING_ERRORS) or FENCED in text
+        lasting = isinstance(error, LASTING_ERRORS)
         return cls(type(error).__name__, text, trace, lasting, _pickled(error))
 
     def exception(self, lane: int) -> BaseException:
