@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from keylane.broker.config import BrokerConfig
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.log import PartitionLog
+    from keylane.storage.producers import ProducerDescription
 
+TopicPartition = tuple[str, int]
 MAX_NAME_LENGTH = 249
 """Kafka's limit: a folder's name of at most 255 with `-` and a partition of five digits."""
 MAX_PARTITIONS = 10_000
@@ -102,6 +104,13 @@ class TopicRegistry:
 
     def logs(self) -> Iterable[PartitionLog]:
         return (log for topic in self._topics.values() for log in topic.logs)
+
+    def producers(self) -> Iterable[tuple[TopicPartition, ProducerDescription]]:
+        """Every idempotent or transactional producer that a log remembers, with its partition."""
+        for topic in self._topics.values():
+            for partition, log in enumerate(topic.logs):
+                for producer in log.producers():
+                    yield (topic.name, partition), producer
 
     def colliding(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_', which metric names cannot tell apart; Kafka refuses it."""

@@ -30,6 +30,7 @@ from keylane.coordinator.transactions import (
     completed,
     fenced,
 )
+from keylane.errors import DataFolderError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.producers import ProducerEpochError
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions import TopicPartition
     from keylane.storage.group_sync import Round
     from keylane.storage.log import PartitionLog
+    from keylane.storage.producers import ProducerDescription
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -64,6 +66,10 @@ class Ports(NamedTuple):
     """The log of a partition; None when there is none (any more)."""
     take_producer_id: Callable[[], Awaitable[int]]
     """A producer id that nobody has had. Raises `StorageError`."""
+    producers: Callable[[], Iterable[tuple[TopicPartition, ProducerDescription]]] = tuple
+    """The producers that the logs know. They are believed where the journal knows less."""
+    start_ids_above: Callable[[int], None] = lambda _highest: None
+    """Told of the highest producer id in the journal before one is taken; -1 for none."""
 
 
 class TransactionService:
@@ -90,17 +96,29 @@ class TransactionService:
         self._appended: dict[str, Round] = {}
         """By transactional id: the change that is not durable yet."""
         self._timers: list[asyncio.TimerHandle] = []
-        self._is_loaded = self._is_closed = self._has_failed = False
+        self.is_loaded = False
+        self._is_closed = self._has_failed = False
 
     # Life
 
     def restore(self, image: Image) -> None:
-        """Take up what the journal knows, and finish what was prepared. From here on requests are served."""
-        for transactional_id, value in image.transactions():
+        """Take up what the journal knows, and finish what was prepared. From here on requests are served.
+
+        Raises `DataFolderError` when a log has an open transaction that the journal knows nothing of.
+        """
+        found = dict(image.transactions())
+        known = list(self._ports.producers())
+        _check_open(found.values(), known)
+        self._ports.start_ids_above(max((value.producer_id for value in found.values()), default=NO_PRODUCER_ID))
+        epochs: dict[int, int] = {}
+        for _, producer in known:
+            epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, NO_EPOCH))
+        for transactional_id, stored in found.items():
+            value = _not_below(stored, epochs.get(stored.producer_id, NO_EPOCH), transactional_id)
             self.transactions.restore(transactional_id, value)
             if value.state in PREPARED:
                 self._begin_completion(transactional_id, value)
-        self._is_loaded = True
+        self.is_loaded = True
         self._every(self._options.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
         self._every(self._options.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
 
@@ -124,7 +142,7 @@ class TransactionService:
             return codes.NOT_COORDINATOR
         if self._has_failed:
             return codes.KAFKA_STORAGE_ERROR
-        return codes.NONE if self._is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
+        return codes.NONE if self.is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
 
     # Requests
 
@@ -287,6 +305,38 @@ class TransactionService:
         except ProducerEpochError as error:
             logger.warning("%s: %s; no marker is written", log.folder, error)
             return None
+
+
+def _check_open(
+    transactions: Iterable[Transaction], known: Iterable[tuple[TopicPartition, ProducerDescription]]
+) -> None:
+    """Raise `DataFolderError` for a transaction that is open in a log and unknown to the journal, which knew of it
+    first: nobody could end it, and readers of committed records would wait for ever."""
+    open_in = {(value.producer_id, partition) for value in transactions for partition in value.partitions}
+    for (topic, partition), producer in known:
+        if producer.transaction_start >= 0 and (producer.producer_id, (topic, partition)) not in open_in:
+            raise DataFolderError(
+                f"{topic}-{partition} has an open transaction of producer id {producer.producer_id} from offset "
+                f"{producer.transaction_start} on, which the coordinator's journal does not know: the journal is older "
+                "than the log; restore both from copies of one time"
+            )
+
+
+def _not_below(value: Transaction, epoch: int, transactional_id: str) -> Transaction:
+    """A transactional id in no older epoch than a log knows of its producer: an epoch that is given twice would have
+    its first batches taken for ones that the log has. What is prepared ends first, in the epoch that it was."""
+    if epoch <= value.epoch or value.state in PREPARED:
+        return value
+    logger.warning(
+        "transactional id %s: the journal has epoch %d of producer id %d, and a log has epoch %d: the journal is older "
+        "than the log; epochs go on from %d",
+        transactional_id,
+        value.epoch,
+        value.producer_id,
+        epoch,
+        epoch + 1,
+    )
+    return value._replace(epoch=epoch)
 
 
 async def _wait(appended: Iterable[Round | int]) -> None:

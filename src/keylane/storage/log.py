@@ -145,6 +145,11 @@ class PartitionLog(LogView):
         return self._producers.described()
 
     @property
+    def highest_producer_id(self) -> int:
+        """Of all producers that have appended, and are not known to be gone with their records; -1 for none."""
+        return self._producers.highest_id
+
+    @property
     def failure(self) -> StorageError | None:
         """Why the log takes no more appends."""
         return self._sync.failure

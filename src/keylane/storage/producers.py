@@ -78,6 +78,8 @@ class Producers:
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self.highest_id = -1
+        """Of all that have appended, remembered or not."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -152,6 +154,7 @@ class Producers:
 
     def _state(self, header: BatchHeader) -> ProducerState:
         """The producer's, of the epoch that this batch has: a new one begins its sequences anew."""
+        self.highest_id = max(self.highest_id, header.producer_id)
         state = self._states.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             start = None if state is None else state.transaction_start
@@ -187,9 +190,9 @@ class Producers:
             if state.last_append_ms >= before_ms or state.transaction_start is not None
         }
 
-    def snapshot(self) -> list[Any]:
-        """Everything, as lists of numbers for JSON."""
-        return [
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        states = [
             [
                 producer_id,
                 state.epoch,
@@ -199,12 +202,17 @@ class Producers:
             ]
             for producer_id, state in self._states.items()
         ]
+        return {"highest_id": self.highest_id, "states": states}
 
     @classmethod
-    def restore(cls, snapshot: list[Any]) -> Producers:
-        """The inverse of `snapshot`."""
+    def restore(cls, snapshot: dict[str, Any] | list[Any]) -> Producers:
+        """The inverse of `snapshot`; an older keylane left the states alone."""
         producers = cls()
-        for producer_id, epoch, last_append_ms, batches, transaction_start in snapshot:
+        states = snapshot if isinstance(snapshot, list) else snapshot["states"]
+        producers.highest_id = max((row[0] for row in states), default=-1)
+        if isinstance(snapshot, dict):
+            producers.highest_id = snapshot["highest_id"]
+        for producer_id, epoch, last_append_ms, batches, transaction_start in states:
             state = producers._states[producer_id] = ProducerState(epoch)
             state.last_append_ms = last_append_ms
             state.transaction_start = transaction_start
