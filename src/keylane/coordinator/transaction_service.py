@@ -31,7 +31,7 @@ from keylane.coordinator.transactions import (
     fenced,
 )
 from keylane.errors import DataFolderError
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.producers import ProducerEpochError
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 MAX_HOLD_S = 1.0
 """How long a request waits for a change of its id that is under way before it is told CONCURRENT_TRANSACTIONS: a client
 that is told so waits for tens of milliseconds, and the change takes one or two."""
+NO_ROOM = codes.COORDINATOR_NOT_AVAILABLE
+"""A change of an id that finds no room: every client tries again, where it ends with KAFKA_STORAGE_ERROR."""
+NO_ROOM_PAUSE_S = 1.0
+"""Before what a prepared transaction still has to write is tried again."""
 
 
 class InitAnswer(NamedTuple):
@@ -98,6 +102,7 @@ class TransactionService:
         self._timers: list[asyncio.TimerHandle] = []
         self.is_loaded = False
         self._is_closed = self._has_failed = False
+        self._closing = asyncio.Event()
 
     # Life
 
@@ -125,6 +130,7 @@ class TransactionService:
     async def close(self) -> None:
         """Let what is under way come to an end; a prepared transaction that cannot is finished by the next start."""
         self._is_closed = True
+        self._closing.set()
         for timer in self._timers:
             timer.cancel()
         if self._completions:
@@ -243,6 +249,8 @@ class TransactionService:
             return appended
         try:
             await appended
+        except NoRoomError:
+            return NO_ROOM
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
         return codes.NONE
@@ -254,6 +262,9 @@ class TransactionService:
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
             del self._appended[transactional_id]
+            if isinstance(failure, NoRoomError):
+                self.transactions.taken_back(transactional_id)
+                return
             if failure is not None:
                 self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart
                 return
@@ -281,16 +292,26 @@ class TransactionService:
         task.add_done_callback(lambda _: self._completions.pop(transactional_id))
 
     async def _complete(self, transactional_id: str, value: Transaction) -> None:
-        """Write the markers of a prepared transaction, and then that it is complete."""
+        """Write the markers of a prepared transaction, and then that it is complete; again while there is no room."""
         try:
-            for durable in [self._mark(value, *one) for one in sorted(value.partitions)]:
-                if durable is not None:
-                    await durable
-            appended = self._append(transactional_id, completed(value, self._clock()))
-            if not isinstance(appended, int):
-                await appended
+            unmarked = set(value.partitions)
+            while not await self._try_to_complete(transactional_id, value, unmarked):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), NO_ROOM_PAUSE_S)
+                    return
         except StorageError as error:
             logger.critical("transactional id %s stays in %s: %s", transactional_id, value.state.title, error)
+
+    async def _try_to_complete(self, transactional_id: str, value: Transaction, unmarked: set[TopicPartition]) -> bool:
+        """Whether there was room for all of it; markers that were written are taken from `unmarked`. Raises
+        `StorageError`."""
+        for one, durable in [(one, self._mark(value, *one)) for one in sorted(unmarked)]:
+            if durable is None or await _has_room(durable):
+                unmarked.remove(one)
+        if unmarked:
+            return False
+        appended = self._append(transactional_id, completed(value, self._clock()))
+        return isinstance(appended, int) or await _has_room(appended)
 
     def _mark(self, value: Transaction, topic: str, partition: int) -> Round | None:
         """Append the marker of one partition. Raises `StorageError`."""
@@ -345,6 +366,15 @@ async def _wait(appended: Iterable[Round | int]) -> None:
         if not isinstance(one, int):
             with contextlib.suppress(StorageError):
                 await one
+
+
+async def _has_room(durable: Round) -> bool:
+    """Whether it was written. Raises `StorageError` when it never will be."""
+    try:
+        await durable
+    except NoRoomError:
+        return False
+    return True
 
 
 async def _no_producer_id() -> int:
