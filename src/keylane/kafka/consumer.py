@@ -6,6 +6,7 @@ wait; the other one reads (`Fetcher`), on the intake thread, and never waits for
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
@@ -16,6 +17,7 @@ from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
+from keylane.kafka.presence import Presence
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, member_settings
 from keylane.options import DeadLetter
 
@@ -47,7 +49,8 @@ class KafkaConsumer:
         self._faults = Faults()
         self._patience = Patience(servers)
         settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
-        self._heartbeats = Heartbeats(pipeline.kafka, self._heard, self._faults.fail)
+        self._presence = Presence(pipeline.kafka, monotonic())
+        self._heartbeats = Heartbeats(pipeline.kafka, self._heard, self._faults.fail, self._presence)
         statistics = {"statistics.interval.ms": interval_ms(pipeline.kafka), "stats_cb": self._heartbeats.read}
         self._group = client_of(Consumer, member_settings(settings) | statistics, "consumer")
         exact.check(self._group, str(settings["client.id"]))
@@ -68,6 +71,11 @@ class KafkaConsumer:
             cooperative=is_cooperative(pipeline.kafka),
             name=client_id or "keylane",
         )
+        self._membership.on_lost = lambda: self._presence.lost(monotonic())
+
+    def trouble(self) -> str | None:
+        """Why this is no member of its group that has its partitions, or soon will; None when it is. Any thread."""
+        return None if self._pipeline.assignment else self._presence.trouble(monotonic())
 
     @property
     def session_s(self) -> float | None:
@@ -169,6 +177,7 @@ class KafkaConsumer:
         self._membership.seek(targets, others)
 
     def _heard(self, heard_at: float) -> None:
+        self._presence.heard(heard_at)
         if self._listener is not None:
             self._listener.on_heard(heard_at)
 

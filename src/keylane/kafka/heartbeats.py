@@ -27,6 +27,8 @@ from keylane.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from keylane.kafka.presence import Presence
+
 COORDINATOR = "GroupCoordinator"
 """What librdkafka calls the connection."""
 
@@ -67,8 +69,13 @@ class Heartbeats:
     """
 
     def __init__(
-        self, kafka: Mapping[str, Any], heard: Callable[[float], None], failed: Callable[[PeerError], None]
+        self,
+        kafka: Mapping[str, Any],
+        heard: Callable[[float], None],
+        failed: Callable[[PeerError], None],
+        presence: Presence,
     ) -> None:
+        self._presence = presence
         self._is_kip_848 = kafka.get("group.protocol") == "consumer"
         self._believed_s = BELIEVED_INTERVALS * interval_ms(kafka) / 1000
         self._heard = heard
@@ -89,6 +96,8 @@ class Heartbeats:
     def read(self, text: str) -> None:
         """librdkafka's statistics callback."""
         statistics = json.loads(text)
+        states = (broker["state"] for broker in statistics["brokers"].values() if broker["name"] == COORDINATOR)
+        self._presence.read(statistics["cgrp"]["join_state"], monotonic(), has_coordinator="UP" in states)
         taken = statistics["ts"] / 1e6
         gap, self._before = taken - self._before, taken
         self._ahead = min(self._ahead, monotonic() - taken)

@@ -75,6 +75,8 @@ class Membership:
         self._listener: ConsumerListener | None = None
         self.check_starts: Callable[[Sequence[Start]], None] | None = None
         """Called with the starts of partitions before anything of them begins; what it raises ends the consumer."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Told when the group has given the partitions to others."""
         self._starts = Starts(client, pipeline, logs, patience, self.commit_now)
         self._seeks: SimpleQueue[tuple[Mapping[tuple[str, int], Target], Target | None]] = SimpleQueue()
         """Where partitions are to go on; the second is for all that are not in the first."""
@@ -236,6 +238,7 @@ class Membership:
             self._give_back(revoking.names)
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.on_lost()
         self._lose(self._known(partitions))
         self._give_back([])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
+from keylane.kafka.presence import Presence
 
 if TYPE_CHECKING:
     from keylane.errors import PeerError
@@ -20,7 +21,7 @@ class Clients:
     def __init__(self, **kafka: Any) -> None:
         self.heard: list[float] = []
         self.failures: list[PeerError] = []
-        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append)
+        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append, Presence(kafka, 0.0))
         self.now = monotonic()
         self.answers = 0
         self.metadata = 0
