@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from keylane.engine import events
 from keylane.engine.assembly import assemble
 from keylane.engine.closing import CloseMode
+from keylane.engine.health import ANSWER_WITHIN_S, Health
 from keylane.engine.lease import Liveness
 from keylane.engine.results import Complete, ResultQueue
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from keylane.engine.loop import Loop
     from keylane.options import Pipeline
 
-__all__ = ["Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
 
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000, 300_000
 """librdkafka's defaults."""
@@ -68,8 +69,8 @@ class ParallelConsumer:
     the start. `client_id` is what the broker calls this member. `on_progress` gets a `Snapshot` about once a second,
     and one at the end, on the thread that called `run`; what it raises ends the run.
 
-    Thread safety: `stop`, `pause`, `resume`, `adjust` and `snapshot` may be called from any thread, and `stop` from a
-    signal handler. `close` may not be called from a handler.
+    Thread safety: `stop`, `pause`, `resume`, `adjust`, `snapshot` and `health` may be called from any thread, and
+    `stop` from a signal handler. `close` may not be called from a handler.
     """
 
     def __init__(
@@ -268,6 +269,20 @@ class ParallelConsumer:
             stall_timeout_ms=self._pipeline.stall_timeout_ms,
             lease_left_ms=left,
         )
+
+    def health(self) -> Health:
+        """Whether it is alive, and ready; see `Health`. Takes up to five seconds where the loop stands."""
+        loop, consumer = self._loop, self._consumer
+        if loop is not None and loop.failure is not None:
+            return Health.failed(loop.failure)
+        if self._finished.is_set():
+            return Health("it has ended", "it has ended")
+        if loop is None or consumer is None:
+            return Health(None, "it has not started yet")
+        if not loop.answers(ANSWER_WITHIN_S):
+            fault = f"its loop has not answered for {ANSWER_WITHIN_S:.0f} s"
+            return Health(fault, fault)
+        return Health(None, "it stops" if self._stopped else consumer.trouble())
 
     def close(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
         """`stop`, and wait until every thread that was started has ended. May be called again."""

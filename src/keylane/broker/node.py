@@ -75,7 +75,7 @@ class Node:
             options=config,
             partition_count=self._partition_count,
             clock=clock,
-            ports=Ports(self.topics.log, self.producer_ids.take),
+            ports=Ports(self.topics.log, self.producer_ids.take, self.topics.producers, self.producer_ids.start_above),
             may_sync_inline=True,
             on_load_failure=on_load_failure,
         )
@@ -144,6 +144,7 @@ class Node:
         self.topics.load(self._read_snapshots())
         self._remove_snapshots()
         self.producer_ids.load()
+        self.producer_ids.start_above(max((log.highest_producer_id for log in self.topics.logs()), default=-1))
         self._check_open_transactions()
         await self.coordinator.start()
         await self.topics.finish_interrupted(self.coordinator.delete_topic_offsets)

@@ -1,8 +1,14 @@
-"""Producer ids: never the same one twice, whatever happens. Blocks of ids are reserved durably before they are used."""
+"""Producer ids: never the same one twice, whatever happens. Blocks of ids are reserved durably before they are used.
+
+The file is not believed alone: it may be missing, or an older copy of itself. A log takes the first batches of an id
+that it knows for ones that it has, so an id that is given twice is records that are acknowledged and never written.
+Therefore ids start above every one that the logs and the journal know.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from keylane.storage.filesystem import StorageError
@@ -13,13 +19,15 @@ if TYPE_CHECKING:
 
     from keylane.storage.filesystem import FileSystem
 
+logger = logging.getLogger("keylane.broker")
+
 KIND = "producer-ids"
 BLOCK_SIZE = 1_000
 """Ids reserved at once; what is left of a block at a restart is never used (Kafka's figure)."""
 
 
 class ProducerIds:
-    """Hands out ids. `load` comes first."""
+    """Hands out ids. `load` comes first, then `start_above`, as often as more ids are found."""
 
     def __init__(self, filesystem: FileSystem, path: str, executor: Executor) -> None:
         self._filesystem = filesystem
@@ -33,6 +41,24 @@ class ProducerIds:
         """Read where the next block starts. Blocks; raises `DataFolderError` for damage."""
         if self._filesystem.exists(self._path):
             self._next = self._reserved_until = read_sealed(self._filesystem, self._path, KIND)
+
+    def start_above(self, highest: int) -> None:
+        """Give no id that may be in use, now that this one was found in a log or the journal; -1 for none.
+
+        A block more is left out: ids may have been given whose producers have written nothing yet. No id was taken yet.
+        """
+        assert self._next == self._reserved_until, "an id was taken before all that are in use were known"
+        first = highest + 1 + BLOCK_SIZE if highest >= 0 else 0
+        if highest >= self._reserved_until:
+            logger.warning(
+                "%s says that ids start at %d, and producer id %d is in use: the file is missing, or an older copy of "
+                "itself; ids go on from %d",
+                self._path,
+                self._reserved_until,
+                highest,
+                first,
+            )
+        self._next = self._reserved_until = max(first, self._reserved_until)
 
     async def take(self) -> int:
         """An id that nobody has had before. Raises `StorageError` when none can be reserved."""

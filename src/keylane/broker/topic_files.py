@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from keylane.broker import data_folder
 from keylane.broker.topic_settings import TopicValues, resolve
 from keylane.storage.facts import FACTS_FILE
-from keylane.storage.filesystem import TEMPORARY_SUFFIX, StorageError
+from keylane.storage.filesystem import TEMPORARY_SUFFIX, DiskFullError, StorageError
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_logs, recover_log, restore_log
 from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
 
     from keylane.broker.config import BrokerConfig
@@ -137,15 +137,23 @@ class TopicFiles:
     def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
         options = log_options(topic.values)
         folders = [f"{self._logs_folder}/{name}" for name in names]
-        logs = create_logs(self._filesystem, folders, options, self._executor)
+        try:
+            logs = create_logs(self._filesystem, folders, options, self._executor)
+        except DiskFullError:
+            self.remove_folders(folders)
+            raise
         self._filesystem.sync_dir(self._logs_folder)
         return logs
 
     def remove_logs(self, topic: Topic) -> None:
         """Remove what there is of the topic's folders, durably."""
-        for name in topic.log_names:
-            if self._filesystem.exists(f"{self._logs_folder}/{name}"):
-                self._filesystem.remove_tree(f"{self._logs_folder}/{name}")
+        self.remove_folders([f"{self._logs_folder}/{name}" for name in topic.log_names])
+
+    def remove_folders(self, folders: Iterable[str]) -> None:
+        """Remove those of these folders that there are, durably."""
+        for folder in folders:
+            if self._filesystem.exists(folder):
+                self._filesystem.remove_tree(folder)
         self._filesystem.sync_dir(self._logs_folder)
 
     def _open_log(self, topic: Topic, name: str, snapshot: dict[str, Any] | None) -> PartitionLog:

@@ -2,7 +2,8 @@
 
 The registry is one small file that is replaced as a whole. A topic that is being made or deleted is in it with that
 state, so that a start after a crash knows what to finish: what was being made was never acknowledged and is removed,
-what was being deleted is deleted. A topic is served only in state "live".
+what was being deleted is deleted. A topic is served only in state "live". A change for which there is no room on the
+disk is left in the same way; the next change finishes it first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import logging
 import re
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
 from keylane.broker.topic_settings import resolve
 from keylane.errors import UsageError
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
     from keylane.broker.config import BrokerConfig
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.log import PartitionLog
+    from keylane.storage.producers import ProducerDescription
 
+logger = logging.getLogger("keylane.broker")
+
+TopicPartition = tuple[str, int]
 MAX_NAME_LENGTH = 249
 """Kafka's limit: a folder's name of at most 255 with `-` and a partition of five digits."""
 MAX_PARTITIONS = 10_000
@@ -67,6 +73,8 @@ class TopicRegistry:
         self._pending: dict[str, Topic] = {}
         """Topics being made or deleted: in the file, but not served."""
         self._names: dict[uuid.UUID, str] = {}
+        self._forget_offsets: Callable[[str], Awaitable[None]] | None = None
+        """Ends a topic's offsets in every group."""
         self._change = asyncio.Lock()
         self._failure: StorageError | None = None
 
@@ -103,6 +111,13 @@ class TopicRegistry:
     def logs(self) -> Iterable[PartitionLog]:
         return (log for topic in self._topics.values() for log in topic.logs)
 
+    def producers(self) -> Iterable[tuple[TopicPartition, ProducerDescription]]:
+        """Every idempotent or transactional producer that a log remembers, with its partition."""
+        for topic in self._topics.values():
+            for partition, log in enumerate(topic.logs):
+                for producer in log.producers():
+                    yield (topic.name, partition), producer
+
     def colliding(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_', which metric names cannot tell apart; Kafka refuses it."""
         if "." not in name and "_" not in name:
@@ -124,12 +139,26 @@ class TopicRegistry:
 
     async def finish_interrupted(self, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
         """After `load`: remove what a crash left half made or half deleted."""
+        self._forget_offsets = forget_offsets
+        await self._finish_interrupted()
+
+    async def _finish_interrupted(self) -> None:
+        """Raises `StorageError`; what is not finished then is finished another time."""
         for topic in list(self._pending.values()):
-            if topic.state == DELETING:
-                await forget_offsets(topic.name)
-            await self._in_executor(self._files.remove_logs, topic)
-            del self._pending[topic.name]
+            assert self._forget_offsets is not None, "call finish_interrupted first"
+            await self._remove(topic, self._forget_offsets)
+
+    async def _remove(self, topic: Topic, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
+        """Files first: they make room for what the end of the offsets has to write."""
+        await self._in_executor(self._files.remove_logs, topic)
+        if topic.state == DELETING:
+            await forget_offsets(topic.name)
+        del self._pending[topic.name]
+        try:
             await self._write()
+        except NoRoomError:
+            self._pending[topic.name] = topic
+            raise
 
     async def create(self, name: str, partition_count: int, settings: dict[str, str] | None = None) -> Topic:
         """Make a topic; durable on return. The caller has checked name and counts.
@@ -137,7 +166,8 @@ class TopicRegistry:
         Raises `FileExistsError` when it exists by now, and `StorageError`.
         """
         async with self._change:
-            if name in self._topics or name in self._pending:
+            await self._finish_interrupted()
+            if name in self._topics:
                 raise FileExistsError(f"topic {name!r} already exists")
             settings = settings or {}
             values = resolve(settings, self._config)
@@ -145,9 +175,9 @@ class TopicRegistry:
             await self._in_executor(self._files.check_no_leftovers, topic.log_names)
             self._pending[name] = topic
             await self._write()
-            topic.logs = await self._in_executor(self._files.create_logs, topic)
-            topic.state = LIVE
-            await self._write()
+            logs = await self._in_executor(self._files.create_logs, topic)
+            await self._write(dataclasses.replace(topic, state=LIVE))
+            topic.state, topic.logs = LIVE, logs
             del self._pending[name]
             self._admit(topic)
             return topic
@@ -164,7 +194,11 @@ class TopicRegistry:
                 raise ValueError(f"topic {name!r} has {topic.partition_count} partitions")
             logs = await self._in_executor(self._files.add_logs, topic, partition_count)
             grown = dataclasses.replace(topic, partition_count=partition_count, logs=[*topic.logs, *logs])
-            await self._write(grown)  # what a crash leaves before this is removed by the next start
+            try:
+                await self._write(grown)  # what a crash leaves before this is removed by the next start
+            except NoRoomError:
+                await self._in_executor(self._files.remove_folders, [log.folder for log in logs])
+                raise
             self._topics[name] = grown
 
     async def alter(self, name: str, settings: dict[str, str]) -> None:
@@ -187,17 +221,18 @@ class TopicRegistry:
         """
         async with self._change:
             self._check_failure()
-            topic = self._topics.pop(name)
+            topic = self._topics[name]
+            await self._write(dataclasses.replace(topic, state=DELETING))
+            del self._topics[name]
             del self._names[topic.topic_id]
             topic.state = DELETING
             self._pending[name] = topic
-            await self._write()
             for log in topic.logs:
                 await log.close()
-            await forget_offsets(name)
-            await self._in_executor(self._files.remove_logs, topic)
-            del self._pending[name]
-            await self._write()
+            try:
+                await self._remove(topic, forget_offsets)
+            except NoRoomError as error:
+                logger.warning("topic %s is deleted; what is left of it goes when there is room: %s", name, error)
 
     async def close(self) -> dict[str, Any]:
         """Close all logs; the snapshots, for a clean start, of those that have not failed."""
@@ -215,11 +250,14 @@ class TopicRegistry:
         self._names[topic.topic_id] = topic.name
 
     async def _in_executor(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a change of files. After an error the state on disk is unknown, so no more changes are taken."""
+        """Run a change of files. After an error the state on disk is unknown, so no more changes are taken; but where
+        there was no room for it, it is known to be as before."""
         self._check_failure()
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, functools.partial(work, *arguments))
+        except DiskFullError as error:
+            raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
         except OSError as error:
             self._failure = StorageError(
                 f"{self._files.registry_path}: {error}; topics are neither made nor deleted any more: "

@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
+    from keylane.engine.health import Health
     from keylane.engine.snapshot import Snapshot
     from keylane.kafka.standing import Standing
     from keylane.options import Pipeline
@@ -39,6 +40,7 @@ examples:
   keylane run orders.py:scoring --available-now      one of several pipelines, until what is there is done
   keylane run orders.py --json | jq .lag             a JSON object a second
   keylane run orders.py --metrics-port 9100          with metrics at http://127.0.0.1:9100/metrics
+  keylane run orders.py --health-port 8080           with /healthz and /readyz for the probes of Kubernetes
   keylane run orders.py --spark 'local[4]' --lanes 3 on Spark lanes
 """
 
@@ -49,6 +51,9 @@ RATE_WINDOW_S = 2.0
 
 OLD_MS = 1_000
 """The record that has been worked on for longest is shown from this age on."""
+
+ALL_ADDRESSES = "0.0.0.0"
+"""Probes come from outside of the container, and learn a line."""
 
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""
@@ -77,6 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--json", action="store_true", help="a JSON object a second, and a last one, on standard output")
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
+    add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
     parser.set_defaults(func=run)
 
 
@@ -84,6 +90,7 @@ class Running(Protocol):
     """What can be watched: a `ParallelConsumer`, or a query of lanes."""
 
     def snapshot(self) -> Snapshot: ...
+    def health(self) -> Health: ...
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,7 +130,7 @@ def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse
 
     with (
         ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,
-        serving_metrics(consumer, pipeline, watch, args),
+        serving(consumer, pipeline, watch, args),
         watch.watching(consumer, f"{_what(pipeline)} in this process"),
         stop.calling(consumer.stop),
     ):
@@ -146,7 +153,7 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
         query = keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger)
         try:
             with (
-                serving_metrics(query, pipeline, watch, args),
+                serving(query, pipeline, watch, args),
                 watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"),
             ):
                 while not query.awaitTermination(WAIT_S):
@@ -162,16 +169,22 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
 
 
 @contextmanager
-def serving_metrics(running: Running, pipeline: Pipeline, watch: Watch, args: argparse.Namespace) -> Iterator[None]:
-    """`/metrics` until the block ends, when a port was given."""
-    if args.metrics_port is None:
-        yield
-        return
-    from keylane.metrics.prometheus import MetricsServer
+def serving(running: Running, pipeline: Pipeline, watch: Watch, args: argparse.Namespace) -> Iterator[None]:
+    """`/metrics`, `/healthz` and `/readyz` until the block ends, on the ports that were given."""
+    with ExitStack() as servers:
+        if args.metrics_port is not None:
+            from keylane.metrics.prometheus import MetricsServer
 
-    labels = {"group": pipeline.group_id}
-    with MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels) as server:
-        watch.progress.say(f"metrics at http://{args.metrics_host}:{server.port}/metrics")
+            labels = {"group": pipeline.group_id}
+            metrics = servers.enter_context(
+                MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels, running.health)
+            )
+            watch.progress.say(f"metrics at http://{args.metrics_host}:{metrics.port}/metrics")
+        if args.health_port is not None:
+            from keylane.metrics.pages import HealthServer
+
+            health = servers.enter_context(HealthServer(running.health, args.health_port, ALL_ADDRESSES))
+            watch.progress.say(f"health at http://{ALL_ADDRESSES}:{health.port}/healthz and /readyz")
         yield
 
 

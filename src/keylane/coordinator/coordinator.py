@@ -31,7 +31,7 @@ from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
 from keylane.errors import DataFolderError
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import NoRoomError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -361,6 +361,8 @@ class Coordinator:
     async def _expire_and_go_on(self) -> None:
         try:
             gone = await self._removals.expire()
+        except NoRoomError:
+            gone = Expired(0, 0)  # what was removed before it is counted, and the rest is next time's
         except StorageError:
             return  # the journal has said so; nothing is written until a restart
         if any(gone):

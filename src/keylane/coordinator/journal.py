@@ -6,7 +6,8 @@ When what came after the last snapshot outgrows a segment and that snapshot, a n
 all segments before it: a start reads a snapshot and a tail, never history.
 
 After a failed write or sync nothing is appended any more, ever: what was waiting is told the error, and so is everyone
-who comes later. Only a restart, which reads what is really on disk, goes on.
+who comes later. Only a restart, which reads what is really on disk, goes on. A write for which there was no room is cut
+off again, durably; what was waiting is told so, and what comes later is written if there is room.
 
 ADR 5. Thread safety: all methods belong to the event loop's thread; files are written and read in the executor.
 """
@@ -38,7 +39,7 @@ from keylane.coordinator.snapshots import Snapshots, SnapshotStoppedError
 from keylane.coordinator.tail import TailReplay
 from keylane.coordinator.views import INDEX_INTERVAL_BYTES, POSITION_BITS, POSITION_MASK, View
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 from keylane.storage.group_sync import GroupSync
 from keylane.wire.batches import HEADER_SIZE, read_header
 
@@ -149,7 +150,7 @@ class FileJournal:
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
-        self._sync = GroupSync(self._segments, executor, may_sync_inline=may_sync_inline)
+        self._sync = GroupSync(self._segments, executor, on_failed=self._on_failed, may_sync_inline=may_sync_inline)
         self._views = {partition: View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
         self._number = 0
         self._position = 0
@@ -159,7 +160,6 @@ class FileJournal:
         self._round_position = 0
         """Where in the segment the round began: all before is synced when it is written."""
         self._waiting: list[_Waiting] = []
-        self._failure: StorageError | None = None
         self.torn_bytes = 0
         """Bytes of a torn tail that loading cut off; none of them had been acknowledged."""
 
@@ -214,12 +214,8 @@ class FileJournal:
         view = self._views[partition]
         base_offset = view.appended
         frame = encode_frame(partition, 0, *encode_batch(records, base_offset, codec=self._codec))
-        try:
-            if not self._sync.append_now(frame):
-                return None
-        except StorageError as error:
-            self._note_failure(error)
-            raise
+        if not self._sync.append_now(frame):
+            return None
         view.append(base_offset, base_offset + records.record_count, self._number << POSITION_BITS | self._position)
         view.durable = view.appended
         self._position += len(frame)
@@ -289,18 +285,19 @@ class FileJournal:
     def _roll(self) -> None:
         self._tail_bytes += self._position
         self._number += 1
-        self._sync.run(partial(self._segments.begin, self._number))
+        rolled = self._sync.run(partial(self._segments.begin, self._number))
         self._position = self._round_position = SEGMENT_HEADER_SIZE
         is_due = self._tail_bytes >= max(self._segment_bytes, self._snapshots.size)
         if is_due and self._takes_snapshots and self._snapshot_task is None:
+            ends = [view.appended for view in self._views.values()]
+            snapshot = self._snapshot(self._number, ends, rolled, self._tail_bytes)
             self._tail_bytes = 0
-            snapshot = self._snapshot(self._number, [view.appended for view in self._views.values()])
             self._snapshot_task = asyncio.get_running_loop().create_task(snapshot)
 
-    async def _snapshot(self, number: int, ends: list[int]) -> None:
+    async def _snapshot(self, number: int, ends: list[int], rolled: Round, tail_bytes: int) -> None:
         """Write a snapshot of all before segment `number`, then drop the segments that it stands for."""
         try:
-            await self._sync.flush()  # all before that segment is in the image then
+            await rolled  # all before that segment is in the image then
             self._image.forget_tombstones(self._clock() - self._tombstones_ms)
             await self._snapshots.write(number, ends)
             for view, end in zip(self._views.values(), ends, strict=True):
@@ -308,6 +305,9 @@ class FileJournal:
             await self._in_executor(partial(self._segments.drop_before, number))
         except SnapshotStoppedError:
             pass
+        except (DiskFullError, NoRoomError) as error:
+            self._tail_bytes += tail_bytes
+            logger.error("%s: no snapshot now, the next segment will ask again: %s", self._folder, error)  # noqa: TRY400
         except (OSError, StorageError) as error:
             self._takes_snapshots = False
             logger.error("%s: no more snapshots until the broker is restarted: %s", self._folder, error)  # noqa: TRY400
@@ -325,14 +325,20 @@ class FileJournal:
                     self._image.note(partition, records.timestamp_ms, kept, batch_in(frame))
                 done(None, base_offset)
         else:
-            self._note_failure(error)
             for _, base_offset, _, _, done in waiting:
                 done(error, base_offset)
 
-    def _note_failure(self, error: StorageError) -> None:
-        if self._failure is None:
-            self._failure = error
+    def _on_failed(self, error: StorageError) -> None:
+        """What was not written is taken back, before anyone is told; for good, or until there is room."""
+        if not isinstance(error, NoRoomError):
             logger.critical("%s; commits are refused from here on", error)
+            return
+        for view in self._views.values():
+            view.cut()
+        number, self._position = self._segments.synced
+        if number < self._number:
+            self._tail_bytes = max(self._tail_bytes - self._position, 0)
+        self._number = number
 
     def _read(
         self, partition: int, offsets: array[int], places: array[int], offset: int, end: int, max_bytes: int

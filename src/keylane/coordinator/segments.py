@@ -14,10 +14,12 @@ Thread safety: the executor's thread; `numbers` and `files` are changed by nobod
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
-from keylane.storage.filesystem import SECTOR_BYTES, TEMPORARY_SUFFIX
+from keylane.storage.filesystem import SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
 from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -125,6 +127,12 @@ class Segments:
         """What the next sync writes."""
         self._is_sound = True
         """False while it is not known what is on the disk."""
+        self._synced = (0, 0)
+        """Segment and position behind all that rounds have made durable."""
+        self._number = 0
+        """The segment that takes the appends."""
+        self._begun: int | None = None
+        """The one that is being made."""
         self.files: dict[int, AppendFile] = {}
         self._current: AppendFile | None = None
 
@@ -142,7 +150,7 @@ class Segments:
         """Open a segment that was replayed; the last one takes the appends."""
         file = self.files[number] = self._filesystem.open_append(self.path_of(number))
         if is_last:
-            self._current = file
+            self._current, self._number = file, number
 
     def end_load(self, number: int, size: int) -> None:
         """Cut the old reserve and a torn tail off, so that what is appended next cannot be taken for a part of it; and
@@ -153,6 +161,7 @@ class Segments:
         if size == 0:
             file.write(encode_header(SEGMENT, number, self._partitions))
         file.sync()
+        self._synced = (number, file.size)
 
     def begin(self, number: int) -> None:
         """End the current segment and begin the next one; all before it is durable first, and without a reserve."""
@@ -161,12 +170,47 @@ class Segments:
             self._current.truncate(self._current.size)
             self._current.sync()
             self._is_sound = True
+        self._begun = number
         file = self._filesystem.open_append(self.path_of(number))
-        file.write(encode_header(SEGMENT, number, self._partitions))
-        file.sync()
-        self._filesystem.sync_dir(self._folder)
-        write_manifest(self._filesystem, self._folder, number)
+        try:
+            file.write(encode_header(SEGMENT, number, self._partitions))
+            file.sync()
+            self._filesystem.sync_dir(self._folder)
+            write_manifest(self._filesystem, self._folder, number)
+        except OSError:
+            file.close()
+            raise
+        if self._current is None:
+            self._synced = (number, file.size)
         self.files[number] = self._current = file
+        self._number, self._begun = number, None
+
+    def cut(self) -> None:
+        """Take back what the round wrote, in every segment that it wrote to; a segment that it began stays, empty, if
+        it was made whole."""
+        self._unwritten.clear()
+        if self._begun is not None:
+            path, self._begun = self.path_of(self._begun), None
+            if self._filesystem.exists(path):
+                self._filesystem.remove(path)
+            self._filesystem.sync_dir(self._folder)
+        number, size = self._synced
+        if self._number != number:
+            self._cut_to(self._number, SEGMENT_HEADER_SIZE)
+        self._cut_to(number, size)
+        self._synced = (self._number, self.files[self._number].size)
+        self._is_sound = True
+
+    def _cut_to(self, number: int, size: int) -> None:
+        file = self.files[number]
+        if file.reserved > size:
+            file.truncate(size)
+            file.sync()
+
+    @property
+    def synced(self) -> tuple[int, int]:
+        """Segment and position behind all that is durable. For the loop, while no round is under way."""
+        return self._synced
 
     def drop_before(self, number: int) -> None:
         """Remove the segments that a durable snapshot stands for."""
@@ -182,6 +226,7 @@ class Segments:
         self._write()
         self._current.sync()
         self._is_sound = True
+        self._synced = (self._number, self._current.size)
 
     def _write(self) -> None:
         """A small round goes into the reserve, since a new size takes longer to sync than its content; a large one is
@@ -195,7 +240,8 @@ class Segments:
         size = sum(map(len, pieces))
         if file.size + size > file.reserved and size <= self._reserve_bytes // SMALL_SHARE:
             end = file.size + self._reserve_bytes
-            file.reserve(-(-end // SECTOR_BYTES) * SECTOR_BYTES)
+            with suppress(DiskFullError):  # what room is left is for commits, not for a reserve
+                file.reserve(-(-end // SECTOR_BYTES) * SECTOR_BYTES)
         for piece in pieces:
             file.write(piece)
         pieces.clear()
@@ -212,7 +258,7 @@ class Segments:
 
 
 class SnapshotFile:
-    """A snapshot being written. It has its name when it is whole and durable, and not before."""
+    """A snapshot being written. It has its name when it is whole and durable, and not before; till then, `discard`."""
 
     def __init__(self, filesystem: FileSystem, folder: str, number: int) -> None:
         self._filesystem = filesystem
@@ -243,3 +289,8 @@ class SnapshotFile:
 
     def close(self) -> None:
         self._file.close()
+
+    def discard(self) -> None:
+        """It cannot be finished: give its room back."""
+        if self._filesystem.exists(self._temporary):
+            self._filesystem.remove(self._temporary)

@@ -20,6 +20,7 @@ from keylane.coordinator.compacted import CompactedView, Place
 from keylane.coordinator.headers import SNAPSHOT, JournalDamagedError, encode_header
 from keylane.coordinator.records import RecordFormatError, partition_for
 from keylane.coordinator.segments import SnapshotFile, snapshot_path
+from keylane.storage.filesystem import DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -86,6 +87,9 @@ class Snapshots:
             await self._in_executor(partial(file.write, snapshot.encode_end(self._entries, count)))
             self._check_stop()
             await self._in_executor(file.publish)
+        except DiskFullError:
+            await self._in_executor(file.discard)
+            raise
         finally:
             await self._in_executor(file.close)
         old, self._number = self._number, number

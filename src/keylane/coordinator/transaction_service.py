@@ -30,7 +30,8 @@ from keylane.coordinator.transactions import (
     completed,
     fenced,
 )
-from keylane.storage.filesystem import StorageError
+from keylane.errors import DataFolderError
+from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.producers import ProducerEpochError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions import TopicPartition
     from keylane.storage.group_sync import Round
     from keylane.storage.log import PartitionLog
+    from keylane.storage.producers import ProducerDescription
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -50,6 +52,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 MAX_HOLD_S = 1.0
 """How long a request waits for a change of its id that is under way before it is told CONCURRENT_TRANSACTIONS: a client
 that is told so waits for tens of milliseconds, and the change takes one or two."""
+NO_ROOM = codes.COORDINATOR_NOT_AVAILABLE
+"""A change of an id that finds no room: every client tries again, where it ends with KAFKA_STORAGE_ERROR."""
+NO_ROOM_PAUSE_S = 1.0
+"""Before what a prepared transaction still has to write is tried again."""
 
 
 class InitAnswer(NamedTuple):
@@ -64,6 +70,10 @@ class Ports(NamedTuple):
     """The log of a partition; None when there is none (any more)."""
     take_producer_id: Callable[[], Awaitable[int]]
     """A producer id that nobody has had. Raises `StorageError`."""
+    producers: Callable[[], Iterable[tuple[TopicPartition, ProducerDescription]]] = tuple
+    """The producers that the logs know. They are believed where the journal knows less."""
+    start_ids_above: Callable[[int], None] = lambda _highest: None
+    """Told of the highest producer id in the journal before one is taken; -1 for none."""
 
 
 class TransactionService:
@@ -90,23 +100,37 @@ class TransactionService:
         self._appended: dict[str, Round] = {}
         """By transactional id: the change that is not durable yet."""
         self._timers: list[asyncio.TimerHandle] = []
-        self._is_loaded = self._is_closed = self._has_failed = False
+        self.is_loaded = False
+        self._is_closed = self._has_failed = False
+        self._closing = asyncio.Event()
 
     # Life
 
     def restore(self, image: Image) -> None:
-        """Take up what the journal knows, and finish what was prepared. From here on requests are served."""
-        for transactional_id, value in image.transactions():
+        """Take up what the journal knows, and finish what was prepared. From here on requests are served.
+
+        Raises `DataFolderError` when a log has an open transaction that the journal knows nothing of.
+        """
+        found = dict(image.transactions())
+        known = list(self._ports.producers())
+        _check_open(found.values(), known)
+        self._ports.start_ids_above(max((value.producer_id for value in found.values()), default=NO_PRODUCER_ID))
+        epochs: dict[int, int] = {}
+        for _, producer in known:
+            epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, NO_EPOCH))
+        for transactional_id, stored in found.items():
+            value = _not_below(stored, epochs.get(stored.producer_id, NO_EPOCH), transactional_id)
             self.transactions.restore(transactional_id, value)
             if value.state in PREPARED:
                 self._begin_completion(transactional_id, value)
-        self._is_loaded = True
+        self.is_loaded = True
         self._every(self._options.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
         self._every(self._options.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
 
     async def close(self) -> None:
         """Let what is under way come to an end; a prepared transaction that cannot is finished by the next start."""
         self._is_closed = True
+        self._closing.set()
         for timer in self._timers:
             timer.cancel()
         if self._completions:
@@ -124,7 +148,7 @@ class TransactionService:
             return codes.NOT_COORDINATOR
         if self._has_failed:
             return codes.KAFKA_STORAGE_ERROR
-        return codes.NONE if self._is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
+        return codes.NONE if self.is_loaded else codes.COORDINATOR_LOAD_IN_PROGRESS
 
     # Requests
 
@@ -225,6 +249,8 @@ class TransactionService:
             return appended
         try:
             await appended
+        except NoRoomError:
+            return NO_ROOM
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
         return codes.NONE
@@ -236,6 +262,9 @@ class TransactionService:
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
             del self._appended[transactional_id]
+            if isinstance(failure, NoRoomError):
+                self.transactions.taken_back(transactional_id)
+                return
             if failure is not None:
                 self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart
                 return
@@ -263,16 +292,26 @@ class TransactionService:
         task.add_done_callback(lambda _: self._completions.pop(transactional_id))
 
     async def _complete(self, transactional_id: str, value: Transaction) -> None:
-        """Write the markers of a prepared transaction, and then that it is complete."""
+        """Write the markers of a prepared transaction, and then that it is complete; again while there is no room."""
         try:
-            for durable in [self._mark(value, *one) for one in sorted(value.partitions)]:
-                if durable is not None:
-                    await durable
-            appended = self._append(transactional_id, completed(value, self._clock()))
-            if not isinstance(appended, int):
-                await appended
+            unmarked = set(value.partitions)
+            while not await self._try_to_complete(transactional_id, value, unmarked):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), NO_ROOM_PAUSE_S)
+                    return
         except StorageError as error:
             logger.critical("transactional id %s stays in %s: %s", transactional_id, value.state.title, error)
+
+    async def _try_to_complete(self, transactional_id: str, value: Transaction, unmarked: set[TopicPartition]) -> bool:
+        """Whether there was room for all of it; markers that were written are taken from `unmarked`. Raises
+        `StorageError`."""
+        for one, durable in [(one, self._mark(value, *one)) for one in sorted(unmarked)]:
+            if durable is None or await _has_room(durable):
+                unmarked.remove(one)
+        if unmarked:
+            return False
+        appended = self._append(transactional_id, completed(value, self._clock()))
+        return isinstance(appended, int) or await _has_room(appended)
 
     def _mark(self, value: Transaction, topic: str, partition: int) -> Round | None:
         """Append the marker of one partition. Raises `StorageError`."""
@@ -289,12 +328,53 @@ class TransactionService:
             return None
 
 
+def _check_open(
+    transactions: Iterable[Transaction], known: Iterable[tuple[TopicPartition, ProducerDescription]]
+) -> None:
+    """Raise `DataFolderError` for a transaction that is open in a log and unknown to the journal, which knew of it
+    first: nobody could end it, and readers of committed records would wait for ever."""
+    open_in = {(value.producer_id, partition) for value in transactions for partition in value.partitions}
+    for (topic, partition), producer in known:
+        if producer.transaction_start >= 0 and (producer.producer_id, (topic, partition)) not in open_in:
+            raise DataFolderError(
+                f"{topic}-{partition} has an open transaction of producer id {producer.producer_id} from offset "
+                f"{producer.transaction_start} on, which the coordinator's journal does not know: the journal is older "
+                "than the log; restore both from copies of one time"
+            )
+
+
+def _not_below(value: Transaction, epoch: int, transactional_id: str) -> Transaction:
+    """A transactional id in no older epoch than a log knows of its producer: an epoch that is given twice would have
+    its first batches taken for ones that the log has. What is prepared ends first, in the epoch that it was."""
+    if epoch <= value.epoch or value.state in PREPARED:
+        return value
+    logger.warning(
+        "transactional id %s: the journal has epoch %d of producer id %d, and a log has epoch %d: the journal is older "
+        "than the log; epochs go on from %d",
+        transactional_id,
+        value.epoch,
+        value.producer_id,
+        epoch,
+        epoch + 1,
+    )
+    return value._replace(epoch=epoch)
+
+
 async def _wait(appended: Iterable[Round | int]) -> None:
     """Return when all is durable, or never will be (the journal has said so)."""
     for one in appended:
         if not isinstance(one, int):
             with contextlib.suppress(StorageError):
                 await one
+
+
+async def _has_room(durable: Round) -> bool:
+    """Whether it was written. Raises `StorageError` when it never will be."""
+    try:
+        await durable
+    except NoRoomError:
+        return False
+    return True
 
 
 async def _no_producer_id() -> int:

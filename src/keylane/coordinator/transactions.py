@@ -109,6 +109,10 @@ class Transactions:
         """The change is durable, and the id's state from now on."""
         self.restore(transactional_id, self._busy.pop(transactional_id))
 
+    def taken_back(self, transactional_id: str) -> None:
+        """The change was not written: the id is as it was."""
+        del self._busy[transactional_id]
+
     def restore(self, transactional_id: str, value: Transaction | None) -> None:
         """The id as the journal knew it last."""
         if value is None:

@@ -42,6 +42,15 @@ class View:
             self.next_place = place + INDEX_INTERVAL_BYTES
         self.appended = end
 
+    def cut(self) -> None:
+        """What is not durable was not written."""
+        if self.appended == self.durable:
+            return
+        self.appended = self.durable
+        last = bisect_left(self.offsets, self.durable)
+        self.offsets, self.places = self.offsets[:last], self.places[:last]
+        self.next_place = self.places[-1] + INDEX_INTERVAL_BYTES if self.places else 0
+
     def begin(self, end: int) -> None:
         """The tail after a snapshot that was loaded."""
         self.tail = self.appended = self.durable = end

@@ -155,6 +155,21 @@ class Loop:
                 continue
         return self._last_snapshot
 
+    def answers(self, within_s: float) -> bool:
+        """Whether the loop turns: it takes an event in this time, or has come to its end."""
+        request = events.SnapshotRequest()
+        self._inbox.put(request)
+        deadline = monotonic() + within_s
+        while not self.ended.is_set():
+            try:
+                request.answer.get(timeout=0.1)
+            except Empty:
+                if monotonic() >= deadline:
+                    return False
+            else:
+                break
+        return True
+
     @property
     def lease(self) -> Lease:
         """Until when handlers may start; for any thread."""

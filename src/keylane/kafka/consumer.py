@@ -7,6 +7,7 @@ wait; the other one reads (`Fetcher`), on the intake thread, and never waits for
 from __future__ import annotations
 
 import itertools
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
@@ -18,6 +19,7 @@ from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.instance import InstanceName
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
+from keylane.kafka.presence import Presence
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.kafka.waiting import GroupWait
 from keylane.options import DeadLetter
@@ -52,6 +54,7 @@ class KafkaConsumer:
         self._patience = Patience(servers)
         self._settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
         self._name = client_id or "keylane"
+        self._presence = Presence(pipeline.kafka, monotonic())
         self._external = pipeline.commits == "external"
         self._commit_is_on_its_way = False
         self._listener: ConsumerListener | None = None
@@ -69,7 +72,7 @@ class KafkaConsumer:
 
     def _member_client(self) -> Consumer:
         kafka = self._pipeline.kafka
-        heartbeats = Heartbeats(kafka, self._heard, self._faults.fail)
+        heartbeats = Heartbeats(kafka, self._heard, self._faults.fail, self._presence)
         statistics = {"statistics.interval.ms": interval_ms(kafka), "stats_cb": heartbeats.read}
         client = client_of(Consumer, member_settings(self._settings) | statistics, "consumer")
         self._group_wait = GroupWait(kafka, client.memberid, self._name)
@@ -79,7 +82,7 @@ class KafkaConsumer:
 
     def _member(self) -> Membership:
         """Of the client that is the group's member now."""
-        return Membership(
+        member = Membership(
             self._group,
             self._pipeline,
             self._fetcher,
@@ -92,6 +95,12 @@ class KafkaConsumer:
             instance=self._instance,
             check_starts=lambda starts: self._check_starts(starts),
         )
+        member.on_lost = lambda: self._presence.lost(monotonic())
+        return member
+
+    def trouble(self) -> str | None:
+        """Why this is no member of its group that has its partitions, or soon will; None when it is. Any thread."""
+        return None if self._pipeline.assignment else self._presence.trouble(monotonic())
 
     def _join_again(self) -> None:
         """The member was given up: another one takes its place. What it had is lost, and given anew."""
@@ -217,6 +226,7 @@ class KafkaConsumer:
         self._membership.seek(targets, others)
 
     def _heard(self, heard_at: float) -> None:
+        self._presence.heard(heard_at)
         if self._listener is not None:
             self._listener.on_heard(heard_at)
 

@@ -32,6 +32,8 @@ from keylane.kafka.login import before_login_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from keylane.kafka.presence import Presence
+
 logger = logging.getLogger("keylane.kafka")
 
 COORDINATOR = "GroupCoordinator"
@@ -80,10 +82,12 @@ class Heartbeats:
         kafka: Mapping[str, Any],
         heard: Callable[[float], None],
         failed: Callable[[PeerError], None],
+        presence: Presence,
         offers: Callable[[Mapping[str, Any], str], bool] | None = None,
     ) -> None:
         """`offers` says whether the broker at an address has KIP-848's API (`offers_kip_848`)."""
         self._kafka = kafka
+        self._presence = presence
         self._offers = offers or offers_kip_848
         self._repeats = Repeats()
         self._is_kip_848 = kafka.get("group.protocol") == "consumer"
@@ -111,6 +115,8 @@ class Heartbeats:
         """librdkafka's statistics callback."""
         statistics = json.loads(text)
         self.joins(statistics["cgrp"]["join_state"], monotonic())
+        states = (broker["state"] for broker in statistics["brokers"].values() if broker["name"] == COORDINATOR)
+        self._presence.read(statistics["cgrp"]["join_state"], monotonic(), has_coordinator="UP" in states)
         taken = statistics["ts"] / 1e6
         gap, self._before = taken - self._before, taken
         self._ahead = min(self._ahead, monotonic() - taken)

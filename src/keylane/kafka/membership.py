@@ -105,6 +105,8 @@ class Membership:
         self.is_given_up = False
         """Whether the coordinator has fenced this member by an earlier id of its own: another one is to take its place,
         once this one is closed."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Told when the group has given the partitions to others."""
         self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs)
         self._seeks: SimpleQueue[tuple[Mapping[tuple[str, int], Target], Target | None]] = SimpleQueue()
         """Where partitions are to go on; the second is for all that are not in the first."""
@@ -377,6 +379,7 @@ class Membership:
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._no_longer_ours(partitions)
+        self.on_lost()
         self._lose(self._known(partitions))
         self._give_back([])
 

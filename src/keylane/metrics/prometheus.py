@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from keylane.engine.latency import BUCKETS, Histogram, upper_bound_s
-from keylane.errors import PeerError, UsageError
+from keylane.errors import UsageError
 from keylane.metrics.families import families
+from keylane.metrics.pages import Page, PageServer, health_pages
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError:
     raise UsageError(
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from keylane.engine.health import Health
     from keylane.engine.snapshot import Snapshot
     from keylane.metrics.families import Family
 
@@ -69,8 +72,8 @@ def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
     return made
 
 
-class MetricsServer:
-    """Serves `/metrics` on a thread of its own while its `with` block runs.
+class MetricsServer(PageServer):
+    """Serves `/metrics` on a thread of its own while its `with` block runs; with `health`, `/healthz` and `/readyz`.
 
     Raises `PeerError` when the port cannot be had. Port 0 takes a free one; `port` says which.
     """
@@ -81,19 +84,14 @@ class MetricsServer:
         port: int,
         host: str = "127.0.0.1",
         labels: Mapping[str, str] | None = None,
+        health: Callable[[], Health] | None = None,
     ) -> None:
         registry = CollectorRegistry()
         registry.register(SnapshotCollector(source, labels))
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise PeerError(f"metrics cannot be served at {host}:{port}: {error.strerror}; give another port") from None
-        self.port: int = self._server.server_port
 
-    def __enter__(self) -> Self:
-        return self
+        def metrics(accepted: str) -> Page:
+            encode, content_type = choose_encoder(accepted)
+            return Page(200, encode(registry), content_type)
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        pages = {"/metrics": metrics} | ({} if health is None else health_pages(health))
+        super().__init__(pages, port, host, "metrics")

@@ -11,6 +11,7 @@ from keylane.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keylane.engine.health import Health
     from keylane.spark.lane_record import LaneStatus
     from keylane.spark.progress import QueryName
     from keylane.spark.scaling import LaneBounds
@@ -102,6 +103,11 @@ class LaneQuery:
     def snapshot(self) -> Snapshot:
         """What all lanes together have done and hold, counted over their restarts."""
         return reduce(Snapshot.merge, self._supervisor.view.snapshots, Snapshot())
+
+    def health(self) -> Health:
+        """Whether the driver's part is alive, and ready: see `Health`. Lanes that fail are started again by it, so they
+        are no fault; the query is ready while one runs, or while the first ones start."""
+        return self._supervisor.health()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Waits for the end, at most `timeout` seconds; with a timeout, returns whether the query has ended.

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keylane.engine.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.jobs import JobFailure, JobResult
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_WARNING_S = 10.0
 """A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
+READY_WITHIN_S = 60.0
+"""A query whose lanes start is ready for so long before one runs: executors may have to be started first."""
 START_TOGETHER_S = 2.0
 """How long the first lane waits for the others: lanes that join one by one cost the group a rebalance each."""
 WAITING_POLL_S = 0.1
@@ -98,6 +101,9 @@ class Supervisor:
         self._first_arrival: float | None = None
         self._cancelled_late = False
         self._error: BaseException | None = None
+        self._started_at = time.monotonic()
+        self._turned_at: float | None = None
+        """When lanes were last looked at; None before and after that is done."""
         self._thread = threading.Thread(target=self._run, name=f"keylane-lanes-{plan.query.group}", daemon=True)
 
     @property
@@ -105,7 +111,26 @@ class Supervisor:
         """The query as it is now. Any thread may ask."""
         return self._publisher.view
 
+    def health(self) -> Health:
+        """Any thread may ask."""
+        view, turned_at = self.view, self._turned_at
+        if view.error is not None:
+            return Health.failed(view.error)
+        if not view.active:
+            return Health("it has ended", "it has ended")
+        silent_s = 0.0 if turned_at is None else time.monotonic() - turned_at
+        if silent_s > self._plan.progress_interval_s + ANSWER_WITHIN_S:
+            fault = f"the supervisor of its lanes has not turned for {silent_s:.0f} s"
+            return Health(fault, fault)
+        states = [lane.state for lane in view.lanes]
+        if self._ending_since is not None:
+            return Health(None, "it stops")
+        is_starting = all(lane.launches <= 1 for lane in view.lanes) and "backing off" not in states
+        waits = is_starting and time.monotonic() - self._started_at <= READY_WITHIN_S
+        return Health(None, None if "running" in states or waits else view.message)
+
     def start(self) -> None:
+        self._started_at = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -147,6 +172,7 @@ class Supervisor:
         for lane in self._lanes:
             self._launch(lane, now)
         while not all(lane.is_over for lane in self._lanes):
+            self._turned_at = time.monotonic()
             self._publisher.publish(ending=self._ending_since is not None)
             try:
                 event = self._events.get(timeout=max(0.0, self._next_timer() - time.monotonic()))
@@ -155,6 +181,7 @@ class Supervisor:
             else:
                 self._handle(event, time.monotonic())
             self._on_time(time.monotonic())
+        self._turned_at = None
 
     def _end(self) -> None:
         self._publisher.publish(ending=True)

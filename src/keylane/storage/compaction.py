@@ -24,7 +24,7 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import DiskFullError, StorageError
 from keylane.storage.recovery import UnsoundBatchError, sound_batches
 from keylane.storage.segment import Segment
 from keylane.wire.batches import (
@@ -143,6 +143,9 @@ class Cleaner:
                 self._filesystem.remove(path)
                 return None
             file.sync()
+        except DiskFullError:
+            self._filesystem.remove(path)  # it takes room, and the next try writes it anew
+            raise
         finally:
             file.close()
         return Written(segment, frozenset(self._removed_markers))

@@ -7,13 +7,22 @@ matters.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
+import resource
 import shutil
+import threading
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FILL = b"\xe5"
 """What a reserve is filled with: no byte that content is likely to have in rows, as zeros are."""
@@ -21,8 +30,26 @@ SECTOR_BYTES = 512
 """A disk writes at least this much at once, whole or not at all."""
 
 
+logger = logging.getLogger("keylane.storage")
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk is full, or the user's share of it is, or the file is as large as the process may make one."""
+TOLD_EVERY_S = 60.0
+"""A disk that stays full is told of again, with a count, after this time."""
+
+
 class StorageError(PeerError):
     """A write or sync of a data folder failed; what it covered was not acknowledged, and its file takes no more."""
+
+
+class NoRoomError(StorageError):
+    """There is no room for a write. What it left was cut off, nothing of it was acknowledged, and the file takes the
+    next one that there is room for."""
+
+
+class DiskFullError(OSError):
+    """A write, or the making of a file or folder, for which there is no room. A failed `sync` is never one: what is on
+    the disk is unknown then, whatever the reason."""
 
 
 class AppendFile(Protocol):
@@ -41,14 +68,15 @@ class AppendFile(Protocol):
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append all of `data`, or raise `OSError` (the tail is then undefined)."""
+        """Append all of `data`, or raise `OSError` (the tail is then undefined), `DiskFullError` for want of room."""
         ...
 
     def reserve(self, end: int) -> None:
         """Make the file reach to `end`, with `FILL` behind its content, and all of it durable. Content that is written
         into the reserve gives the file no new size to sync, which takes as long as a short content does.
 
-        What is found there at opening counts as content: cut it off with `truncate`.
+        What is found there at opening counts as content: cut it off with `truncate`. After a `DiskFullError` the file
+        ends where it did.
         """
         ...
 
@@ -74,7 +102,8 @@ class FileLock(Protocol):
 
 
 class FileSystem(Protocol):
-    """What storage needs of a file system."""
+    """What storage needs of a file system. What makes or grows something raises `DiskFullError` for want of room, and
+    nothing is made then."""
 
     def open_append(self, path: str) -> AppendFile:
         """Open for reading and appending; makes the file when it is missing (its name is durable after `sync_dir`)."""
@@ -82,7 +111,8 @@ class FileSystem(Protocol):
 
     def read(self, path: str) -> bytes: ...
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace the file at `path` by one with this content: durable, and whole or not at all after a crash."""
+        """Replace the file at `path` by one with this content: durable, and whole or not at all after a crash. After a
+        `DiskFullError` it is as before."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -109,26 +139,98 @@ FILL_BYTES = 1024 * 1024
 """Of a reserve, written at once."""
 
 
+class FullDisk:
+    """Tells of a disk without room: the first write that is refused with its path and sizes, and then their number, a
+    line a minute at most.
+
+    Thread safety: any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told_at: float | None = None
+        self._untold = 0
+
+    @contextmanager
+    def watch(self, path: str, size: int = 0) -> Iterator[None]:
+        """Around what makes or grows `path` by so many bytes: want of room is told of, and raised as `DiskFullError`.
+
+        A context manager costs a microsecond: the writes of each round do without it.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise self.refuse(path, size, error) from error
+            raise
+
+    def refuse(self, path: str, size: int, error: OSError) -> DiskFullError:
+        """What to raise for a write of so many bytes."""
+        self._tell(f"{path}: {error.strerror}: no room for {size} bytes more ({_room_at(path)})")
+        return DiskFullError(error.errno, error.strerror, path)
+
+    def _tell(self, what: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if self._told_at is not None and now - self._told_at < TOLD_EVERY_S:
+                self._untold += 1
+                return
+            before, self._untold, self._told_at = self._untold, 0, now
+        others = f", and {before} writes before this one since the last such line" if before else ""
+        logger.error("%s%s; it is refused, and so is what follows until there is room", what, others)
+
+
+def _room_at(path: str) -> str:
+    """What there is: bytes of the file, of the disk, and of what the process may write."""
+    with suppress(OSError):
+        parts = []
+        if os.path.isfile(path):  # noqa: PTH113 - this is the error path
+            parts.append(f"the file has {os.stat(path).st_size}")  # noqa: PTH116
+        disk = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+        parts.append(f"the disk has {disk.f_bavail * disk.f_frsize} free")
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY:
+            parts.append(f"a file may have {limit}")
+        return ", ".join(parts)
+    return "sizes unknown"
+
+
 class OsAppendFile:
     """`AppendFile` on a file descriptor."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, full_disk: FullDisk) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._full_disk = full_disk
+        with full_disk.watch(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size = self.reserved = os.fstat(self._fd).st_size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         left = memoryview(data)
-        while left:
-            written = os.pwrite(self._fd, left, self.size)
-            self.size += written
-            left = left[written:]
-        self.reserved = max(self.reserved, self.size)
+        try:
+            while left:
+                written = os.pwrite(self._fd, left, self.size)
+                self.size += written
+                left = left[written:]
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise self._full_disk.refuse(self.path, len(left), error) from error
+            raise
+        finally:
+            self.reserved = max(self.reserved, self.size)
 
     def reserve(self, end: int) -> None:
-        while self.reserved < end:
-            fill = FILL * min(end - self.reserved, FILL_BYTES)
-            self.reserved += os.pwrite(self._fd, fill, self.reserved)
+        before = self.reserved
+        try:
+            while self.reserved < end:
+                fill = FILL * min(end - self.reserved, FILL_BYTES)
+                self.reserved += os.pwrite(self._fd, fill, self.reserved)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            os.ftruncate(self._fd, before)
+            self.reserved = before
+            raise DiskFullError(error.errno, error.strerror, self.path) from error
         os.fdatasync(self._fd)
 
     def sync(self) -> None:
@@ -174,20 +276,33 @@ class OsFileLock:
 class OsFileSystem:
     """`FileSystem` of the operating system."""
 
+    def __init__(self) -> None:
+        self._full_disk = FullDisk()
+
     def open_append(self, path: str) -> AppendFile:
-        return OsAppendFile(path)
+        return OsAppendFile(path, self._full_disk)
 
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + TEMPORARY_SUFFIX
-        with Path(temporary).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self.rename(temporary, path)
+        with self._full_disk.watch(temporary, len(data)):
+            try:
+                # Unbuffered: a buffer would be written once more when the file is closed.
+                with Path(temporary).open("wb", buffering=0) as file:
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
+                    self._sync_fd(file.fileno())
+                Path(temporary).rename(path)
+            except OSError:
+                Path(temporary).unlink(missing_ok=True)  # whatever it was, nothing of it counts; and it takes room
+                raise
         self.sync_dir(str(Path(path).parent))
+
+    def _sync_fd(self, fd: int) -> None:
+        os.fsync(fd)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -199,10 +314,12 @@ class OsFileSystem:
         return sorted(entry.name for entry in Path(path).iterdir())
 
     def mkdir(self, path: str) -> None:
-        Path(path).mkdir()
+        with self._full_disk.watch(path):
+            Path(path).mkdir()
 
     def rename(self, old: str, new: str) -> None:
-        Path(old).rename(new)
+        with self._full_disk.watch(new):
+            Path(old).rename(new)
 
     def remove(self, path: str) -> None:
         Path(path).unlink()

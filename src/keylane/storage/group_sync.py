@@ -6,7 +6,9 @@ commits cost one sync, and the event loop does not wait for the disk. The one ex
 short, one that few appends wait for is done on the loop, since handing it to a thread and back takes as long.
 
 After a failed write or sync the file's content is unknown, so it is failed for good: every waiter and every later
-append gets the same `StorageError`. Nothing is tried again (a second fdatasync may report success for lost pages).
+append gets the same `StorageError`. Nothing is tried again (a second fdatasync may report success for lost pages). The
+one exception is a write for which there was no room: what it left is cut off, durably, all that waits is told a
+`NoRoomError`, and the next append is tried anew.
 
 Thread safety: all methods belong to the event loop's thread; only `_work` runs in the executor, one round at a time.
 """
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -44,6 +46,9 @@ class SyncTarget(Protocol):
     def path(self) -> str: ...
     def write(self, data: Data) -> None: ...
     def sync(self) -> None: ...
+    def cut(self) -> None:
+        """Take back what was written since the last sync; durable on return. Raises `OSError`."""
+        ...
 
 
 class Round(asyncio.Future[None]):
@@ -83,7 +88,8 @@ class GroupSync:
     """Appends to one file and tells when they are durable.
 
     `on_synced(mark)` is called in the loop's thread when a round is durable, before its waiters wake, with the mark of
-    the last append that it covers.
+    the last append that it covers. `on_failed(error)` is called when one is not, before its waiters wake, and those of
+    all that was appended behind it: after a `NoRoomError` the file is as it was before the round.
     """
 
     def __init__(
@@ -92,9 +98,11 @@ class GroupSync:
         executor: Executor,
         *,
         on_synced: Callable[[Any], None] | None = None,
+        on_failed: Callable[[StorageError], None] | None = None,
         may_sync_inline: bool = False,
     ) -> None:
         self._file = file
+        self._on_failed = on_failed
         self._may_sync_inline = may_sync_inline
         self._last_s = 0.0
         """How long the last round took."""
@@ -158,7 +166,7 @@ class GroupSync:
             self._file.write(data)
             self._file.sync()
         except BaseException as error:  # whatever it is, nobody may take it for written
-            raise self._fail(error) from error
+            raise self._fail(self._taken_back(error)) from error
         finally:
             self._last_s = time.perf_counter() - start
         if self._on_synced is not None:
@@ -172,10 +180,11 @@ class GroupSync:
         self._mark = mark
         return round_
 
-    def run(self, step: Step) -> Round:
+    def run(self, step: Step, mark: Any = None) -> Round:
         """Queue a blocking `step` for the executor, in order with the appends (to change files at a roll, say)."""
         round_ = self.join()
         self._queue.append(step)
+        self._mark = mark
         return round_
 
     async def flush(self) -> None:
@@ -217,10 +226,20 @@ class GroupSync:
         try:
             self._write(queue)
         except BaseException as raised:  # whatever it is, the waiters get it
-            return raised
+            return self._taken_back(raised)
         finally:
             self._last_s = time.perf_counter() - start
         return None
+
+    def _taken_back(self, error: BaseException) -> BaseException:
+        """What is wrong once what was written is cut off, where there was no room for it."""
+        if not isinstance(error, DiskFullError):
+            return error
+        try:
+            self._file.cut()
+        except BaseException as worse:  # now it is unknown what the file holds
+            return worse
+        return error
 
     def _write(self, queue: list[Data | Step]) -> None:
         pieces: list[Data] = []
@@ -263,8 +282,17 @@ class GroupSync:
         self._start()
 
     def _fail(self, error: BaseException) -> StorageError:
-        self._failure = StorageError(
-            f"{self._file.path}: {error}; nothing more is written to it: free or mend the disk, then restart the broker"
-        )
-        self._failure.__cause__ = error
-        return self._failure
+        failure: StorageError
+        if isinstance(error, DiskFullError):
+            failure = NoRoomError(
+                f"{self._file.path}: {error.strerror}; nothing was written: make room, and send it again"
+            )
+        else:
+            failure = self._failure = StorageError(
+                f"{self._file.path}: {error}; nothing more is written to it: free or mend the disk, then restart the "
+                "broker"
+            )
+        failure.__cause__ = error
+        if self._on_failed is not None:
+            self._on_failed(failure)
+        return failure

@@ -4,6 +4,9 @@ The idea that keeps it honest: an append assigns offsets at once but enters the 
 only when its bytes are synced. So what readers see is exactly what a restart would find. The same holds for markers: a
 transaction is decided when its marker is durable.
 
+What was appended and finds no room on the disk is taken back, from the file and from what is known of producers and
+transactions, as if it had never come. A roll that was done before it stays, and what that made durable.
+
 Thread safety: all methods belong to the event loop's thread. Writing, rolling and syncing run in the executor, one
 round at a time.
 """
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.storage.compaction import Decided, Plan, Written
 from keylane.storage.facts import FACTS_FILE
-from keylane.storage.filesystem import StorageError
+from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.log_view import LogView
 from keylane.storage.recovery import LEADER_EPOCH
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from keylane.storage.facts import LogFacts
     from keylane.storage.filesystem import FileSystem
-    from keylane.storage.producers import ProducerDescription, Producers
+    from keylane.storage.producers import ProducerDescription, Producers, ProducerState
     from keylane.storage.transactions import PartitionTransactions
 
 logger = logging.getLogger("keylane.storage")
@@ -73,6 +76,9 @@ class _Unsynced(NamedTuple):
     max_timestamp: int
     ended: Ended | None
     """The transaction that it ends."""
+    producer_id: int
+    before: ProducerState | None
+    """What was remembered of its producer without it."""
 
 
 class _Writer:
@@ -83,6 +89,10 @@ class _Writer:
         self._folder = folder
         self._facts = facts
         self._segment = segment
+        self._next: Segment | None = None
+        """That a roll is about to go on in."""
+        self.synced = (segment, segment.size)
+        """All that is durable ends here. For the loop, while no round is under way."""
 
     @property
     def path(self) -> str:
@@ -92,15 +102,32 @@ class _Writer:
         self._segment.open(self._filesystem).write(data)
 
     def sync(self) -> None:
-        self._segment.open(self._filesystem).sync()
+        file = self._segment.open(self._filesystem)
+        file.sync()
+        self.synced = (self._segment, file.size)
 
     def roll(self, segment: Segment) -> None:
         """Go on in a new segment. The old one is durable before the new one exists: only the last may ever be torn."""
         self.sync()
+        self._next = segment
         segment.open(self._filesystem)
         self._filesystem.sync_dir(self._folder)
         self._facts.note(last=segment.base_offset)
-        self._segment = segment
+        self._segment, self._next = segment, None
+        self.synced = (segment, 0)
+
+    def cut(self) -> None:
+        if self._next is not None:
+            self._next.close()
+            if self._filesystem.exists(self._next.path):
+                self._filesystem.remove(self._next.path)
+            self._filesystem.sync_dir(self._folder)
+            self._next = None
+        segment, size = self.synced
+        file = segment.open(self._filesystem)
+        if file.size > size:
+            file.truncate(size)
+            file.sync()
 
 
 class PartitionLog(LogView):
@@ -130,8 +157,10 @@ class PartitionLog(LogView):
         self._producers = producers
         self._facts = facts
         self._unsynced: deque[_Unsynced] = deque()
+        self._synced_segment = self._active
+        """Segments before this one are never appended to again; those behind it may never be made."""
         self._writer = _Writer(filesystem, folder, self._active, facts)
-        self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced)
+        self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced, on_failed=self._on_failed)
         self._appended = self._active.size
         """Bytes in the active segment, synced or not."""
         self._doomed: deque[Segment] = deque()
@@ -142,6 +171,11 @@ class PartitionLog(LogView):
     def producers(self) -> list[ProducerDescription]:
         """The idempotent and transactional producers that the log remembers."""
         return self._producers.described()
+
+    @property
+    def highest_producer_id(self) -> int:
+        """Of all producers that have appended, and are not known to be gone with their records; -1 for none."""
+        return self._producers.highest_id
 
     @property
     def failure(self) -> StorageError | None:
@@ -158,16 +192,18 @@ class PartitionLog(LogView):
         if self._sync.failure is not None:
             raise self._sync.failure
         if header.producer_id < 0:
-            return self._queue(batch, header, None)
+            return self._queue(batch, header)
         repeated = self._producers.check(header)
         if repeated is not None:
+            assert repeated.last_offset < self.next_offset, (self.folder, repeated, self.next_offset)
             is_durable = repeated.last_offset < self.high_watermark
             return Appended(repeated.base_offset, None if is_durable else self._sync.pending)
         base_offset = self.next_offset
         self._make_room(header)
+        before = self._producers.state_of(header.producer_id)
         if self._producers.record(header, base_offset, now_ms):
             self._transactions.begin(base_offset, self._active.start + self._appended)
-        return self._queue(batch, header, None)
+        return self._queue(batch, header, before)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool, now_ms: int) -> Round:
         """Append the marker that ends a producer's transaction here (there need be none).
@@ -178,9 +214,10 @@ class PartitionLog(LogView):
             raise self._sync.failure
         marker = encode_marker(producer_id, producer_epoch, committed=committed, timestamp_ms=now_ms)
         header = read_header(marker)
+        before = self._producers.state_of(producer_id)
         start = self._producers.end_transaction(header, now_ms)
         ended = None if start is None else Ended(producer_id, start, self.next_offset, not committed)
-        round_ = self._queue(marker, header, ended).durable
+        round_ = self._queue(marker, header, before, ended).durable
         assert round_ is not None
         return round_
 
@@ -193,17 +230,30 @@ class PartitionLog(LogView):
             self._roll(self.next_offset)
             self._active.first_timestamp = header.max_timestamp
 
-    def _queue(self, batch: bytes, header: BatchHeader, ended: Ended | None) -> Appended:
+    def _queue(
+        self, batch: bytes, header: BatchHeader, before: ProducerState | None = None, ended: Ended | None = None
+    ) -> Appended:
         self._make_room(header)
         base_offset = self.next_offset
         length = header.length
-        self._unsynced.append(_Unsynced(self._active, self._appended, length, base_offset, header.max_timestamp, ended))
+        self._unsynced.append(
+            _Unsynced(
+                self._active,
+                self._appended,
+                length,
+                base_offset,
+                header.max_timestamp,
+                ended,
+                header.producer_id,
+                before,
+            )
+        )
         self._appended += length
         self.next_offset = base_offset + header.last_offset_delta + 1
         # Offset and leader epoch lie before what the checksum covers; the rest is written as it came, uncopied.
         prefix = PLACED_PREFIX.pack(base_offset, length - PREFIX_SIZE, LEADER_EPOCH)
         rest = memoryview(batch)[PLACED_PREFIX.size :]
-        return Appended(base_offset, self._sync.append_all((prefix, rest), self.next_offset))
+        return Appended(base_offset, self._sync.append_all((prefix, rest), (self.next_offset, self._active)))
 
     async def delete_before(self, offset: int) -> None:
         """Let the log start here: durable on return, files of whole segments are removed. Not above the high watermark.
@@ -242,7 +292,8 @@ class PartitionLog(LogView):
         count = 0
         for number, segment in enumerate(self._segments):
             is_last = segment is self._active
-            if not segment.size or segment.end > self.stable_position or (is_last and segment.size < self._appended):
+            is_growing = segment is self._synced_segment and self._unsynced
+            if not segment.size or segment.end > self.stable_position or is_growing:
                 break
             is_below = not is_last and self._segments[number + 1].base_offset <= self.log_start_offset
             excess -= segment.size
@@ -253,11 +304,20 @@ class PartitionLog(LogView):
             return
         try:
             if count == len(self._segments):
-                self._roll(self.next_offset)
+                count -= await self._left_by_roll()
             await self._sync.flush()  # the segment that stays is durable, and the writer has left the others
             await self._drop(count)
         except (OSError, StorageError) as error:
             logger.error("%s: old segments are not removed: %s", self.folder, error)  # noqa: TRY400 - it says it all
+
+    async def _left_by_roll(self) -> int:
+        """Go on in a new segment, so that all others can be removed; how many have to stay, for want of room for it."""
+        self._roll(self.next_offset)
+        try:
+            await self._sync.flush()
+        except NoRoomError:
+            return 1
+        return 0
 
     async def _drop(self, count: int) -> None:
         """Take the first segments out of the log, and remove their files in order, so that a crash leaves no gap."""
@@ -292,7 +352,7 @@ class PartitionLog(LogView):
     def decided_segments(self) -> list[Segment]:
         """Those that nothing is appended to, and whose transactions are all decided, in order; their files are open."""
         found = []
-        for segment in self._segments[:-1]:
+        for segment in self._segments[: self._segments.index(self._synced_segment)]:
             if segment.end > self.stable_position:
                 break
             segment.open(self._filesystem)
@@ -360,18 +420,44 @@ class PartitionLog(LogView):
         self._segments.append(segment)
         self._active = segment
         self._appended = 0
-        self._sync.run(lambda: self._writer.roll(segment))
+        self._sync.run(lambda: self._writer.roll(segment), (self.next_offset, segment))
 
-    def _on_synced(self, next_offset: int) -> None:
+    def _on_failed(self, error: StorageError) -> None:
+        """What was not written is taken back; for good, or until there is room."""
+        if not isinstance(error, NoRoomError):
+            logger.critical("%s; records for it are refused from here on", error)
+            return
+        segment, size = self._writer.synced
+        end = segment.start + size
+        written_to = next(
+            (each.base_offset for each in self._unsynced if each.segment.start + each.position + each.length > end),
+            self.next_offset,
+        )
+        if written_to > self.high_watermark:  # a roll made it durable
+            self._on_synced((written_to, segment))
+        assert segment.size == size, (segment.path, segment.size, size)
+        while self._unsynced:
+            lost = self._unsynced.pop()
+            if lost.producer_id >= 0:
+                self._producers.put_back(lost.producer_id, lost.before)
+        self._transactions.cut(written_to)
+        self.next_offset = written_to
+        del self._segments[self._segments.index(segment) + 1 :]
+        self._synced_segment = self._active = segment
+        self._appended = size
+
+    def _on_synced(self, mark: tuple[int, Segment]) -> None:
+        next_offset, self._synced_segment = mark
         before, stable_before = self.synced_position, self.stable_position
         unsynced = self._unsynced
         while unsynced and unsynced[0].base_offset < next_offset:
-            segment, position, length, base_offset, max_timestamp, ended = unsynced.popleft()
-            segment.note(position, base_offset, max_timestamp)
-            segment.size = position + length
+            batch = unsynced.popleft()
+            segment = batch.segment
+            segment.note(batch.position, batch.base_offset, batch.max_timestamp)
+            segment.size = batch.position + batch.length
             self.synced_position = segment.start + segment.size
-            if ended is not None:
-                self._transactions.end(ended)
+            if batch.ended is not None:
+                self._transactions.end(batch.ended)
         self.high_watermark = next_offset
         if self.listeners:
             for listener in list(self.listeners):

@@ -10,7 +10,6 @@ Source: KIP-98, KIP-360, and the rules of Apache Kafka's ProducerStateManager. P
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError
@@ -44,17 +43,15 @@ class RememberedBatch(NamedTuple):
     last_offset: int
 
 
-class ProducerState:
+class ProducerState(NamedTuple):
     """One producer in one partition."""
 
-    __slots__ = ("batches", "epoch", "last_append_ms", "transaction_start")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batches: deque[RememberedBatch] = deque(maxlen=REMEMBERED_BATCHES)
-        self.last_append_ms = 0
-        self.transaction_start: int | None = None
-        """The first offset of its open transaction."""
+    epoch: int
+    batches: tuple[RememberedBatch, ...] = ()
+    """The last ones of this epoch."""
+    last_append_ms: int = 0
+    transaction_start: int | None = None
+    """The first offset of its open transaction."""
 
 
 class ProducerDescription(NamedTuple):
@@ -78,6 +75,8 @@ class Producers:
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self.highest_id = -1
+        """Of all that have appended, remembered or not."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -128,12 +127,15 @@ class Producers:
         """
         state = self._state(header)
         last_offset = base_offset + header.last_offset_delta
-        state.batches.append(RememberedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
-        state.last_append_ms = now_ms
-        if not header.is_transactional or state.transaction_start is not None:
-            return False
-        state.transaction_start = base_offset
-        return True
+        batch = RememberedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset)
+        begins = header.is_transactional and state.transaction_start is None
+        self._states[header.producer_id] = ProducerState(
+            state.epoch,
+            (*state.batches[1 - REMEMBERED_BATCHES :], batch),
+            now_ms,
+            base_offset if begins else state.transaction_start,
+        )
+        return begins
 
     def end_transaction(self, header: BatchHeader, now_ms: int) -> int | None:
         """Remember a marker; the first offset of the transaction that it ends, if there is one.
@@ -146,18 +148,28 @@ class Producers:
                 f"producer {header.producer_id}: a marker of epoch {header.producer_epoch}, after epoch {known.epoch}"
             )
         state = self._state(header)
-        state.last_append_ms = now_ms
-        start, state.transaction_start = state.transaction_start, None
-        return start
+        self._states[header.producer_id] = state._replace(last_append_ms=now_ms, transaction_start=None)
+        return state.transaction_start
 
     def _state(self, header: BatchHeader) -> ProducerState:
         """The producer's, of the epoch that this batch has: a new one begins its sequences anew."""
+        self.highest_id = max(self.highest_id, header.producer_id)
         state = self._states.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             start = None if state is None else state.transaction_start
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
-            state.transaction_start = start
+            return ProducerState(header.producer_epoch, transaction_start=start)
         return state
+
+    def state_of(self, producer_id: int) -> ProducerState | None:
+        """What is remembered of a producer, to put back if what it appends next is not written."""
+        return self._states.get(producer_id)
+
+    def put_back(self, producer_id: int, state: ProducerState | None) -> None:
+        """What was remembered before the last append, which was not written."""
+        if state is None:
+            self._states.pop(producer_id, None)
+        else:
+            self._states[producer_id] = state
 
     def described(self) -> list[ProducerDescription]:
         """Every producer that is remembered."""
@@ -187,9 +199,9 @@ class Producers:
             if state.last_append_ms >= before_ms or state.transaction_start is not None
         }
 
-    def snapshot(self) -> list[Any]:
-        """Everything, as lists of numbers for JSON."""
-        return [
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        states = [
             [
                 producer_id,
                 state.epoch,
@@ -199,14 +211,17 @@ class Producers:
             ]
             for producer_id, state in self._states.items()
         ]
+        return {"highest_id": self.highest_id, "states": states}
 
     @classmethod
-    def restore(cls, snapshot: list[Any]) -> Producers:
-        """The inverse of `snapshot`."""
+    def restore(cls, snapshot: dict[str, Any] | list[Any]) -> Producers:
+        """The inverse of `snapshot`; an older keylane left the states alone."""
         producers = cls()
-        for producer_id, epoch, last_append_ms, batches, transaction_start in snapshot:
-            state = producers._states[producer_id] = ProducerState(epoch)
-            state.last_append_ms = last_append_ms
-            state.transaction_start = transaction_start
-            state.batches.extend(RememberedBatch(*batch) for batch in batches)
+        states = snapshot if isinstance(snapshot, list) else snapshot["states"]
+        producers.highest_id = max((row[0] for row in states), default=-1)
+        if isinstance(snapshot, dict):
+            producers.highest_id = snapshot["highest_id"]
+        for producer_id, epoch, last_append_ms, batches, transaction_start in states:
+            remembered = tuple(RememberedBatch(*batch) for batch in batches)
+            producers._states[producer_id] = ProducerState(epoch, remembered, last_append_ms, transaction_start)
         return producers

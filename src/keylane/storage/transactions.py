@@ -51,6 +51,10 @@ class PartitionTransactions:
             self._marker_offsets.append(ended.marker_offset)
             self._stable_offsets.append(next(iter(self._undecided), ended.marker_offset + 1))
 
+    def cut(self, next_offset: int) -> None:
+        """What was appended from this offset on was not written."""
+        self._undecided = {first: position for first, position in self._undecided.items() if first < next_offset}
+
     def forget_before(self, start_offset: int) -> None:
         """The log starts here now: what ended before matters to nobody."""
         count = bisect_left(self._marker_offsets, start_offset)

@@ -226,10 +226,10 @@ class _UnsyncedFileSystem(OsFileSystem):
     """The operating system's, without its durability."""
 
     def open_append(self, path: str) -> AppendFile:
-        return _UnsyncedFile(path)
+        return _UnsyncedFile(path, self._full_disk)
 
-    def write_atomic(self, path: str, data: bytes) -> None:
-        Path(path).write_bytes(data)
+    def _sync_fd(self, fd: int) -> None:
+        """Nothing."""
 
     def sync_dir(self, path: str) -> None:
         """Nothing."""

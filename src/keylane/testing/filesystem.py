@@ -12,10 +12,15 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from keylane.storage.filesystem import FILL, SECTOR_BYTES, TEMPORARY_SUFFIX
+from keylane.storage.filesystem import FILL, NO_ROOM, SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
 
 Names = Literal["lost", "kept"]
 Content = Literal["lost", "kept", "torn", "zeroed", "scattered"]
+
+
+_MAKING = frozenset({"create", "mkdir"})
+_GROWING = _MAKING | {"write", "reserve", "rename"}
+"""What may find no room."""
 
 
 class SimulatedCrashError(Exception):
@@ -90,13 +95,16 @@ class SimulatedAppendFile:
 
     def _write(self, kind: str, at: int, data: bytes | bytearray | memoryview) -> None:
         assert self._is_open, self.path
+        room = self._filesystem.room
         try:
-            self._filesystem.operation(kind, self.path)
+            self._filesystem.operation(kind, self.path, len(data))
         except OSError:
-            written = bytes(data)[: len(data) // 2]  # a failed write may leave some of its bytes
+            if kind == "reserve":
+                raise
+            # A failed write may leave some of its bytes.
+            written = bytes(data)[: len(data) // 2 if room is None else min(room, len(data))]
             self._file.write(at, written)
-            if kind == "write":
-                self.size += len(written)
+            self.size += len(written)
             raise
         except SimulatedCrashError:
             self._file.write(at, data)
@@ -140,6 +148,8 @@ class SimulatedFileSystem:
     """
 
     def __init__(self) -> None:
+        self.room: int | None = None
+        """Bytes that may still be written; may be set at any time. None: there is no end. Nothing gives room back."""
         self.operations = 0
         self.history: list[str] = []
         """Kind and path of every operation, for messages of failing tests."""
@@ -157,8 +167,8 @@ class SimulatedFileSystem:
         """Let the given operation fail, by default as a broken disk does (EIO)."""
         self._failures[operation] = error or OSError(errno.EIO, "simulated input/output error")
 
-    def operation(self, kind: str, path: str) -> None:
-        """Count one change, and raise what was asked for at it."""
+    def operation(self, kind: str, path: str, size: int = 0) -> None:
+        """Count one change of so many bytes, and raise what was asked for at it."""
         with self._lock:
             if self._crash_at is not None and self.operations >= self._crash_at:
                 raise SimulatedCrashError(f"after the crash: {kind} {path}")
@@ -167,8 +177,23 @@ class SimulatedFileSystem:
             if self.operations == self._crash_at:
                 raise SimulatedCrashError(f"operation {self.operations}: {kind} {path}")
             failure = self._failures.pop(self.operations, None)
-        if failure is not None:
-            raise failure
+            if failure is None and kind in _GROWING:
+                failure = self._take_room(kind, size)
+        if failure is None:
+            return
+        if failure.errno in NO_ROOM and kind in _GROWING:
+            raise DiskFullError(failure.errno, failure.strerror, path)
+        raise failure
+
+    def _take_room(self, kind: str, size: int) -> OSError | None:
+        if self.room is None:
+            return None
+        if size > self.room or (kind in _MAKING and not self.room):
+            if kind == "write":
+                self.room = 0
+            return OSError(errno.ENOSPC, "simulated: no room")
+        self.room -= size
+        return None
 
     def after_crash(
         self,
@@ -222,10 +247,15 @@ class SimulatedFileSystem:
         temporary = path + TEMPORARY_SUFFIX
         if self.exists(temporary):
             self.remove(temporary)
-        file = self.open_append(temporary)
-        file.write(data)
-        file.sync()
-        self.rename(temporary, path)
+        try:
+            file = self.open_append(temporary)
+            file.write(data)
+            file.sync()
+            self.rename(temporary, path)
+        except OSError:
+            if self.exists(temporary):
+                self.remove(temporary)
+            raise
         self.sync_dir(path.rpartition("/")[0])
 
     def exists(self, path: str) -> bool:

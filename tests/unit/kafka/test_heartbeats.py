@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
+from keylane.kafka.presence import Presence
 
 if TYPE_CHECKING:
     from keylane.errors import PeerError
@@ -22,7 +23,7 @@ class Clients:
         self.failures: list[PeerError] = []
         self.asked: list[str] = []
         self.answer: bool | OSError = False
-        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append, self._offers)
+        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append, Presence(kafka, 0.0), self._offers)
         self.now = monotonic()
         self.answers = 0
         self.metadata = 0

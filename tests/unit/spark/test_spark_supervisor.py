@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 import keylane as kl
 from keylane.engine.failures import FailureKind
+from keylane.engine.health import Health
 from keylane.engine.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.spark import supervisor as supervisor_module
@@ -207,6 +208,37 @@ def test_every_lane_is_launched_with_its_own_settings_and_let_go(queries: Callab
     assert query.handle.status["message"] == "2 of 2 lanes running"
     for end in ends:
         end.close()
+
+
+def test_a_query_is_alive_while_its_supervisor_turns_and_ready_while_a_lane_runs(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries()
+    assert query.handle.health() == Health(), "its lanes start"
+    monkeypatch.setattr(supervisor_module, "READY_WITHIN_S", 0.0)
+    assert query.handle.health() == Health(None, "0 of 2 lanes running")
+    ends = query.all_running()
+    query.until(lambda: "running" in query.states())
+    assert query.handle.health() == Health()
+    turns, publish = threading.Event(), query.supervisor._publisher.publish
+
+    def published(*, ending: bool) -> None:
+        turns.wait(PATIENCE_S)
+        publish(ending=ending)
+
+    monkeypatch.setattr(supervisor_module, "ANSWER_WITHIN_S", 0.0)
+    monkeypatch.setattr(query.supervisor._publisher, "publish", published)
+    query.until(lambda: query.handle.health().fault is not None)
+    assert "the supervisor of its lanes has not turned for" in str(query.handle.health().fault)
+    monkeypatch.setattr(supervisor_module, "ANSWER_WITHIN_S", 60.0)
+    turns.set()
+    assert query.handle.health().fault is None
+    query.supervisor.stop()
+    for lane, end in enumerate(ends):
+        assert end.receive(PATIENCE_S) == "stop"
+        query.finish(end, lane)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert query.handle.health() == Health("it has ended", "it has ended")
 
 
 def test_stop_tells_lanes_and_returns_when_their_jobs_have_ended(queries: Callable[..., Query]) -> None:

@@ -38,6 +38,9 @@ class Recorder:
         self.done.append(bytes(data))
         self.has_written.set()
 
+    def cut(self) -> None:
+        self.done.append("cut")
+
     def sync(self) -> None:
         assert self.may_sync.wait(10)
         if self.error is not None:
@@ -177,6 +180,9 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
         path = "/disk"
 
         def write(self, data: object) -> None:
+            pass
+
+        def cut(self) -> None:
             pass
 
         def sync(self) -> None:

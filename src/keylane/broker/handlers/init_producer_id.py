@@ -37,6 +37,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     if request.transactional_id is not None:
         return await _init_transactional(request, version, node)
+    if not node.coordinator.transactions.is_loaded:  # which ids are in use is not known yet
+        return _response(version, codes.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         producer_id = await node.producer_ids.take()
     except StorageError as error:

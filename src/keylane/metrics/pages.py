@@ -1,0 +1,105 @@
+"""A small HTTP server on a thread of its own: the pages that it was given, and 404 for every other path.
+
+`/healthz` and `/readyz` are for the probes of whatever runs the process, Kubernetes for one: 200 and a line when all is
+well, 503 and a line with the reason when it is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from keylane.engine.health import Health
+
+TEXT = "text/plain; charset=utf-8"
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+class PageServer:
+    """Serves `pages`, by path, while its `with` block runs; each is made when it is asked for, from the value of the
+    request's `Accept` header.
+
+    Raises `PeerError` when the port cannot be had. Port 0 takes a free one; `port` says which. Thread safety: pages are
+    made on threads of their own, several at a time.
+    """
+
+    def __init__(self, pages: Mapping[str, Callable[[str], Page]], port: int, host: str, what: str) -> None:
+        class Handler(_Handler):
+            served = pages
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise PeerError(f"{what} cannot be served at {host}:{port}: {error.strerror}; give another port") from None
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="keylane-pages", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class HealthServer(PageServer):
+    """Serves `/healthz` and `/readyz`: `HealthServer(consumer.health, 8080, "0.0.0.0")`; of lanes, `query.health`."""
+
+    def __init__(self, source: Callable[[], Health], port: int, host: str = "127.0.0.1") -> None:
+        super().__init__(health_pages(source), port, host, "health")
+
+
+def health_pages(source: Callable[[], Health]) -> dict[str, Callable[[str], Page]]:
+    return {
+        "/healthz": lambda _: _answer("alive", source().fault),
+        "/readyz": lambda _: _answer("ready", source().unready),
+    }
+
+
+def _answer(good: str, trouble: str | None) -> Page:
+    if trouble is None:
+        return Page(200, f"{good}\n".encode())
+    return Page(503, f"not {good}: {trouble}\n".encode())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    served: Mapping[str, Callable[[str], Page]]
+    timeout = 10.0
+    """Seconds for which a client may say nothing."""
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        make = self.served.get(self.path.partition("?")[0])
+        if make is None:
+            status, body, content_type = 404, f"served here: {', '.join(sorted(self.served))}\n".encode(), TEXT
+        else:
+            status, body, content_type = make(self.headers.get("Accept", ""))
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a probe comes every few seconds."""

@@ -1,0 +1,244 @@
+"""What a node believes of producers when its own files know less than its logs do: nothing is given twice.
+
+An id, or an epoch of one, that is given twice makes new batches look like old ones: acknowledged, and never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keylane.broker.config import BrokerConfig
+from keylane.broker.node import Node
+from keylane.broker.producer_ids import BLOCK_SIZE
+from keylane.coordinator import codes
+from keylane.coordinator.transactions import Producer
+from keylane.errors import DataFolderError
+from keylane.testing.filesystem import SimulatedFileSystem
+from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
+
+if TYPE_CHECKING:
+    from keylane.storage.log import PartitionLog
+
+DATA = "/data"
+IDS = f"{DATA}/producer-ids.json"
+JOURNAL = f"{DATA}/coordinator/0000000001.journal"
+CONFIG = BrokerConfig(offsets_topic_num_partitions=1)
+TRANSACTIONAL = 0x10
+
+
+async def open_node(filesystem: SimulatedFileSystem) -> Node:
+    node = await Node.open(filesystem, DATA, CONFIG, lambda: 1_000_000)
+    await node.coordinator.loaded()
+    return node
+
+
+def log_of(node: Node, partition: int = 0) -> PartitionLog:
+    log = node.topics.log("t", partition)
+    assert log is not None
+    return log
+
+
+async def produce(log: PartitionLog, producer: Producer, sequence: int, value: bytes, attributes: int = 0) -> None:
+    """Acknowledged on return."""
+    data = encode_batch(
+        [NewRecord(None, value)],
+        timestamp_ms=1,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+    durable = log.append(data, read_header(data), 1_000_000).durable
+    if durable is not None:
+        await durable
+
+
+def values(log: PartitionLog) -> list[bytes]:
+    """All that a reader sees."""
+    found = []
+    data = log.read(0, 2**30, at_least_one=True) if log.high_watermark else b""
+    while len(data) > HEADER_SIZE:
+        header = read_header(data)
+        if not header.is_control:
+            found += [record.value or b"" for record in decode_records(data[: header.length])]
+        data = data[header.length :]
+    return found
+
+
+def put(filesystem: SimulatedFileSystem, path: str, data: bytes | None) -> None:
+    """Let a file be an older copy of itself, or missing."""
+    if data is not None:
+        filesystem.write_atomic(path, data)
+    elif filesystem.exists(path):
+        filesystem.remove(path)
+        filesystem.sync_dir(path.rpartition("/")[0])
+
+
+@dataclass
+class History:
+    """Starts and stops of one node, each with producers of its own."""
+
+    filesystem: SimulatedFileSystem = field(default_factory=SimulatedFileSystem)
+    acknowledged: list[bytes] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
+    copies: list[bytes | None] = field(default_factory=list)
+
+    async def run(self, producers: int, batches: int, end: Literal["stop", "kill"]) -> None:
+        node = await open_node(self.filesystem)
+        if not node.topics.exists("t"):
+            await node.topics.create("t", 1)
+        for _ in range(producers):
+            producer = Producer(await node.producer_ids.take(), 0)
+            self.given.append(producer.producer_id)
+            for sequence in range(batches):
+                value = b"%d %d %d" % (len(self.given), producer.producer_id, sequence)
+                await produce(log_of(node), producer, sequence, value)
+                self.acknowledged.append(value)
+        self.copies.append(self.filesystem.read(IDS) if self.filesystem.exists(IDS) else None)
+        if end == "stop":
+            await node.close()
+        self.filesystem = self.filesystem.after_crash()
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 7), st.sampled_from(["stop", "kill"]), st.integers(0, 9) | st.none()),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(STEPS)
+@settings(max_examples=60, deadline=None)
+def test_what_is_acknowledged_is_there_whatever_became_of_the_file(
+    steps: list[tuple[int, int, Literal["stop", "kill"], int | None]],
+) -> None:
+    history = History()
+    for producers, batches, end, copy in steps:
+        asyncio.run(history.run(producers, batches, end))
+        if copy is not None:
+            put(history.filesystem, IDS, (*history.copies, None)[copy % (len(history.copies) + 1)])
+    asyncio.run(history.run(1, 7, "stop"))
+
+    async def found() -> list[bytes]:
+        node = await open_node(history.filesystem)
+        try:
+            return values(log_of(node))
+        finally:
+            await node.close()
+
+    assert asyncio.run(found()) == history.acknowledged
+    # An id that was given and never written with may be given again: nothing but the file knew of it.
+    written = [value.split()[1] for value in history.acknowledged if value.endswith(b" 0")]
+    assert len(set(written)) == len(written)
+
+
+def test_ids_go_on_a_block_above_those_in_the_logs_and_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    history = History()
+    asyncio.run(history.run(3, 2, "stop"))
+    put(history.filesystem, IDS, None)
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(history.run(1, 2, "stop"))
+    assert history.given == [0, 1, 2, 2 + BLOCK_SIZE + 1]
+    (told,) = [record.message for record in caplog.records]
+    assert told == (
+        f"{IDS} says that ids start at 0, and producer id 2 is in use: the file is missing, or an older copy of "
+        f"itself; ids go on from {2 + BLOCK_SIZE + 1}"
+    )
+
+
+def test_an_expired_producer_still_counts_after_a_clean_stop() -> None:
+    async def scenario() -> None:
+        filesystem = SimulatedFileSystem()
+        node = await open_node(filesystem)
+        await node.topics.create("t", 1)
+        await produce(log_of(node), Producer(5, 0), 0, b"a")
+        log_of(node).expire_producers(2_000_000)
+        assert log_of(node).producers() == []
+        await node.close()
+        node = await open_node(filesystem)
+        assert await node.producer_ids.take() == 5 + BLOCK_SIZE + 1
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+async def init(node: Node) -> Producer:
+    error, producer = await node.coordinator.transactions.init_producer_id("x", 1_000, None)
+    assert error == codes.NONE
+    return producer
+
+
+async def transaction(node: Node, producer: Producer, sequence: int, value: bytes) -> None:
+    transactions = node.coordinator.transactions
+    assert await transactions.add_partitions("x", producer, [("t", 0)]) == codes.NONE
+    await produce(log_of(node), producer, sequence, value, TRANSACTIONAL)
+    assert await transactions.end("x", producer, committed=True) == codes.NONE
+    await transactions.settled()
+
+
+def test_ids_of_transactional_producers_count_though_they_wrote_nothing() -> None:
+    async def scenario() -> None:
+        filesystem = SimulatedFileSystem()
+        node = await open_node(filesystem)
+        assert await init(node) == (0, 0)
+        await node.close()
+        put(filesystem, IDS, None)
+        node = await open_node(filesystem)
+        assert await node.producer_ids.take() == BLOCK_SIZE + 1
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_epoch_is_not_given_twice_by_an_older_copy_of_the_journal(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> list[bytes]:
+        filesystem = SimulatedFileSystem()
+        node = await open_node(filesystem)
+        await node.topics.create("t", 1)
+        await init(node)
+        await node.close()
+        copy = filesystem.read(JOURNAL)
+        node = await open_node(filesystem)
+        producer = await init(node)
+        await transaction(node, producer, 0, b"before")
+        await node.close()
+        put(filesystem, JOURNAL, copy)
+        node = await open_node(filesystem)
+        again = await init(node)
+        assert again.producer_id == producer.producer_id
+        assert again.epoch > producer.epoch
+        await transaction(node, again, 0, b"after")
+        try:
+            return values(log_of(node))
+        finally:
+            await node.close()
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(scenario()) == [b"before", b"after"]
+    assert "transactional id x: the journal has epoch 0 of producer id 0, and a log has epoch 1" in caplog.text
+
+
+def test_an_open_transaction_that_the_journal_does_not_know_is_refused() -> None:
+    async def scenario() -> None:
+        filesystem = SimulatedFileSystem()
+        node = await open_node(filesystem)
+        await node.topics.create("t", 1)
+        producer = await init(node)
+        await node.close()
+        copy = filesystem.read(JOURNAL)
+        node = await open_node(filesystem)
+        assert await node.coordinator.transactions.add_partitions("x", producer, [("t", 0)]) == codes.NONE
+        await produce(log_of(node), producer, 0, b"open", TRANSACTIONAL)
+        await node.close()
+        put(filesystem, JOURNAL, copy)
+        await open_node(filesystem)
+
+    with pytest.raises(DataFolderError, match="t-0 has an open transaction of producer id 0 from offset 0 on, which"):
+        asyncio.run(scenario())
