@@ -191,6 +191,7 @@ class Produced:
     partition: int
     """Where it is: the partition that was chosen, and its offset there."""
     offset: int
+    """-1 where the client does not know it: the broker had the output already, from a request whose answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)

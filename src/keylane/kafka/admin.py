@@ -26,7 +26,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import Questions, RefusedError
-from keylane.kafka.settings import CONSUMER_ONLY, PRODUCER_ONLY
+from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.options import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class Admin:
         """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes long."""
         with self._consumers_lock:
             if group not in self._consumers:
-                settings = self._settings | {"group.id": group, "enable.auto.commit": False}
+                settings = MEMBER_DEFAULTS | self._settings | {"group.id": group, "enable.auto.commit": False}
                 self._consumers[group] = client_of(Consumer, settings)
             return self._consumers[group]
 

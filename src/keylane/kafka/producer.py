@@ -162,7 +162,8 @@ class KafkaProducer:
     def _delivered(self, delivery: Delivery, index: int, error: KafkaError | None, message: Any) -> None:
         if error is None:
             self._suspects.acquit(delivery, index)
-            self._reports.append(Answer(delivery, index, None, message.partition(), message.offset()))
+            offset = message.offset()  # none when the broker had it already, from a request whose answer was lost
+            self._reports.append(Answer(delivery, index, None, message.partition(), -1 if offset is None else offset))
             return
         at_fault = self._suspects.accuses(delivery, index, error)
         if not at_fault and not self._transactional:

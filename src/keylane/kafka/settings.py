@@ -91,6 +91,26 @@ MEMBERS_ONLY = frozenset(
 STATISTICS = frozenset({"statistics.interval.ms", "stats_cb"})
 """A user's statistics are those of the client that reads."""
 
+SILENT_MS = 8_000
+"""How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
+answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
+gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again.
+Not for clients that read: on a slow line one fetch may take longer."""
+
+MEMBER_DEFAULTS: dict[str, Any] = {
+    "socket.timeout.ms": SILENT_MS,
+    # Who coordinates the group is asked this often, of any node: librdkafka waits for a heartbeat's answer as long as
+    # the session lasts, and for a join's 5 minutes, and asks each 10 minutes by its default.
+    "coordinator.query.interval.ms": 2_000,
+}
+
+READER_DEFAULTS: dict[str, Any] = {
+    # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
+    # given up (default: 5 min).
+    "topic.metadata.refresh.interval.ms": 3_000,
+}
+"""Of every client that reads and is no member."""
+
 CONSUMER_DEFAULTS: dict[str, Any] = {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
     # consumer stand still for most of each second (measured: 280,000 records/s with it, 1,400,000 with 20 ms).
@@ -99,17 +119,6 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "queued.min.messages": 20_000,
     "client.id": "keylane",
 }
-
-LOOK_MS = 5_000
-"""A node that stands still keeps its connections, and what was asked of it is given up after a minute. So clients look
-for new leaders and coordinators this often, and go on there (librdkafka: every 5 minutes, and every 10)."""
-
-READER_DEFAULTS: dict[str, Any] = {"topic.metadata.refresh.interval.ms": LOOK_MS}
-"""Of the client that reads."""
-
-MEMBER_DEFAULTS: dict[str, Any] = {"coordinator.query.interval.ms": LOOK_MS, "socket.timeout.ms": 2 * LOOK_MS}
-"""Of the client that is the group's member, whose questions are all small; joining has a time of its own. Its metadata
-may be that of all topics, and is left alone."""
 
 CONSUMER_FORCED: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -120,10 +129,10 @@ CONSUMER_FORCED: dict[str, Any] = {
 
 PRODUCER_DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
+    "socket.timeout.ms": SILENT_MS,
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
     # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
     "linger.ms": 0,
-    "topic.metadata.refresh.interval.ms": LOOK_MS,
     "client.id": "keylane",
 }
 
@@ -160,7 +169,10 @@ def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[s
 
 def transactional_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:
     """Settings for a transactional producer, but for its id."""
-    return TRANSACTIONAL_DEFAULTS | producer_settings(kafka, client_id)
+    # A request is given up while its transaction can still go on; librdkafka refuses anything longer.
+    timeout_ms = int(kafka.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    silent = {"socket.timeout.ms": min(SILENT_MS, max(900, timeout_ms - 100))}
+    return TRANSACTIONAL_DEFAULTS | producer_settings(silent | dict(kafka), client_id)
 
 
 def transactional_id(kafka: Mapping[str, Any]) -> str:
