@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
-from keylane.kafka.settings import consumer_settings, member_settings
+from keylane.kafka.settings import consumer_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ class SoleMember:
     def __init__(self, kafka: Mapping[str, Any], topics: Iterable[str], instance_id: str) -> None:
         self._group = str(kafka["group.id"])
         self._faults = Faults()
-        settings = member_settings(consumer_settings(DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}, None))
+        settings = consumer_settings(DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}, None)
         settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
         self._consumer = client_of(Consumer, settings)
         exact.check(self._consumer, str(settings["client.id"]))
