@@ -396,7 +396,7 @@ async def forget(_name: str) -> None:
 
 
 async def open_registry(filesystem: SimulatedFileSystem) -> TopicRegistry:
-    folder = open_data_folder(filesystem, "/data", 1)
+    open_data_folder(filesystem, "/data", 1)
     registry = TopicRegistry(filesystem, "/data", BrokerConfig(), InlineExecutor(), lambda: 0)
     registry.load(None)
     await registry.finish_interrupted(forget)

@@ -39,7 +39,7 @@ END_GRACE_S = 5.0
 SEEK_GAP = 2_000
 """Offsets between two ranges that are read and dropped; over a larger gap the reader goes straight to the next one."""
 
-RANGE_DEFAULTS: dict[str, Any] = READER_DEFAULTS | {
+RANGE_DEFAULTS: dict[str, Any] = {
     "client.id": CONSUMER_DEFAULTS["client.id"],
     "fetch.queue.backoff.ms": CONSUMER_DEFAULTS["fetch.queue.backoff.ms"],
     # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next
@@ -71,7 +71,7 @@ class RangeReader:
         self._faults = Faults()
         self.failed = False
         """Set when reading ended with an error: its connections are not used again."""
-        made = RANGE_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
+        made = READER_DEFAULTS | RANGE_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
         self._consumer = client_of(Consumer, made | {"error_cb": self._faults.report, "logger": ClientLog()})
         self._leaders = Leaders(self._consumer)
         self._logs = Logs(self._consumer, Patience(str(settings.get("bootstrap.servers"))), self._faults)

@@ -112,11 +112,11 @@ MEMBER_DEFAULTS: dict[str, Any] = {
     "coordinator.query.interval.ms": 2_000,
 }
 
-LOOK_MS = 3_000
-"""Who leads the partitions that are read or written is asked this often, of any node, so that one that hangs is left
-(librdkafka: every 5 minutes)."""
-
-READER_DEFAULTS: dict[str, Any] = CHECKED | {"topic.metadata.refresh.interval.ms": LOOK_MS}
+READER_DEFAULTS: dict[str, Any] = CHECKED | {
+    # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
+    # given up (default: 5 min).
+    "topic.metadata.refresh.interval.ms": 3_000,
+}
 """Of every client that reads and is no member."""
 
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
@@ -141,7 +141,6 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
     # 4 partitions in PARTITION order 405 records/s with the default of 5 ms, 1,037 with 0); batches form by themselves.
     "linger.ms": 0,
-    "topic.metadata.refresh.interval.ms": LOOK_MS,
     "client.id": "keylane",
     **NO_NEW_TOPICS,
 }

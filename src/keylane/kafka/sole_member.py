@@ -19,7 +19,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.instance import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
-from keylane.kafka.settings import MEMBER_DEFAULTS, consumer_settings, member_settings
+from keylane.kafka.settings import consumer_settings, member_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ COMMIT_S = 10.0
 """How long a commit is tried again while a broker restarts or the group rebalances."""
 PAUSE_S = 0.2
 
-DEFAULTS = MEMBER_DEFAULTS | {"session.timeout.ms": 10_000}
+DEFAULTS = {"session.timeout.ms": 10_000}
 
 
 class SoleMember:
