@@ -27,9 +27,6 @@ ASK_AGAIN_S = 0.1
 NOT_NOW = PASSING - NO_PARTITION
 """Worth asking again."""
 
-LEAST_ATTEMPT_S = 1.0
-"""An attempt waits for half of the time that is left, since a dead node may have been asked; but no less than this."""
-
 LOOK_S = 1.0
 """How long a look at the cluster waits."""
 
@@ -71,9 +68,10 @@ class Questions:
         began = time.monotonic()
         for_s = self.timeout_s
         while True:
-            left_s = max(began + for_s - time.monotonic(), 0.001)
-            try:
-                answer = attempt(max(left_s / 2, min(left_s, LEAST_ATTEMPT_S)) if again else left_s)
+            took_s = time.monotonic() - began
+            left_s = max(for_s - took_s, 0.001)
+            try:  # a dead node may have been asked: time is left for the living, and more each time for the slow
+                answer = attempt(min(left_s, max(self.timeout_s / 3, took_s / 2)) if again else left_s)
             except KafkaException as raised:
                 error = error_of(raised)
             else:

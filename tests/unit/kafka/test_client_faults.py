@@ -10,7 +10,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.faults import REPEAT_AFTER_S, ClientLog, Faults, client_of, commit_problem, error_of
-from keylane.kafka.settings import consumer_settings, is_cooperative, producer_settings
+from keylane.kafka.settings import (
+    MEMBER_DEFAULTS,
+    READER_DEFAULTS,
+    SILENT_MS,
+    consumer_settings,
+    fetcher_settings,
+    is_cooperative,
+    member_settings,
+    producer_settings,
+)
 
 
 class Clock:
@@ -109,6 +118,25 @@ def test_each_client_gets_its_own_settings_and_the_user_s_win_over_defaults() ->
     assert not {"group.id", "session.timeout.ms", "fetch.queue.backoff.ms"} & producer.keys()
     assert (producer["linger.ms"], producer["enable.idempotence"]) == (7, True)
     assert consumer["security.protocol"] == producer["security.protocol"] == "PLAINTEXT"
+
+
+def test_who_leads_and_who_coordinates_is_asked_often_by_whom_it_concerns() -> None:
+    """A node that hangs keeps its connections: librdkafka alone would look elsewhere after minutes."""
+    consumer = consumer_settings(KAFKA, None)
+    member, reader = member_settings(consumer), fetcher_settings(consumer)
+    leaders, coordinator, silent = (
+        "topic.metadata.refresh.interval.ms",
+        "coordinator.query.interval.ms",
+        "socket.timeout.ms",
+    )
+    assert reader[leaders] == READER_DEFAULTS[leaders]
+    assert {name: member[name] for name in MEMBER_DEFAULTS} == MEMBER_DEFAULTS
+    assert member[silent] == producer_settings(KAFKA, None)[silent] == SILENT_MS
+    assert leaders not in member, "a pattern has it ask for all topics"
+    assert coordinator not in reader
+    assert silent not in reader, "a large fetch takes its time"
+    chosen = consumer_settings(KAFKA | {leaders: 7, coordinator: 8}, None)
+    assert (fetcher_settings(chosen)[leaders], member_settings(chosen)[coordinator]) == (7, 8)
 
 
 def test_tracking_settings_cannot_be_overridden() -> None:
