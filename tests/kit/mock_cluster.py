@@ -38,8 +38,16 @@ class MockCluster:
     def lead(self, topic: str, node: int, partition: int = 0) -> None:
         assert _library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, node) == 0
 
+    def coordinate(self, kind: str, key: str, node: int) -> None:
+        """`kind` is `group` or `transaction`."""
+        assert _library.rd_kafka_mock_coordinator_set(self._cluster, kind.encode(), key.encode(), node) == 0
+
     def kill(self, node: int) -> None:
         assert _library.rd_kafka_mock_broker_set_down(self._cluster, node) == 0
+
+    def hang(self, node: int) -> None:
+        """It takes connections and requests, and its answers take ten minutes."""
+        assert _library.rd_kafka_mock_broker_set_rtt(self._cluster, node, 600_000) == 0
 
 
 def _declare() -> None:
@@ -49,7 +57,9 @@ def _declare() -> None:
         "rd_kafka_mock_cluster_bootstraps": (text, [pointer]),
         "rd_kafka_mock_topic_create": (ctypes.c_int, [pointer, text, ctypes.c_int, ctypes.c_int]),
         "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [pointer, text, number, number]),
+        "rd_kafka_mock_coordinator_set": (ctypes.c_int, [pointer, text, text, number]),
         "rd_kafka_mock_broker_set_down": (ctypes.c_int, [pointer, number]),
+        "rd_kafka_mock_broker_set_rtt": (ctypes.c_int, [pointer, number, ctypes.c_int]),
     }
     for name, (result, arguments) in declarations.items():
         function = getattr(_library, name)
