@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MEMBER = Path(__file__).with_name("storm_member.py")
 MODES = ("at_least_once", "transactional", "exactly_once", "kip-848", "lanes", "dataframes")
 ALONE = ("lanes", "dataframes")
-"""Modes of one driver; of the others there are two members."""
+"""Modes of one driver, which has two lanes, or tasks; of the others there are two members."""
 KINDS = ("leader", "coordinator", "controller", "wiped disk", "frozen node", "transaction coordinator")
 """In modes without transactions the last one is left out."""
 KILLS = int(os.environ.get("KEYLANE_CLUSTER_KILLS", "18"))
@@ -137,6 +137,8 @@ class Storm:
         self.stream = Stream(cluster.bootstrap, self.topic)
         self._members = [self._member(number) for number in range(1 if mode in ALONE else 2)]
         self.stream.start()
+        least = 1 if mode == "dataframes" else 2
+        self._until(lambda: len({one.member for one in self.ledger.entries()}) >= least, "all members have work")
 
     def _member(self, number: int) -> subprocess.Popen[str]:
         kafka = {"bootstrap.servers": self._cluster.bootstrap, "group.id": self.group}

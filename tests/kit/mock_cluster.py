@@ -45,6 +45,9 @@ class MockCluster:
     def kill(self, node: int) -> None:
         assert _library.rd_kafka_mock_broker_set_down(self._cluster, node) == 0
 
+    def start(self, node: int) -> None:
+        assert _library.rd_kafka_mock_broker_set_up(self._cluster, node) == 0
+
     def hang(self, node: int) -> None:
         """It takes connections and requests, and its answers take ten minutes."""
         assert _library.rd_kafka_mock_broker_set_rtt(self._cluster, node, 600_000) == 0
@@ -59,6 +62,7 @@ def _declare() -> None:
         "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [pointer, text, number, number]),
         "rd_kafka_mock_coordinator_set": (ctypes.c_int, [pointer, text, text, number]),
         "rd_kafka_mock_broker_set_down": (ctypes.c_int, [pointer, number]),
+        "rd_kafka_mock_broker_set_up": (ctypes.c_int, [pointer, number]),
         "rd_kafka_mock_broker_set_rtt": (ctypes.c_int, [pointer, number, ctypes.c_int]),
     }
     for name, (result, arguments) in declarations.items():

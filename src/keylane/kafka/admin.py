@@ -108,6 +108,8 @@ class Admin:
         self._ask = self._questions.ask
         dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
         self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
+        # Its only connection may be to a node that hangs: that one is dropped while there is time to ask another one.
+        self._settings["socket.timeout.ms"] = max(1_000, timeout_ms // 3)
         self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
         self._settings |= {"error_cb": self._questions.remember}
         self._client = client_of(AdminClient, self._settings)

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.unit.kafka.mock_cluster import MockCluster
 
 from keylane.kafka import exact_transactions
+from keylane.kafka.admin import Admin
 from keylane.kafka.faults import client_of
 from keylane.kafka.settings import (
     consumer_settings,
@@ -108,6 +109,17 @@ def test_offsets_of_a_transaction_go_on_when_the_coordinator_that_was_told_is_de
     sending.join(SOON_S)
     assert not sending.is_alive(), "the call stands still"
     consumer.close()
+
+
+def test_questions_go_on_when_the_only_node_that_is_connected_hangs(cluster: MockCluster) -> None:
+    for node in (1, 2):
+        cluster.kill(node)
+    admin = Admin(kafka(cluster))
+    assert admin.topics() == {TOPIC: 1}
+    for node in (1, 2):
+        cluster.start(node)
+    cluster.hang(3)
+    assert admin.topics() == {TOPIC: 1}
 
 
 def send(producer: Producer, consumer: Consumer) -> None:
