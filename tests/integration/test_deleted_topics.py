@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ from keylane.testing.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import keylane as kl
 
@@ -131,3 +135,40 @@ def test_a_stop_does_not_wait_for_a_commit_that_cannot_be_made(stage: Stage) -> 
         running.consumer.stop()
         running.member.end()
         assert time.monotonic() - stopped < 8, "the last commit alone would be waited for 10 s"
+
+
+PIPELINE = """
+import time
+import keylane as kl
+
+pipeline = kl.Pipeline(
+    kafka={kafka!r}, topics=[{topic!r}], handler=lambda record: time.sleep(0.1), offset_reset="earliest", threads=2,
+    commit_interval_ms=100,
+)
+"""
+
+
+@pytest.mark.parametrize(("options", "code"), [(["--available-now"], 1), ([], 0)])
+def test_the_command_ends_with_a_sentence(stage: Stage, tmp_path: Path, options: list[str], code: int) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(PIPELINE.format(kafka=stage.kafka, topic=stage.topic))
+    command = [sys.executable, "-m", "keylane", "run", str(file), *options]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        until(lambda: any(one.base > 4 for one in stage.committed().values()), "some are processed")
+        stage.admin.delete_topics([stage.topic])
+        assert run.stdout is not None
+        said = next(line for line in run.stdout if "was deleted" in line)
+        run.send_signal(signal.SIGTERM)
+        said += run.communicate(timeout=8)[0]
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode == code, said
+    if code:
+        last = said.splitlines()[-1]
+        assert last.startswith(
+            f"keylane: error: topic '{stage.topic}' was deleted before all of it was processed; left: "
+        )
+    else:
+        assert f"  {stage.topic}: deleted" in said

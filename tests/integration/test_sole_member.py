@@ -72,6 +72,27 @@ def test_a_second_one_under_the_same_id_fences_the_first(servers: str) -> None:
         first.close()
 
 
+def test_what_is_of_a_deleted_topic_holds_up_nothing(
+    servers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("keylane.kafka.sole_member.DELETED_S", 0.2)
+    admin = Admin({"bootstrap.servers": servers})
+    admin.create_topics({"gone": 2})
+    one = member(servers, "deleted")
+    try:
+        assert one.commit([At(("t", 0), 3), At(("gone", 0), 1)])
+        admin.delete_topics(["gone"])
+        assert one.commit([At(("t", 0), 4), At(("gone", 0), 2)])
+        assert one.commit([At(("t", 0), 5), At(("gone", 1), 2)])
+        assert committed(servers, "deleted") == {("t", 0): 5}
+        assert caplog.text.count("topic 'gone' was deleted; nothing is committed of it") == 1
+        admin.create_topics({"gone": 2})
+        assert one.commit([At(("gone", 0), 1)])
+        assert committed(servers, "deleted") == {("t", 0): 5, ("gone", 0): 1}
+    finally:
+        one.close()
+
+
 def test_beside_others_it_commits_nothing(servers: str) -> None:
     other = member(servers, "shared", "other")
     try:

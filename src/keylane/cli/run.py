@@ -219,18 +219,25 @@ class Watch:
     def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
         """The last word: how much was done, and where the group stands, asked of the broker."""
         from keylane.kafka.admin import Admin
+        from keylane.kafka.logs import matching
         from keylane.kafka.standing import group_standing
 
         snapshot = self._last
         assert snapshot is not None
         seconds = time.monotonic() - self._started
-        standing = group_standing(Admin(pipeline.kafka), pipeline.group_id, pipeline.reads)
+        admin = Admin(pipeline.kafka)
+        there = admin.topics()
+        read = matching(pipeline.reads, list(there))
+        standing = group_standing(admin, pipeline.group_id, [topic for topic in read if topic in there])
         if self._as_json:
             left = {"lag": sum(one.lag for one in standing), "remaining": sum(one.remaining for one in standing)}
             partitions = [asdict(one) | {"lag": one.lag} for one in standing]
             self._print_json("summary", snapshot, seconds, stopped=stopped, **left, partitions=partitions)
         for line in summary_lines(snapshot, standing, seconds, stopped=stopped):
             self.progress.say(line)
+        for topic in read:
+            if topic not in there:
+                self.progress.say(f"  {topic}: deleted")
 
     def _watch(self, running: Running, update: Callable[..., None], ended: threading.Event) -> None:
         history: list[tuple[float, int]] = []

@@ -16,13 +16,14 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
+from keylane.kafka.admin import Admin
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.instance import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
 from keylane.kafka.settings import consumer_settings, member_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import Offset
@@ -35,6 +36,10 @@ JOIN_S = 60.0
 COMMIT_S = 10.0
 """How long a commit is tried again while a broker restarts or the group rebalances."""
 PAUSE_S = 0.2
+DELETED_S = 2.0
+"""How long a topic is missing before somebody is asked whether it was deleted."""
+LOOK_MS = 2_000
+"""How long that question waits."""
 
 DEFAULTS = {"session.timeout.ms": 10_000}
 
@@ -47,6 +52,7 @@ class SoleMember:
     """
 
     def __init__(self, kafka: Mapping[str, Any], topics: Iterable[str], instance_id: str) -> None:
+        self._kafka = kafka
         self._group = str(kafka["group.id"])
         self._faults = Faults()
         given = DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}
@@ -60,6 +66,7 @@ class SoleMember:
         self._patience = Patience(str(kafka["bootstrap.servers"]))
         self._topics = frozenset(topics)
         """Replaced by the caller's thread; the thread that polls subscribes to them (another one would hang)."""
+        self._deleted: set[str] = set()
         self._assigned: set[tuple[str, int]] = set()
         self._changed = threading.Condition()
         """Guards what is assigned."""
@@ -77,7 +84,7 @@ class SoleMember:
             )
 
     def own(self, names: set[tuple[str, int]], timeout_s: float = JOIN_S) -> None:
-        """Wait until the partitions are this member's.
+        """Wait until the partitions are this member's, but for those whose topic was deleted.
 
         Raises `PeerError` when the group has other members, or this one was fenced, and `BrokerUnavailableError` when
         it could not be joined in time.
@@ -85,11 +92,14 @@ class SoleMember:
         topics = {topic for topic, _ in names}
         self._topics |= topics
         give_up_at = time.monotonic() + timeout_s
+        look_at = time.monotonic() + DELETED_S
         with self._changed:
             while not names <= self._assigned:
                 self.check()
-                if not self._changed.wait(max(0.0, give_up_at - time.monotonic())):
-                    break
+                if not self._changed.wait(max(0.0, min(look_at, give_up_at) - time.monotonic())):
+                    if time.monotonic() >= give_up_at:
+                        break
+                    names, look_at = names - self._of_deleted_topics(names), look_at + DELETED_S
             missing = sorted(names - self._assigned)
         if missing:
             shown = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
@@ -101,7 +111,7 @@ class SoleMember:
             raise kind(f"group {self._group!r}: {text}; a query must be the only member of its group")
 
     def commit(self, offsets: Sequence[Offset]) -> bool:
-        """Commit as the member; whether the broker took all of it.
+        """Commit as the member; whether the broker took all of it that is of topics which are there.
 
         Raises `PeerError` when the group has other members, or this one was fenced.
         """
@@ -111,11 +121,14 @@ class SoleMember:
         except BrokerUnavailableError as error:
             logger.warning("%s; its offsets are not committed now", error)
             return False
-        left = list(offsets)
+        left, look_at = list(offsets), time.monotonic() + DELETED_S
         while True:
             self.check()
             problems = self._commit_now(left)
             left = [one for one in left if one.name in problems]
+            if left and time.monotonic() >= look_at and any(one.missing for one in problems.values()):
+                gone = self._of_deleted_topics(problems.keys())
+                left, look_at = [one for one in left if one.name not in gone], time.monotonic() + DELETED_S
             if not left:
                 return True
             text = next(iter(problems.values())).text
@@ -128,6 +141,20 @@ class SoleMember:
         self._closing.set()
         self._patience.close()
         self._thread.join()
+
+    def _of_deleted_topics(self, names: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Those whose topic is no more, which is told once. Asked when a topic was not known for a while, with a
+        client of its own: the member's may be asked by the thread that polls it alone."""
+        topics = {topic for topic, _ in names}
+        try:
+            gone = topics - Admin(self._kafka, timeout_ms=LOOK_MS).topics().keys()
+        except PeerError as error:  # nobody says that it is not there
+            logger.warning("group %r: whether topics were deleted is not known: %s", self._group, error)
+            return set()
+        for topic in gone - self._deleted:
+            logger.error("group %r: topic %r was deleted; nothing is committed of it", self._group, topic)
+        self._deleted = (self._deleted - topics) | gone
+        return {name for name in names if name[0] in gone}
 
     def _commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
         try:
