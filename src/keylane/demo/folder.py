@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.demo.options import DEFAULT_RECORDS
-from keylane.errors import DataFolderError, UsageError
+from keylane.errors import DataFolderError, PeerError, UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 STATE_FILE = "keylane-demo.json"
 STATE_FORMAT = 1
+
+LEAST_FREE_BYTES = 1024 * 1024
+"""A disk with less is full: the journal's reserve alone takes as much."""
 
 DEFAULT_RESULTS = Path("keylane-demo")
 """Where the results of a run without `--keep` go, in the current folder."""
@@ -93,6 +96,13 @@ class RunFolder:
             part = self.path / f"{STATE_FILE}.part"
             part.write_text(json.dumps(asdict(state)) + "\n")
             part.replace(self.path / STATE_FILE)
+
+    def explained(self, error: PeerError) -> PeerError:
+        """The error of a run; where its disk is full, with the reason: clients of the broker learn of a timeout."""
+        free = shutil.disk_usage(self.path).free
+        if free >= LEAST_FREE_BYTES:
+            return error
+        return PeerError(f"{error}; the disk of {self.path} is full ({free:,} bytes are free): make room there")
 
     def remove_if_temporary(self) -> None:
         if not self.kept:

@@ -20,6 +20,7 @@ from keylane.demo.observer import Observer, Sample, rate
 from keylane.demo.report import Report, Stopped
 from keylane.demo.service_process import ServiceProcess
 from keylane.demo.verify import SEQUENCE_HEADER, Verdict, sequence_of, verify
+from keylane.errors import PeerError
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 
@@ -68,6 +69,8 @@ def run_demo(options: DemoOptions, progress: Progress, stop: StopRequest) -> Rep
             return demo.run()
         except _StopRequested as request:
             return demo.stopped(str(request))
+        except PeerError as error:
+            raise folder.explained(error) from error
 
 
 class _Demo:

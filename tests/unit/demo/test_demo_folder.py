@@ -9,7 +9,7 @@ import pytest
 
 from keylane.demo.folder import STATE_FILE, RunFolder
 from keylane.demo.options import DemoOptions
-from keylane.errors import DataFolderError, UsageError
+from keylane.errors import DataFolderError, PeerError, UsageError
 
 
 def options(tmp_path: Path, **changes: Any) -> DemoOptions:
@@ -103,3 +103,13 @@ def test_results_that_cannot_be_written_are_refused_and_leave_no_temporary_folde
     (tmp_path / "results").write_text("x")
     with pytest.raises(DataFolderError, match="give a folder to write to"):
         RunFolder(options(tmp_path, keep=None))
+
+
+def test_an_error_on_a_full_disk_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = PeerError("7 records were not acknowledged")
+    with RunFolder(options(tmp_path)) as folder:
+        monkeypatch.setattr("keylane.demo.folder.LEAST_FREE_BYTES", 0)
+        assert folder.explained(error) is error
+        monkeypatch.setattr("keylane.demo.folder.LEAST_FREE_BYTES", 2**62)
+        said = str(folder.explained(error))
+        assert said.startswith(f"7 records were not acknowledged; the disk of {folder.path} is full (")

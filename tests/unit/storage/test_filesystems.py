@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.storage.filesystem import FILL, FileSystem, OsFileSystem
+from keylane.storage.filesystem import FILL, NO_ROOM, TOLD_EVERY_S, DiskFullError, FileSystem, FullDisk, OsFileSystem
 from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
@@ -169,3 +169,34 @@ def test_faults_come_where_they_were_asked_for() -> None:
         with pytest.raises(SimulatedCrashError):
             file.sync()
     assert filesystem.history == ["create /a", "write /a", "sync /a"]
+
+
+def test_a_full_disk_is_told_once_with_path_and_sizes_and_then_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("keylane.storage.filesystem.time.monotonic", lambda: now)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(30))
+    disk = FullDisk()
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for _ in range(5):
+        error = disk.refuse(str(path), 17, full)
+        assert (error.errno, error.filename) == (errno.ENOSPC, str(path))
+    (told,) = caplog.messages
+    assert told.startswith(
+        f"{path}: No space left on device: no room for 17 bytes more (the file has 30, the disk has "
+    )
+    now += TOLD_EVERY_S
+    disk.refuse(str(path), 17, full)
+    assert "and 4 writes before this one since the last such line" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("number", sorted(NO_ROOM))
+def test_only_want_of_room_is_a_full_disk(number: int, tmp_path: Path) -> None:
+    disk = FullDisk()
+    with pytest.raises(DiskFullError), disk.watch(str(tmp_path / "file"), 1):
+        raise OSError(number, "no")
+    with pytest.raises(OSError, match="broken") as other, disk.watch(str(tmp_path / "file"), 1):
+        raise OSError(errno.EIO, "broken")
+    assert not isinstance(other.value, DiskFullError)
