@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from tests.unit.kafka.mock_cluster import MockCluster
 
 from keylane.kafka import exact_transactions
 from keylane.kafka.admin import Admin
@@ -22,6 +21,7 @@ from keylane.kafka.settings import (
     producer_settings,
     transactional_settings,
 )
+from kit.mock_cluster import MockCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
