@@ -77,6 +77,8 @@ class Writer:
     in_transaction: int = 0
     """Of the transactional one."""
     outcomes: list[tuple[bytes, Round]] = field(default_factory=list)
+    last: tuple[bytes, bytes] = (b"", b"")
+    """Of the idempotent one: value and batch."""
 
     def append(self, kind: str, size: int) -> None:
         self.sent += 1
@@ -96,6 +98,16 @@ class Writer:
             return
         assert durable is not None
         self.outcomes.append((value, durable))
+        if kind == "idempotent":
+            self.last = value, data
+
+    def repeat(self) -> bytes:
+        """Sends the idempotent one's last batch again; what stands where the answer says that it is."""
+        data = self.last[1]
+        appended = self.log.append(data, read_header(data), 0)
+        assert appended.durable is None, "it was written once more"
+        found = self.log.read(self.log.locate(appended.base_offset), 1, at_least_one=True)
+        return decode_records(found)[0].value or b""
 
     def end(self) -> None:
         self.log.end_transaction(8, 0, committed=self.sent % 2 == 0, now_ms=0)
@@ -143,6 +155,8 @@ async def write(turns: list[tuple[int | None, list[tuple[str, int]]]]) -> None:
         maybe |= set(refused)
         shown = values(log)
         assert [value for value in shown if value not in maybe] == everything
+        if writer.last[0] in shown:
+            assert writer.repeat() == writer.last[0], "taken for a record that is not there"
         for names, content in (("lost", "lost"), ("kept", "kept"), ("kept", "torn")):
             after = filesystem.after_crash(names=names, content=content)  # type: ignore[arg-type]
             again = recover_log(after, FOLDER, OPTIONS, InlineExecutor(), 0)
