@@ -20,7 +20,7 @@ from keylane.kafka.faults import OUT_OF_RANGE, PARTITION_END, ClientLog, Faults,
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience
-from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, READER_DEFAULTS, SILENT_MS
+from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, READER_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,6 @@ RANGE_DEFAULTS: dict[str, Any] = {
     # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next
     # range's for this long: 500 ms by default, in each task of a small batch.
     "fetch.wait.max.ms": 10,
-    "socket.timeout.ms": SILENT_MS,  # one partition is read at a time: a fetch is 1 MB, also on a slow line
     "check.crcs": "true",  # as Java's consumer
     "isolation.level": "read_uncommitted",  # as Java's consumer, and Spark's source
 }

@@ -91,11 +91,10 @@ MEMBERS_ONLY = frozenset(
 STATISTICS = frozenset({"statistics.interval.ms", "stats_cb"})
 """A user's statistics are those of the client that reads."""
 
-SILENT_MS = 8_000
+SILENT_MS = 6_000
 """How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
 answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
-gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again.
-Not for clients that read: on a slow line one fetch may take longer."""
+gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again."""
 
 MEMBER_DEFAULTS: dict[str, Any] = {
     "socket.timeout.ms": SILENT_MS,
@@ -108,6 +107,9 @@ READER_DEFAULTS: dict[str, Any] = {
     # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
     # given up (default: 5 min).
     "topic.metadata.refresh.interval.ms": 3_000,
+    # The only connection may be to that one. A tenth of librdkafka's time takes a tenth of its 50 MB over a slow line.
+    "socket.timeout.ms": SILENT_MS,
+    "fetch.max.bytes": 5_000_000,
 }
 """Of every client that reads and is no member."""
 
