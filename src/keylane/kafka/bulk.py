@@ -16,7 +16,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
-from keylane.kafka.settings import READER_DEFAULTS, SILENT_MS
+from keylane.kafka.settings import SILENT_MS, reading
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ def read_to_end(
     """
     reader = client_of(
         Consumer,
-        READER_DEFAULTS
-        | {"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG}
-        | dict(settings or {})
+        reading({"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG, **(settings or {})})
         | {
             "bootstrap.servers": servers,
             "group.id": f"keylane-reader-{uuid.uuid4()}",  # never joined, never committed to

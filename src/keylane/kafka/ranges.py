@@ -20,7 +20,7 @@ from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, ClientLog
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience
-from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, READER_DEFAULTS, SILENT_MS
+from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,6 @@ RANGE_DEFAULTS: dict[str, Any] = {
     # What a range has is there already. A fetch beyond its end, which librdkafka sends ahead, would hold back the next
     # range's for this long: 500 ms by default, in each task of a small batch.
     "fetch.wait.max.ms": 10,
-    "socket.timeout.ms": SILENT_MS,  # one partition is read at a time: a fetch is 1 MB, also on a slow line
     "isolation.level": "read_uncommitted",  # as Java's consumer, and Spark's source
 }
 
@@ -72,7 +71,7 @@ class RangeReader:
         self._faults = Faults()
         self.failed = False
         """Set when reading ended with an error: its connections are not used again."""
-        made = READER_DEFAULTS | RANGE_DEFAULTS | dict(settings) | CONSUMER_FORCED | {"group.id": group_id}
+        made = reading(RANGE_DEFAULTS | dict(settings)) | CONSUMER_FORCED | {"group.id": group_id}
         self._consumer = client_of(Consumer, made | {"error_cb": self._faults.report, "logger": ClientLog()})
         self._leaders = Leaders(self._consumer)
         self._logs = Logs(self._consumer, Patience(str(settings.get("bootstrap.servers"))), self._faults)

@@ -99,11 +99,10 @@ CHECKED: dict[str, Any] = {
 }
 """Of every client of keylane's that reads records; a user's own setting wins."""
 
-SILENT_MS = 8_000
+SILENT_MS = 6_000
 """How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
 answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
-gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again.
-Not for clients that read: on a slow line one fetch may take longer."""
+gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again."""
 
 MEMBER_DEFAULTS: dict[str, Any] = {
     "socket.timeout.ms": SILENT_MS,
@@ -116,8 +115,11 @@ READER_DEFAULTS: dict[str, Any] = CHECKED | {
     # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
     # given up (default: 5 min).
     "topic.metadata.refresh.interval.ms": 3_000,
+    # The only connection may be to that one. A tenth of librdkafka's time takes a tenth of its 50 MB over a slow line.
+    "socket.timeout.ms": SILENT_MS,
+    "fetch.max.bytes": 5_000_000,
 }
-"""Of every client that reads and is no member."""
+"""Of every client that reads and is no member (`reading`)."""
 
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
@@ -174,7 +176,18 @@ def member_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
 
 def fetcher_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
     """Of the consumer's settings, those of the client that reads and takes no part in the group."""
-    return READER_DEFAULTS | {key: value for key, value in consumer.items() if key not in MEMBERS_ONLY}
+    return reading({key: value for key, value in consumer.items() if key not in MEMBERS_ONLY})
+
+
+def reading(given: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings on top of `READER_DEFAULTS`, which give way: librdkafka refuses a fetch that is smaller than the
+    largest record, and an answer that a broker may hold back for longer than a node may be silent would never come."""
+    least_bytes, waits_ms = int(given.get("message.max.bytes", 0)), int(given.get("fetch.wait.max.ms", 0))
+    defaults = READER_DEFAULTS | {
+        "fetch.max.bytes": max(READER_DEFAULTS["fetch.max.bytes"], least_bytes),
+        "socket.timeout.ms": max(SILENT_MS, waits_ms + SILENT_MS // 2),
+    }
+    return defaults | dict(given)
 
 
 def producer_settings(kafka: Mapping[str, Any], client_id: str | None) -> dict[str, Any]:

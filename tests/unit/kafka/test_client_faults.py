@@ -129,12 +129,20 @@ def test_who_leads_and_who_coordinates_is_asked_often_by_whom_it_concerns() -> N
         "coordinator.query.interval.ms",
         "socket.timeout.ms",
     )
-    assert reader[leaders] == READER_DEFAULTS[leaders]
+    assert {name: reader[name] for name in READER_DEFAULTS} == READER_DEFAULTS
     assert {name: member[name] for name in MEMBER_DEFAULTS} == MEMBER_DEFAULTS
     assert member[silent] == producer_settings(KAFKA, None)[silent] == SILENT_MS
     assert leaders not in member, "a pattern has it ask for all topics"
     assert coordinator not in reader
-    assert silent not in reader, "a large fetch takes its time"
+    assert SILENT_MS / reader["fetch.max.bytes"] == 60_000 / 50_000_000, (
+        "a line may be as slow as with librdkafka's own"
+    )
+    larger = fetcher_settings(
+        consumer_settings(KAFKA | {"message.max.bytes": 9_000_000, "fetch.wait.max.ms": 20_000}, None)
+    )
+    assert larger["fetch.max.bytes"] == 9_000_000, "librdkafka refuses less"
+    assert larger[silent] > 20_000, "else no answer of an idle log comes in time"
+    client_of(Consumer, larger).close()
     chosen = consumer_settings(KAFKA | {leaders: 7, coordinator: 8}, None)
     assert (fetcher_settings(chosen)[leaders], member_settings(chosen)[coordinator]) == (7, 8)
 
