@@ -60,9 +60,10 @@ async def produce(log: PartitionLog, producer: Producer, sequence: int, value: b
         await durable
 
 
-def values(log: PartitionLog) -> list[bytes]:
+async def values(log: PartitionLog) -> list[bytes]:
     """All that a reader sees."""
     found = []
+    await log.prepare(0)
     data = log.read(0, 2**30, at_least_one=True) if log.high_watermark else b""
     while len(data) > HEADER_SIZE:
         header = read_header(data)
@@ -129,7 +130,7 @@ def test_what_is_acknowledged_is_there_whatever_became_of_the_file(
     async def found() -> list[bytes]:
         node = await open_node(history.filesystem)
         try:
-            return values(log_of(node))
+            return await values(log_of(node))
         finally:
             await node.close()
 
@@ -216,7 +217,7 @@ def test_an_epoch_is_not_given_twice_by_an_older_copy_of_the_journal(caplog: pyt
         assert again.epoch > producer.epoch
         await transaction(node, again, 0, b"after")
         try:
-            return values(log_of(node))
+            return await values(log_of(node))
         finally:
             await node.close()
 
