@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
@@ -39,14 +39,6 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
 
-class Holder(NamedTuple):
-    """Who has the name, by the coordinator."""
-
-    member_id: str
-    client_id: str
-    host: str
-
-
 class InstanceName:
     """The name of one consumer, which may come to be several members under it, one after the other.
 
@@ -68,7 +60,7 @@ class InstanceName:
             logger.info("who is member %r of group %r is not known: %s", self.name, self._group, error)
         else:
             if holder is not None:
-                self._ours_or_older.add(holder.member_id)
+                self._ours_or_older.add(holder)
 
     def note(self, client: Consumer) -> str:
         """This client is our member; returns its id, which is empty while it has none."""
@@ -93,18 +85,19 @@ class InstanceName:
                 raise PeerError(f"{self._fenced}: who has the name cannot be read: {error}") from None
             else:
                 break
-        if holder is not None and holder.member_id not in self._ours_or_older:
+        if holder is not None and holder not in self._ours_or_older:
             raise FencedError(
-                f"{self._fenced}: another process ({holder.client_id!r} at {holder.host.removeprefix('/')}) has joined "
-                "under the same group.instance.id; give each process a name of its own"
+                f"{self._fenced}: another process has joined under the same group.instance.id (as {holder}); give each "
+                "process a name of its own"
             )
 
     @property
     def _fenced(self) -> str:
         return f"FENCED_INSTANCE_ID: member {self.name!r} of group {self._group!r} is fenced"
 
-    def _holder(self) -> Holder | None:
-        """Raises `OSError` for no answer now, and `UsageError` for a login that librdkafka has and keylane has not."""
+    def _holder(self) -> str | None:
+        """The id of the member that has the name. Raises `OSError` for no answer now, and `UsageError` for a login that
+        librdkafka has and keylane has not."""
         from keylane.kafka.conditional import addresses_of, coordinator_of
         from keylane.kafka.link import Link
         from keylane.kafka.login import login_of
@@ -123,7 +116,7 @@ class InstanceName:
                 problem = error
         raise problem
 
-    def _read(self, reader: _Reader) -> Holder | None:
+    def _read(self, reader: _Reader) -> str | None:
         error = reader.number(_I16)
         if error:
             raise OSError(f"the coordinator answers with Kafka's error code {error}")
@@ -131,11 +124,11 @@ class InstanceName:
             reader.text()
         found = None
         for _ in range(reader.number(_I32)):
-            member_id, name, client_id, host = (reader.text() for _ in range(4))
+            member_id, name, _client_id, _host = (reader.text() for _ in range(4))
             reader.skip_bytes()
             reader.skip_bytes()
             if name == self.name:
-                found = Holder(member_id, client_id, host)
+                found = member_id
         return found
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import BrokerUnavailableError, FencedError
 from keylane.kafka import exact_transactions
-from keylane.kafka.instance import Holder, InstanceName, _Reader
+from keylane.kafka.instance import InstanceName, _Reader
 from keylane.kafka.logs import Patience
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class Coordinator(InstanceName):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         pass
 
-    def _holder(self) -> Holder | None:
+    def _holder(self) -> str | None:
         answer = self._answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
-        return None if answer is None else Holder(answer, "app", "/10.0.0.7")
+        return answer
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_id_from_before_it_came_is_older(monkeypatch: pytest.MonkeyPatch, pat
     name.look()
     name.check_fence(CLIENT, patience)
     with pytest.raises(
-        PeerError, match=r"FENCED_INSTANCE_ID: member 'one' .* another process \('app' at 10.0.0.7\) has"
+        FencedError, match=r"FENCED_INSTANCE_ID: member 'one' .* another process has joined .* \(as successor\)"
     ):
         name.check_fence(CLIENT, patience)
 
@@ -95,6 +95,6 @@ def test_the_answer_is_read_field_by_field() -> None:
     dynamic = text("id-0") + struct.pack(">h", -1) + text("app") + text("/h") + struct.pack(">ii", 0, 0)
     rows += dynamic + member("id-1", "other", "app", "/h") + member("id-2", "one", "äpp", "/10.0.0.7")
     name = InstanceName({"bootstrap.servers": "nowhere:1", "group.id": "g", "group.instance.id": "one"})
-    assert name._read(_Reader(rows, 0)) == Holder("id-2", "äpp", "/10.0.0.7")
+    assert name._read(_Reader(rows, 0)) == "id-2"
     with pytest.raises(OSError, match="error code 15"):
         name._read(_Reader(struct.pack(">h", 15), 0))

@@ -16,6 +16,7 @@ import pytest
 
 import keylane as kl
 from keylane.engine.snapshot import Snapshot
+from keylane.errors import FencedError, TopicDeletedError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.lanes import LaneTask, run_lane
 
@@ -161,6 +162,8 @@ def test_work_that_is_done_ends_the_lane(driver: Driver) -> None:
     [
         (kl.HandlerError("flights-0@3: ValueError: no"), True),
         (kl.UsageError("no"), True),
+        (FencedError("another process has the name"), True),
+        (TopicDeletedError("gone"), True),
         (kl.PeerError("broker"), False),
         (OSError("disk"), False),
     ],
