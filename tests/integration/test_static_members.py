@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
+<<<<<<< HEAD
 import keylane as kl
+=======
+>>>>>>> h3
 from keylane.errors import FencedError
 from keylane.testing.embedded import EmbeddedBroker
 from keylane.testing.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import keylane as kl
 
 RECORDS = 400
 
