@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-<<<<<<< HEAD
-import keylane as kl
-=======
->>>>>>> h3
 from keylane.errors import FencedError
 from keylane.testing.embedded import EmbeddedBroker
 from keylane.testing.stage import Stage, ThreadMember, until
