@@ -284,7 +284,7 @@ def test_a_lane_whose_id_another_consumer_takes_ends_the_query(
     thief = Consumer(settings)
     thief.subscribe([work.topic])
     until(lambda: thief.poll(0.1) is not None or not query.isActive, lambda: query.lanes)
-    with pytest.raises(kl.PeerError, match="another process has joined under the same group.instance.id"):
+    with pytest.raises(kl.PeerError, match=r"another process has joined under the same group\.instance\.id"):
         work.finish(query)
     assert query.lanes[0].launches == 1, "the two would fence each other for ever"
     thief.close()
@@ -333,7 +333,7 @@ def test_options_that_cannot_work_are_refused(
 
 
 def test_what_is_no_pipeline_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(kl.UsageError, match="got a value of type str: give a keylane.Pipeline"):
+    with pytest.raises(kl.UsageError, match=r"got a value of type str: give a keylane\.Pipeline"):
         kl.spark.start("flights", spark)  # type: ignore[arg-type]
 
 
