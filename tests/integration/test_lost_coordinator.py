@@ -36,7 +36,9 @@ def test_an_open_transaction_that_nobody_can_end_is_told(tmp_path: Path) -> None
             folder.mkdir(exist_ok=True)
         folder.rmdir()
         shutil.copytree(older, folder)
-        with pytest.raises(PeerError, match=r"topic-0 has an open transaction of producer id 0 from offset 0 on.*restore"):
+        with pytest.raises(
+            PeerError, match=r"topic-0 has an open transaction of producer id 0 from offset 0 on.*restore"
+        ):
             broker.start()
         shutil.rmtree(folder)
         shutil.move(kept, folder)

@@ -345,6 +345,9 @@ class Loop:
             self._results.close(WORKERS_CLOSE_S)
         if self._callbacks is not None:
             self._callbacks.close(WORKERS_CLOSE_S)
+        for event in self._inbox.take(0):  # what callbacks raised while the run ended
+            if isinstance(event, events.ConsumerFailed):
+                self._core.note(event.error)
         self._intake.join()
         self._core.failures.end(monotonic())
         self._last_snapshot = self._snapshot(monotonic())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
-from keylane.engine.acknowledgements import Acknowledgements
+from keylane.engine.acknowledgements import Acknowledgements, CommitCallbacks
 from keylane.engine.admission import HandOver
 from keylane.engine.assignment import Assignment, Start
 from keylane.engine.commits import CommitEntry, CommitProblem
@@ -236,3 +236,21 @@ def test_a_callback_that_raises_ends_the_run(option: str) -> None:
         assert running.loop.ended.wait(20)
     assert isinstance(running.loop.failure, HandlerError)
     assert str(running.loop.failure) == f"{option} raised ValueError: not today"
+
+
+def test_a_callback_that_raises_while_the_run_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_closing, close = threading.Event(), CommitCallbacks.close
+
+    def callback(_: Any) -> None:
+        assert is_closing.wait(20)
+        raise ValueError("not today")
+
+    def closing(self: CommitCallbacks, timeout_s: float) -> None:
+        is_closing.set()
+        close(self, timeout_s)
+
+    monkeypatch.setattr(CommitCallbacks, "close", closing)
+    _, running = engine(10, on_committed=callback)
+    with running:
+        assert running.loop.ended.wait(20)
+    assert str(running.loop.failure) == "on_committed raised ValueError: not today"
