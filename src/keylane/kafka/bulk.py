@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import PARTITION_END, PASSING, Faults, client_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
-from keylane.kafka.settings import READER_DEFAULTS, SILENT_MS
+from keylane.kafka.settings import LEADERS, READER_DEFAULTS, SILENT_MS
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class BulkProducer:
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
-        defaults |= {"socket.timeout.ms": SILENT_MS}
+        defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None

