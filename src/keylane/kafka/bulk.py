@@ -16,7 +16,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
-from keylane.kafka.settings import SILENT_MS, reading
+from keylane.kafka.settings import LEADERS, SILENT_MS, reading
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class BulkProducer:
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
-        defaults |= {"socket.timeout.ms": SILENT_MS}
+        defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None

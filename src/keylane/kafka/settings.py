@@ -99,7 +99,7 @@ CHECKED: dict[str, Any] = {
 }
 """Of every client of keylane's that reads records; a user's own setting wins."""
 
-SILENT_MS = 6_000
+SILENT_MS = 5_000
 """How long a node may be silent while an answer is due. A node that hangs keeps its connections, and what waits for its
 answer is sent to the next one only when the client drops them: after 60 s by librdkafka's default, when the cluster has
 gone on long before (Kafka gives a node up after 9 s). What a node that lives answers later than that is asked again."""
@@ -111,14 +111,21 @@ MEMBER_DEFAULTS: dict[str, Any] = {
     "coordinator.query.interval.ms": 2_000,
 }
 
-READER_DEFAULTS: dict[str, Any] = CHECKED | {
-    # Who leads the partitions that are read is asked this often, of any node, so that a fetch from one that hangs is
-    # given up (default: 5 min).
-    "topic.metadata.refresh.interval.ms": 3_000,
-    # The only connection may be to that one. A tenth of librdkafka's time takes a tenth of its 50 MB over a slow line.
-    "socket.timeout.ms": SILENT_MS,
-    "fetch.max.bytes": 5_000_000,
+LEADERS: dict[str, Any] = {
+    # Who leads is asked this often, of any node, so that what one that hangs does not answer is given up, and nothing
+    # more is sent to it (default: 5 min).
+    "topic.metadata.refresh.interval.ms": 2_000,
 }
+
+READER_DEFAULTS: dict[str, Any] = (
+    CHECKED
+    | LEADERS
+    | {
+        # The only connection may be to such a node. A twelfth of librdkafka's time takes a twelfth of its 50 MB to a slow line.
+        "socket.timeout.ms": SILENT_MS,
+        "fetch.max.bytes": 4_000_000,
+    }
+)
 """Of every client that reads and is no member (`reading`)."""
 
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
@@ -137,7 +144,7 @@ CONSUMER_FORCED: dict[str, Any] = {
     "enable.partition.eof": True,
 }
 
-PRODUCER_DEFAULTS: dict[str, Any] = {
+PRODUCER_DEFAULTS: dict[str, Any] = LEADERS | {
     "enable.idempotence": True,
     "socket.timeout.ms": SILENT_MS,
     # The next record of a key waits for this one's outputs, so waiting for more of them costs a key its rate (measured:
@@ -159,7 +166,6 @@ TRANSACTIONAL_DEFAULTS: dict[str, Any] = {
     # needed; and who coordinates is forgotten when it was not used for so long, as the names of metadata's age have it.
     "connections.max.idle.ms": 3_000,
     "metadata.max.age.ms": 3_000,
-    "topic.metadata.refresh.interval.ms": 1_000,
 }
 
 

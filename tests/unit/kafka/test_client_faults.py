@@ -134,9 +134,7 @@ def test_who_leads_and_who_coordinates_is_asked_often_by_whom_it_concerns() -> N
     assert member[silent] == producer_settings(KAFKA, None)[silent] == SILENT_MS
     assert leaders not in member, "a pattern has it ask for all topics"
     assert coordinator not in reader
-    assert SILENT_MS / reader["fetch.max.bytes"] == 60_000 / 50_000_000, (
-        "a line may be as slow as with librdkafka's own"
-    )
+    assert SILENT_MS / reader["fetch.max.bytes"] >= 60_000 / 50_000_000, "a line may be as slow"
     larger = fetcher_settings(
         consumer_settings(KAFKA | {"message.max.bytes": 9_000_000, "fetch.wait.max.ms": 20_000}, None)
     )
