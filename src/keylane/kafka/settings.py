@@ -121,7 +121,7 @@ READER_DEFAULTS: dict[str, Any] = (
     CHECKED
     | LEADERS
     | {
-        # The only connection may be to such a node. A twelfth of librdkafka's time takes a twelfth of its 50 MB to a slow line.
+        # The only connection may be to such a node. A twelfth of librdkafka's time takes a twelfth of its 50 MB.
         "socket.timeout.ms": SILENT_MS,
         "fetch.max.bytes": 4_000_000,
     }
