@@ -242,7 +242,7 @@ class Storm:
     def check(self) -> None:
         """The verdict."""
         records = {(one.topic, one.partition, one.offset): one.key for one in self._read(self.topic)}
-        # A record of the stream may be there twice: a node that takes a retry need not know what a wiped one knew of it.
+        # A record may be there twice: a node that takes a retry need not know what a wiped one knew of it.
         assert len(records) >= self.stream.acknowledged, "acknowledged records that are not in the log"
         lost = records.keys() - self.ledger.done_times().keys()
         assert not lost, f"lost: {sorted(lost)[:10]}"
