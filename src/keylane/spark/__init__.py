@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise UsageError(f"keylane.spark needs {error.name}: pip install 'keylane[spark]'") from error
 
+from keylane.spark import registration
 from keylane.spark.lane_record import LaneStatus
 from keylane.spark.query import LaneQuery
 from keylane.spark.session import session
@@ -22,3 +23,5 @@ from keylane.spark.structured.group_commits import GroupCommits
 from keylane.spark.structured.parallel_map import parallel_map
 
 __all__ = ["CarryOver", "GroupCommits", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]
+
+registration.begin()

@@ -65,7 +65,7 @@ def test_a_notebook_with_a_session_of_its_own(java: None, work: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "asyncio"],
         input=NOTEBOOK.format(**places(work)),
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

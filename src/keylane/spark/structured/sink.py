@@ -72,6 +72,14 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     return SinkOptions(kafka_settings(options), topic, headers)
 
 
+def checked(options: SinkOptions) -> SinkOptions:
+    """Raises `BrokerUnavailableError` within one question's time, before tasks wait a minute for acknowledgements."""
+    from keylane.kafka.admin import Admin
+
+    Admin(options.settings).cluster_id()
+    return options
+
+
 def _is_headers(kind: Any) -> bool:
     element = kind.elementType
     return isinstance(element, StructType) and all(

@@ -22,7 +22,7 @@ from keylane.spark.structured.carry_lists import Lists
 from keylane.spark.structured.columns import arrow_schema, record_batch, source_schema
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
-from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, parse_sink
+from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ class KeylaneSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KeylaneWriter:
         if overwrite:
             raise UsageError('mode("overwrite"): a topic cannot be overwritten; use mode("append")')
-        return KeylaneWriter(parse_sink(dict(self.options), schema))
+        return KeylaneWriter(checked(parse_sink(dict(self.options), schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
         if overwrite:
             raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
-        return KeylaneStreamWriter(parse_sink(dict(self.options), schema))
+        return KeylaneStreamWriter(checked(parse_sink(dict(self.options), schema)))
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():

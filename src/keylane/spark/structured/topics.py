@@ -29,6 +29,7 @@ class Topics:
         self._options = options
         self._admin = Admin(options.settings)
         self._read_committed = options.settings.get("isolation.level") == "read_committed"
+        self._has_answered = False
 
     def partitions(self) -> list[TopicPartition]:
         """Those that the query reads now. Raises `UsageError` when a topic that it names does not exist."""
@@ -115,11 +116,20 @@ class Topics:
         return {name: offset for name in partitions if (offset := found[name]) is not None}
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """Ask, and ask again when no broker answers (`fetchOffset.numRetries`)."""
-        for _ in range(self._options.retries):
+        """Ask; a broker that has answered before is asked again when it does not (`fetchOffset.numRetries`).
+
+        One that never has is told at once, after the time of one question: as a rule its address is wrong.
+        """
+        left = self._options.retries if self._has_answered else 0
+        while True:
             try:
-                return question()
+                found = question()
             except BrokerUnavailableError as error:
+                if not left:
+                    raise
+                left -= 1
                 logger.warning("%s (will be asked again)", error)
                 time.sleep(self._options.retry_interval_ms / 1000)
-        return question()
+            else:
+                self._has_answered = True
+                return found

@@ -1,0 +1,104 @@
+"""`format("keylane")` in the sessions of this process, however Spark finds its Python.
+
+The idea: Spark looks for data sources, plans and runs with an interpreter of its own choice: `PYSPARK_PYTHON`, or else
+the `python3` of the PATH. In a virtual environment that is not activated, and in a notebook's kernel, that one has no
+keylane. So importing `keylane.spark` names this interpreter for a Spark that is to come, and registers the source with
+the sessions of one that runs already. What a user has named stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+DEFAULT = "python3"
+"""What Spark runs when nobody has named another one."""
+
+
+def begin() -> None:
+    """Once, when `keylane.spark` is imported; not in Spark's own workers, which make no sessions."""
+    if not _is_this(DEFAULT):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not _is_this(driver := os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)):
+        logger.debug("PYSPARK_DRIVER_PYTHON=%s started this interpreter, and runs no workers", driver)
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable  # jupyter, as a rule: Spark would look for sources with it
+    _hear_of_sessions()
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
+        for session in {SparkSession.getActiveSession(), SparkSession._instantiatedSession}:  # noqa: SLF001
+            if session is not None:
+                offer(session)
+
+
+def _hear_of_sessions() -> None:
+    """PySpark tells nobody that a session was made: so its constructor does."""
+    made = SparkSession.__init__
+
+    @wraps(made)
+    def init(self: SparkSession, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        offer(self)
+
+    SparkSession.__init__ = init  # type: ignore[method-assign]
+
+
+def offer(session: SparkSession) -> None:
+    """Make the source known to a session whose JVM would not find it; otherwise nothing."""
+    context: Any = session.sparkContext
+    if context.pythonExec == DEFAULT and not _is_this(DEFAULT):  # it was made before this module was imported
+        if context.master.startswith("local"):
+            context.pythonExec = os.environ["PYSPARK_PYTHON"]
+        else:
+            logger.warning(
+                "this session runs Python workers with %s, which is not this interpreter: they need keylane, too, or "
+                "set PYSPARK_PYTHON=%s before the session starts",
+                DEFAULT,
+                sys.executable,
+            )
+    try:
+        if not _is_this(_looks_with(context)):
+            _register(session, context)
+    except (Py4JError, AttributeError, TypeError) as error:
+        logger.warning(
+            'format("keylane") is not known to this session (%s): set PYSPARK_PYTHON=%s before Spark starts',
+            str(error).partition("\n")[0],
+            sys.executable,
+        )
+
+
+def _register(session: SparkSession, context: Any) -> None:
+    """As `session.dataSource.register`, which takes a source of the active session for one of this session."""
+    from pyspark.sql.udf import _wrap_function
+
+    from keylane.spark.structured.source import NAME, KeylaneSource
+
+    sources = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+    if sources.dataSourceExists(NAME):
+        return
+    package = "org.apache.spark.sql.execution.datasources.v2.python"
+    made = getattr(context._jvm, f"{package}.UserDefinedPythonDataSource")  # noqa: SLF001
+    sources.registerDataSource(NAME, made(_wrap_function(context, KeylaneSource)))
+
+
+def _looks_with(context: Any) -> str:
+    """The command that Spark looks for data sources with: that of the environment in which its JVM was launched."""
+    utils = getattr(context._jvm, "org.apache.spark.api.python.PythonUtils$")  # noqa: SLF001
+    return str(getattr(utils, "MODULE$").defaultPythonExec())
+
+
+def _is_this(python: str) -> bool:
+    """Whether a command is this interpreter, or one of its names. Of a virtual environment, not of what it links to."""
+    found = shutil.which(python)
+    if found is None or not Path(found).name.startswith("python"):
+        return False
+    return Path(found).parent.resolve() == Path(sys.executable).parent.resolve()

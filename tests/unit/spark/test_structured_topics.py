@@ -1,0 +1,77 @@
+"""How often the source asks brokers that do not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from keylane.errors import BrokerUnavailableError
+from keylane.spark.structured import topics
+from keylane.spark.structured.options import parse_source
+from keylane.spark.structured.source import KeylaneSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KAFKA = {"kafka.bootstrap.servers": "none:1"}
+
+
+class Brokers:
+    """What `Admin` answers, when it does."""
+
+    def __init__(self, *, dead: bool) -> None:
+        self.dead = dead
+        self.asked = 0
+
+    def topics(self) -> dict[str, int]:
+        self.asked += 1
+        if self.dead:
+            raise BrokerUnavailableError("no Kafka broker answered at 'none:1' within 10 s")
+        return {"t": 1}
+
+    cluster_id = topics
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    made = Brokers(dead=True)
+
+    def admin(_settings: Mapping[str, str]) -> Brokers:
+        return made
+
+    monkeypatch.setattr(topics, "Admin", admin)
+    monkeypatch.setattr("keylane.kafka.admin.Admin", admin)
+    return made
+
+
+def test_a_broker_that_never_answered_is_told_after_one_question(brokers: Brokers) -> None:
+    asks = topics.Topics(parse_source(KAFKA | {"subscribe": "t"}, streaming=True))
+    with pytest.raises(BrokerUnavailableError, match="within 10 s"):
+        asks.partitions()
+    assert brokers.asked == 1
+
+
+def test_a_broker_that_has_answered_is_asked_again(brokers: Brokers) -> None:
+    options = KAFKA | {"subscribe": "t", "fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "0"}
+    asks = topics.Topics(parse_source(options, streaming=True))
+    brokers.dead = False
+    assert asks.partitions() == [("t", 0)]
+    brokers.dead, brokers.asked = True, 0
+    with pytest.raises(BrokerUnavailableError):
+        asks.partitions()
+    assert brokers.asked == 3
+
+
+@pytest.mark.parametrize("make", ["writer", "streamWriter"])
+def test_the_sink_asks_once_before_its_tasks_wait_for_acknowledgements(brokers: Brokers, make: str) -> None:
+    schema = StructType([StructField("value", BinaryType())])
+    sink = KeylaneSource(KAFKA | {"topic": "t"})
+    with pytest.raises(BrokerUnavailableError, match="within 10 s"):
+        getattr(sink, make)(schema, overwrite=False)
+    brokers.dead = False
+    getattr(sink, make)(schema, overwrite=False)
+    assert brokers.asked == 2
