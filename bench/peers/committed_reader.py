@@ -22,7 +22,10 @@ def committed_records(servers: str, ends: Mapping[tuple[str, int], int | None]) 
 
 
 async def _read(servers: str, ends: Mapping[tuple[str, int], int | None]) -> list[Any]:
-    reader = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed")
+    # A leader that moves while it seeks is only seen when it asks for metadata by itself: every 5 minutes by default.
+    reader = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=servers, isolation_level="read_committed", metadata_max_age_ms=1_000
+    )
     await reader.start()
     found: list[Any] = []
     try:
