@@ -211,7 +211,7 @@ def decode_run(batch: bytes, at: int, left: int) -> Run | None:
         return None
     wanted = (head, None, key, None, _VALUE_HEAD, None, None, tail)
     for column, value in enumerate(wanted):
-        if value is not None and fields[column::_FIELDS].count(value) < count:
+        if value is not None and fields[column : count * _FIELDS : _FIELDS].count(value) < count:
             # The run ends before: up to the first record that differs.
             count = next(row for row in range(count) if fields[column + row * _FIELDS] != value)
     end = count * _FIELDS

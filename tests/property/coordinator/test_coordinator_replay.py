@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylane.coordinator.commits import TopicCommit, encode_batch, encode_commit, encode_records
@@ -139,8 +139,17 @@ class Journal:
         assert self._end == len(self._data)
 
 
+RUN_AGAIN_BEHIND_ANOTHER_TOPIC = [
+    TopicCommit("a", [0, 1, 2, 3], [10, 11, 12, 13], [0] * 4, None),
+    TopicCommit("b", [0], [14], [0], None),
+    TopicCommit("a", [1], [15], [0], ["m"]),
+]
+"""Seen from the first record on, row 4 is another topic's and row 5 has a longer head: what ends a run first counts."""
+
+
 @settings(deadline=None)
 @given(st.lists(TOPIC_COMMIT, min_size=1, max_size=6), st.sampled_from([-1, -1, 2**50]))
+@example(RUN_AGAIN_BEHIND_ANOTHER_TOPIC, -1)
 def test_a_replayed_commit_is_the_commit(commits: list[TopicCommit], expires: int) -> None:
     """Single records, runs that are read as columns, and what lies between: as if the commit had just been made."""
     if expires >= 0:  # only requests without leader epochs can ask for it
