@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from keylane.testing.processes import children, words
+from kit.processes import children, words
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -42,9 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(one) for one in (SPARK, INTEROP)])
 
 
-def pytest_configure() -> None:
-    """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested."""
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
+    Processes that tests start, Spark's workers among them, find the test kit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    tests = str(config.rootpath / "tests")
+    os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 if os.environ.get("KEYLANE_FIRST_EXAMPLE") == "1":

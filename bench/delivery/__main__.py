@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 import peers
 from confluent_kafka import Consumer
 from pages import put_into_page
+from peers.postgres import PostgresServer, find_postgres
 
 import keylane as kl
 from delivery import transactional
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from keylane.testing.postgres import PostgresServer, find_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keylane as kl
-from keylane.testing.ledger import Ledger
+from kit.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def on_data_frames(options: dict[str, Any]) -> None:
 
 
 def session(master: str) -> SparkSession:
-    from keylane.testing.cluster import LIGHT_JVM
+    from kit.cluster import LIGHT_JVM
 
     settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
     return kl.spark.session(master, "keylane storm", **{"spark.sql.shuffle.partitions": "2", **settings})

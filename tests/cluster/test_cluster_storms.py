@@ -33,14 +33,14 @@ from peers.committed_reader import committed_records
 
 from keylane.kafka.admin import Admin
 from keylane.offsets import OffsetMap, decode
-from keylane.testing.ledger import Ledger
+from kit.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from confluent_kafka import KafkaError, Message
 
-    from keylane.testing.ledger import Look, Source
+    from kit.ledger import Look, Source
 
 MEMBER = Path(__file__).with_name("storm_member.py")
 MODES = ("at_least_once", "transactional", "exactly_once", "kip-848", "lanes", "dataframes")

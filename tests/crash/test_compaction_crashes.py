@@ -12,12 +12,12 @@ import pytest
 from keylane.storage.compacting import Compactor
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log
-from keylane.testing.compacted_log import CompactedLogModel
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.compacted_log import CompactedLogModel
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
-    from keylane.testing.filesystem import Content, Names
+    from kit.filesystem import Content, Names
 
 FOLDER = "/log"
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=128)

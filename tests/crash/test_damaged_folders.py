@@ -23,8 +23,8 @@ from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.sealed import seal
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

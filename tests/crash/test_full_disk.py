@@ -28,9 +28,9 @@ from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log
 from keylane.storage.producers import OutOfOrderSequenceError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,14 +24,14 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import FILL, SECTOR_BYTES
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from keylane.testing.filesystem import Content, Names
+    from kit.filesystem import Content, Names
 
 FOLDER = "/coordinator"
 OPTIONS = BrokerConfig(

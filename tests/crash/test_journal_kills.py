@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.errors import BrokerUnavailableError
 from keylane.kafka.conditional import Change, ConditionalCommits, OutcomeUnknownError
-from keylane.testing.protocol import ProtocolClient, decode_answer
+from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

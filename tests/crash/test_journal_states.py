@@ -23,15 +23,15 @@ from keylane.coordinator.journal import FileJournal
 from keylane.coordinator.records import GroupValue, encode_group_key, encode_group_value, encode_offset_key
 from keylane.errors import PeerError
 from keylane.storage.filesystem import StorageError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from keylane.coordinator.commits import Records
     from keylane.coordinator.offsets import OffsetStore
-    from keylane.testing.filesystem import Names
+    from kit.filesystem import Names
 
 FOLDER = "/coordinator"
 OPTIONS = BrokerConfig(offsets_topic_num_partitions=3, offsets_topic_segment_bytes=900)

@@ -14,8 +14,8 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.errors import PeerError
-from keylane.testing.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, encode_batch, read_header
+from kit.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 
 DATA = "/data"
 CONFIG = BrokerConfig(log_segment_bytes=1_024, offsets_topic_num_partitions=2)

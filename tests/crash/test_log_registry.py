@@ -13,11 +13,11 @@ from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import open_data_folder
 from keylane.broker.topics import TopicRegistry
 from keylane.errors import PeerError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
-    from keylane.testing.filesystem import Content, Names
+    from kit.filesystem import Content, Names
 
 DATA = "/data"
 STATES: list[tuple[Names, Content]] = list(product(("lost", "kept"), ("lost", "kept", "torn")))

@@ -17,12 +17,12 @@ import pytest
 from keylane.errors import PeerError
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
-    from keylane.testing.filesystem import Content, Names
+    from kit.filesystem import Content, Names
 
 FOLDER = "/log"
 OPTIONS = LogOptions(segment_bytes=300, index_interval_bytes=128)

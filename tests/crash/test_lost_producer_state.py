@@ -20,8 +20,8 @@ from keylane.broker.producer_ids import BLOCK_SIZE
 from keylane.coordinator import codes
 from keylane.coordinator.transactions import Producer
 from keylane.errors import DataFolderError
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from keylane.storage.log import PartitionLog

@@ -12,7 +12,7 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.testing.offset_history import NOTHING, Event, Verdict, judge, read_events
+from kit.offset_history import NOTHING, Event, Verdict, judge, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class History:
     def start(self, bootstrap: str, seed: int) -> None:
         first = max((event.numbers[0] for event in self.events() if event.kind == "commit"), default=0)
         arguments = [bootstrap, self.group, TOPIC, str(PARTITIONS), str(seed), str(first)]
-        command = [sys.executable, "-m", "keylane.testing.offset_history", *arguments]
+        command = [sys.executable, "-m", "kit.offset_history", *arguments]
         with self.path.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
 

@@ -23,8 +23,8 @@ from keylane.coordinator.records import partition_for
 from keylane.coordinator.transaction_service import OFFSETS_TOPIC
 from keylane.coordinator.transactions import Producer
 from keylane.errors import PeerError
-from keylane.testing.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
+from kit.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 
 DATA = "/data"
 PARTITIONS = 2

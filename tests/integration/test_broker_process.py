@@ -21,8 +21,8 @@ from kio.static.primitive import Records, i32
 
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
-from keylane.testing.protocol import ProtocolClient
 from keylane.wire.batches import NewRecord, encode_batch
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
-from keylane.testing.protocol import ProtocolClient, decode_answer, encode_request
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
+from kit.protocol import ProtocolClient, decode_answer, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka import exact
 from keylane.offsets import OffsetMap, encode
-from keylane.testing.stage import Stage, until
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

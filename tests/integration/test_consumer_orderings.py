@@ -12,9 +12,9 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.testing.ledger import Ledger
-from keylane.testing.outputs import Outputs, source_of
-from keylane.testing.stage import Stage, until
+from kit.ledger import Ledger
+from kit.outputs import Outputs, source_of
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

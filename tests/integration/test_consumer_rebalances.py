@@ -11,8 +11,8 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Stage, ThreadMember, until
+from kit.ledger import Ledger
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.offsets import OffsetMap
-from keylane.testing.stage import Stage, until
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.errors import PeerError
 from keylane.kafka.ranges import RangeReader
-from keylane.testing.stage import Stage
 from keylane.wire.batches import batches
+from kit.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import pytest
 
 from keylane.errors import TopicDeletedError
 from keylane.testing.embedded import EmbeddedBroker
-from keylane.testing.stage import Stage, ThreadMember, until
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import peers
 import pytest
 from peers.committed_reader import committed_records
+from peers.postgres import PostgresServer, find_postgres
 
 from keylane import Retries
 from keylane.broker.process import BrokerProcess
-from keylane.testing.postgres import PostgresServer, find_postgres
-from keylane.testing.stage import Stage, until
 from kit.crash_points import Plan, Worker, effects_in
 from kit.engine_points import Point
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
-from keylane.testing.protocol import ProtocolClient
 from keylane.wire.batches import NewRecord, encode_batch
 from keylane.wire.versions import entity, request_type
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from keylane.cli.main import build_parser
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
-from keylane.testing.stage import until
+from kit.stage import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

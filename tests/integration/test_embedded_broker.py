@@ -23,7 +23,7 @@ from keylane.errors import UsageError
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 from keylane.testing.faults import api_names
-from keylane.testing.protocol import ProtocolClient
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -219,7 +219,7 @@ def test_a_fault_of_one_client_is_not_another_ones(kafka: EmbeddedBroker) -> Non
 
 
 def test_what_follows_a_delayed_request_waits_with_it(kafka: EmbeddedBroker) -> None:
-    from keylane.testing.entities import sample_request
+    from kit.samples import sample_request
 
     fault = kafka.fault("Heartbeat", delay_ms=200, client_id="keylane-testing")
     with ProtocolClient(kafka.bootstrap_servers) as client:

@@ -20,7 +20,7 @@ from peers.committed_reader import committed_records
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.testing.stage import until
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

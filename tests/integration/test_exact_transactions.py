@@ -13,7 +13,7 @@ from kio.static.primitive import i32
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka import exact_transactions
-from keylane.testing.protocol import ProtocolClient
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

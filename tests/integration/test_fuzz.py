@@ -1,6 +1,6 @@
 """Frames that no client sends: the broker bears them, does not grow, and serves others meanwhile.
 
-A failure names its seed: `python -m keylane.testing.fuzz --seed N --frames M` does it again.
+A failure names its seed: `PYTHONPATH=tests python -m kit.fuzz --seed N --frames M` does it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.testing.fuzz import CHUNK_FRAMES, MAX_FRAME_BYTES, Fuzz, run
+from kit.fuzz import CHUNK_FRAMES, MAX_FRAME_BYTES, Fuzz, run
 
 if TYPE_CHECKING:
     from pathlib import Path

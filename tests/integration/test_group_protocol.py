@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.records import partition_for
-from keylane.testing.protocol import ProtocolClient, decode_answer
 from keylane.wire.versions import entity, request_type
+from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

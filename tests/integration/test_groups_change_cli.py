@@ -15,7 +15,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.offsets import OffsetMap, encode
-from keylane.testing.stage import until
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

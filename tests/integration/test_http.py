@@ -13,7 +13,7 @@ from aiohttp import web
 import keylane as kl
 from keylane import http
 from keylane.broker.process import BrokerProcess
-from keylane.testing.stage import Stage
+from kit.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.process import BrokerProcess
-from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Member, Stage, until
+from kit.ledger import Ledger
+from kit.stage import Member, Stage, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keylane.testing.ledger import Look
+    from kit.ledger import Look
 
 PARTITIONS = 8
 KEYS = 64

@@ -19,7 +19,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.bulk import BulkProducer
 from keylane.metrics.prometheus import SnapshotCollector
-from keylane.testing.stage import Stage
+from kit.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

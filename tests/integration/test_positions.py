@@ -12,7 +12,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.bulk import BulkProducer
 from keylane.offsets import OffsetMap
-from keylane.testing.stage import Stage, until
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from keylane.engine.deliveries import Delivery
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.producer import KafkaProducer
-from keylane.testing.stage import WAIT_S
+from kit.stage import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

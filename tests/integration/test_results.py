@@ -10,8 +10,8 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Member, Stage, until
+from kit.ledger import Ledger
+from kit.stage import Member, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

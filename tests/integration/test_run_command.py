@@ -17,7 +17,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
-from keylane.testing.stage import until
+from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
 TIMEOUT_S = 60

@@ -16,7 +16,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.bulk import BulkProducer
-from keylane.testing.stage import Stage
+from kit.stage import Stage
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra http is not installed")
 for needed in ("httpx2", "fastavro", "jsonschema", "google.protobuf"):

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
 from keylane.broker.users import add_user
-from keylane.testing.protocol import ProtocolClient
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +128,8 @@ def frames_until_the_end(client: ProtocolClient) -> Iterator[bytes]:
 
 def test_nothing_gets_in_beside_an_authentication_that_is_under_way(client: ProtocolClient) -> None:
     """All in one piece: a right password, and what is only for those who have shown it."""
-    from keylane.testing.protocol import encode_request
     from keylane.wire.versions import request_type
+    from kit.protocol import encode_request
 
     handshake = request_type("sasl_handshake", 1)(mechanism="PLAIN")
     entry = request_type("sasl_authenticate", 2)(auth_bytes=SASL_BYTES)
@@ -231,8 +231,8 @@ def test_while_the_memory_of_requests_is_full_no_other_request_is_read(tmp_path:
 
 def test_a_client_that_asks_for_much_and_takes_nothing_costs_no_memory(tmp_path: Path) -> None:
     """Three hundred fetches of a megabyte each, pipelined, and none is read."""
-    from keylane.testing.entities import sample_request
     from keylane.wire.batches import NewRecord, encode_batch
+    from kit.samples import sample_request
 
     records = encode_batch([NewRecord(None, b"x" * 1_000_000)], timestamp_ms=1)
     with BrokerProcess(tmp_path / "data") as broker, ProtocolClient(broker.bootstrap) as client:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from keylane.errors import FencedError
 from keylane.testing.embedded import EmbeddedBroker
-from keylane.testing.stage import Stage, ThreadMember, until
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

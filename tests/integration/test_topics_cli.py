@@ -14,7 +14,7 @@ from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
-from keylane.testing.stage import until
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from peers.committed_reader import committed_records
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.testing.stage import WAIT_S, Stage, until
+from kit.stage import WAIT_S, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

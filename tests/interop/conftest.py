@@ -9,7 +9,7 @@ import pytest
 from peers import jvm
 
 from keylane.broker.process import BrokerProcess
-from keylane.testing.protocol import ProtocolClient
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # exported untyped
 
-from keylane.testing.ledger import Ledger
-from keylane.testing.stage import Stage, ThreadMember, until
+from kit.ledger import Ledger
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from pathlib import Path

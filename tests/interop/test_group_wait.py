@@ -8,7 +8,7 @@ import pytest
 
 from keylane.cli.run import note_of
 from keylane.kafka import waiting
-from keylane.testing.stage import Member, Stage, ThreadMember, until
+from kit.stage import Member, Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.records import partition_for
 from keylane.kafka.admin import Admin
-from keylane.testing.protocol import ProtocolClient
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

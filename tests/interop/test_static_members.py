@@ -13,9 +13,9 @@ from confluent_kafka import Consumer
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FencedError, PeerError
-from keylane.testing.protocol import ProtocolClient
-from keylane.testing.stage import Stage, ThreadMember, until
 from keylane.wire.versions import request_type
+from kit.protocol import ProtocolClient
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.testing.protocol import ProtocolClient, decode_answer
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
+from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from keylane.wire.versions import entity, request_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.testing.protocol import ProtocolClient
+    from kit.protocol import ProtocolClient
 
 DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)

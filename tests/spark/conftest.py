@@ -21,8 +21,8 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from keylane.testing.cluster import LIGHT_JVM
-from keylane.testing.outputs import Outputs, source_of
+from kit.cluster import LIGHT_JVM
+from kit.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,8 +15,8 @@ import random
 import time
 
 import keylane as kl
-from keylane.testing.cluster import LIGHT_JVM
-from keylane.testing.outputs import source_of
+from kit.cluster import LIGHT_JVM
+from kit.outputs import source_of
 
 parser = argparse.ArgumentParser()
 for place in ("master", "servers", "group", "topic", "output"):

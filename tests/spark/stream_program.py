@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import keylane as kl
 from keylane.spark import CarryOver, acknowledged, parallel_map
-from keylane.testing.cluster import LIGHT_JVM
+from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

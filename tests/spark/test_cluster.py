@@ -14,9 +14,9 @@ import pytest
 
 import keylane as kl
 from keylane.spark.java import find_java
-from keylane.testing.cluster import LIGHT_JVM, StandaloneCluster
-from keylane.testing.outputs import covered
-from keylane.testing.processes import is_alive, parent
+from kit.cluster import LIGHT_JVM, StandaloneCluster
+from kit.outputs import covered
+from kit.processes import is_alive, parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

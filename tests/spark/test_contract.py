@@ -19,7 +19,7 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.bulk import read_to_end
-from keylane.testing.outputs import source_of
+from kit.outputs import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

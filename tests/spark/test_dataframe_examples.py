@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from peers.postgres import PostgresServer, find_postgres
 
 import keylane as kl
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from keylane.testing.postgres import PostgresServer, find_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

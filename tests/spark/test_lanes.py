@@ -17,8 +17,8 @@ from confluent_kafka import Consumer
 import keylane as kl
 from keylane.kafka.admin import Admin
 from keylane.metrics.prometheus import MetricsServer
-from keylane.testing.outputs import covered
-from keylane.testing.processes import words
+from kit.outputs import covered
+from kit.processes import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

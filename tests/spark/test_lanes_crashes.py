@@ -17,8 +17,8 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.testing.outputs import covered
-from keylane.testing.processes import is_alive, parent, words
+from kit.outputs import covered
+from kit.processes import is_alive, parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

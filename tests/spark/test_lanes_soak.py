@@ -22,15 +22,15 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.bulk import BulkProducer, read_to_end
-from keylane.testing.cluster import StandaloneCluster
-from keylane.testing.outputs import covered
-from keylane.testing.processes import is_alive, parent
+from kit.cluster import StandaloneCluster
+from kit.outputs import covered
+from kit.processes import is_alive, parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from keylane.testing.outputs import Covered
+    from kit.outputs import Covered
 
 KILLS = int(os.environ.get("KEYLANE_SOAK_KILLS", "100"))
 SHARES = {"worker": 50, "executor": 15, "frozen worker": 10, "broker": 10, "driver": 8, "node": 7}

@@ -25,7 +25,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.spark.structured.carry_lists import CarryList
-from keylane.testing.processes import is_alive, of_session, parent, words
+from kit.processes import is_alive, of_session, parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

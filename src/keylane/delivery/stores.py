@@ -2,7 +2,7 @@
 
 The idea: the handler's effects and the record's identity are in one database transaction, so that both are there or
 neither. A store only keeps identities and gives transactions; when to ask, to skip and to purge is decided by
-`keylane.delivery.exactly_once`. `keylane.testing.stores` has the tests that every store must pass.
+`keylane.delivery.exactly_once`. `keylane.testing.StoreContract` has the tests that every store must pass.
 """
 
 from __future__ import annotations

@@ -1,17 +1,32 @@
-"""For tests: `broker()`, a Kafka broker inside a test; and the fakes, oracles and clients of keylane's own tests."""
+"""For tests: `broker()`, a Kafka broker inside a test, with faults that the test asks for; and `StoreContract`, what a
+store of one's own has to pass."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from keylane.testing.embedded import EmbeddedBroker
+    from keylane.testing.faults import Disconnect, Fault
+    from keylane.testing.stores import StoreContract
 
-__all__ = ["broker"]
+__all__ = ["Disconnect", "EmbeddedBroker", "Fault", "StoreContract", "broker"]
+
+_MODULES = {"Disconnect": "faults", "EmbeddedBroker": "embedded", "Fault": "faults", "StoreContract": "stores"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names that are imported when they are first used: a store's tests need no broker."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _without_hypothesis():
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
 
 
 def broker(
@@ -21,8 +36,7 @@ def broker(
     users: Mapping[str, str] | None = None,
 ) -> EmbeddedBroker:
     """A Kafka broker for the length of a `with` (or `async with`) block; see `EmbeddedBroker` and docs/testing.md."""
-    with _without_hypothesis():
-        from keylane.testing.embedded import EmbeddedBroker
+    from keylane.testing import EmbeddedBroker
 
     return EmbeddedBroker(topics=topics, settings=settings, users=users)
 

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import CloseConnectionError, Later, load_apis
 from keylane.errors import UsageError
-from keylane.testing.entities import error_answer
+from keylane.testing.answers import error_answer
 from keylane.wire import conditional_commit
 from keylane.wire.versions import RequestSchema, request_schema
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator import codes
-from keylane.testing.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
+from kit.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 if TYPE_CHECKING:
     from keylane.coordinator.members import JoinAnswer, SyncAnswer

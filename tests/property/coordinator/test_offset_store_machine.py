@@ -23,9 +23,9 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.replay import Replayer
 from keylane.storage.filesystem import StorageError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import batches
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

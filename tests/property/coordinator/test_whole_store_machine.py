@@ -30,9 +30,9 @@ from keylane.coordinator.records import TRANSACTION_STATE
 from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.coordinator.tail import TailReplay
 from keylane.coordinator.views import View
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.conditional_commit import CONDITION_FAILED
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

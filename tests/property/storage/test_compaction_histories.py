@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from keylane.storage.compacting import Compactor
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
-from keylane.testing.compacted_log import TRANSACTIONAL, CompactedLogModel
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
+from kit.compacted_log import TRANSACTIONAL, CompactedLogModel
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

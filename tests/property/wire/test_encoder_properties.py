@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kio.serial import readers
 
 from keylane.broker.dispatch import load_apis
-from keylane.testing.protocol import decode_answer
 from keylane.wire import encoders
 from keylane.wire.encoders import FetchedPartition, ProducedPartition, encode_fetch, encode_produce
 from keylane.wire.versions import encode_response
+from kit.protocol import decode_answer
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.text(max_size=30).filter(lambda text: len(text.encode()) < 100)

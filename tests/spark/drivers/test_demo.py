@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 
 from keylane.demo.rows import COLUMNS
-from keylane.testing.cluster import LIGHT_JVM
+from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pathlib import Path

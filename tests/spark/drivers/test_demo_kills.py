@@ -21,9 +21,9 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.testing.cluster import LIGHT_JVM
-from keylane.testing.outputs import Outputs, covered
-from keylane.testing.processes import parent, words
+from kit.cluster import LIGHT_JVM
+from kit.outputs import Outputs, covered
+from kit.processes import parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

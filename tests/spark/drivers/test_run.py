@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from keylane.testing.cluster import LIGHT_JVM
+from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.testing.outputs import covered
+from kit.outputs import covered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ spark.stop()
 PIPELINE = """
 import asyncio
 import keylane as kl
-from keylane.testing.outputs import source_of
+from kit.outputs import source_of
 
 async def copy(record):
     await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ import pytest
 from keylane.broker.data_folder import META, open_data_folder
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import OsFileSystem
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path

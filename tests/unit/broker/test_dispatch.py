@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.broker.dispatch import MalformedRequestError, RequestHeader, decode_request, load_apis
-from keylane.testing.protocol import encode_request
 from keylane.wire import conditional_commit
 from keylane.wire.versions import request_schema, request_type, response_type
+from kit.protocol import encode_request
 
 APIS = load_apis()
 

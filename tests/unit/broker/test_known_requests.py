@@ -15,7 +15,7 @@ from keylane.broker.known_requests import MAX_BYTES, KnownRequests
 from keylane.broker.node import Node
 from keylane.storage import group_sync
 from keylane.storage.filesystem import OsFileSystem
-from keylane.testing.protocol import encode_request
+from kit.protocol import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

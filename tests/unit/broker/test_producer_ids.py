@@ -6,8 +6,8 @@ import pytest
 
 from keylane.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from keylane.errors import PeerError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 PATH = "/producer-ids.json"
 

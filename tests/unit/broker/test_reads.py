@@ -12,8 +12,8 @@ from keylane.storage.compacting import Compactor
 from keylane.storage.filesystem import OsFileSystem
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
-from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import NewRecord, encode_batch, read_header
+from kit.executor import InlineExecutor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from keylane.broker.run import now_ms
 from keylane.broker.server import POLL_S, BrokerServer, ReadySockets
 from keylane.storage import group_sync
 from keylane.storage.filesystem import OsAppendFile, OsFileSystem
-from keylane.testing.protocol import encode_request
+from kit.protocol import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import Round
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.conditional_commit import CONDITION_FAILED
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

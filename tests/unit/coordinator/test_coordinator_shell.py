@@ -21,9 +21,9 @@ from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
 from keylane.storage import group_sync
 from keylane.storage.filesystem import StorageError
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import batches, decode_records
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

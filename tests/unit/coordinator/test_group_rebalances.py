@@ -8,7 +8,7 @@ from keylane.broker.config import BrokerConfig
 from keylane.coordinator import codes
 from keylane.coordinator.members import JoinAnswer, JoinedMember, SyncAnswer
 from keylane.coordinator.states import ALLOWED, TRANSITIONS, State, diagram
-from keylane.testing.group_world import World
+from kit.group_world import World
 
 
 @pytest.fixture

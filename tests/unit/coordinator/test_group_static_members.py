@@ -7,7 +7,7 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator import codes
 from keylane.coordinator.members import JoinAnswer, JoinedMember
-from keylane.testing.group_world import World
+from kit.group_world import World
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000

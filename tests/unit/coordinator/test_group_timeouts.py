@@ -9,7 +9,7 @@ from keylane.coordinator import codes
 from keylane.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS
 from keylane.coordinator.members import JoinAnswer
 from keylane.coordinator.records import GroupValue, MemberValue, RecordFormatError
-from keylane.testing.group_world import World
+from kit.group_world import World
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000

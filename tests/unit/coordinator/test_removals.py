@@ -18,9 +18,9 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import GroupKey, OffsetKey, decode_key, partition_for
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import Round
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import batches, decode_records
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 MINUTE = 60_000
 RETENTION = 10 * MINUTE

@@ -15,9 +15,9 @@ from keylane.coordinator.transaction_service import OFFSETS_TOPIC, Ports
 from keylane.coordinator.transaction_states import State
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import NewRecord, encode_batch, read_header
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

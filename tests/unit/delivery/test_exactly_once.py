@@ -17,8 +17,8 @@ from keylane.delivery.sqlite import SqliteTransaction
 from keylane.delivery.stores import Identity
 from keylane.engine.assignment import Start
 from keylane.offsets import OffsetMap
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from peers.postgres import PostgresServer, find_postgres
 
 from keylane import UsageError
 from keylane.delivery import PostgresStore, SqliteStore
 from keylane.delivery.exactly_once import store_of
-from keylane.testing.postgres import PostgresServer, find_postgres
 from keylane.testing.stores import StoreContract
 
 if TYPE_CHECKING:

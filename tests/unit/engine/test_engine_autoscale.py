@@ -20,9 +20,9 @@ from keylane.engine.core import Core
 from keylane.engine.work import NOT_RUN, Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
 from kit.engines import SomeWorkers
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from keylane.engine.work import Outcome

@@ -16,8 +16,8 @@ from keylane.engine.events import Answer
 from keylane.engine.work import NOT_RUN, Failure, works_in
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
 from kit.engines import SomeWorkers
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

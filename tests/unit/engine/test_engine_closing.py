@@ -16,8 +16,8 @@ from keylane.engine.ports import Running
 from keylane.engine.snapshot import OldestRecord
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

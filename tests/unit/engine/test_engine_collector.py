@@ -9,7 +9,7 @@ import pytest
 
 from keylane import Pipeline
 from keylane.engine.collector import OURS, PYTHONS, collected_rarely
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from keylane.engine.commits import CommitEntry, CommitProblem
 from keylane.engine.core import Core
 from keylane.offsets import DispatchBound, OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
 from kit.engines import SomeWorkers
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 
 from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 T0 = ("t", 0)
 BAD = (2, 5)

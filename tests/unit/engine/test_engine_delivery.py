@@ -15,8 +15,8 @@ from keylane.engine.core import Core
 from keylane.engine.work import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
 from kit.engines import SomeWorkers
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

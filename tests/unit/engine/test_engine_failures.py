@@ -15,8 +15,8 @@ from keylane import DeadLetter, HandlerError, Pipeline, Retries, Skip
 from keylane.engine.blocked import LoopWatch
 from keylane.engine.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
 from keylane.engine.work import Failure
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

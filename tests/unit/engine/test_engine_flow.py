@@ -18,9 +18,9 @@ from keylane.engine.partitions import FIRST_CREDIT
 from keylane.engine.work import Failure, Later, Work
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
 from kit.engines import SomeWorkers
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from keylane.engine.commits import CommitProblem
 from keylane.engine.intake import Intake
 from keylane.engine.loop import Loop
 from keylane.offsets import OffsetMap, decode
-from keylane.testing.fakes import FakeBroker, FakeConsumer, FakeEngine
+from kit.fakes import FakeBroker, FakeConsumer, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keylane import Pipeline, UsageError
 from keylane.engine import one_processor
 from keylane.engine.one_processor import CHECK_S, WORTH, OneProcessor, Times, better_one, read_times
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Retries, Skip
 from keylane.engine.own_topics import OwnTopicError
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,8 @@ from keylane import (
     Skip,
     UsageError,
 )
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,7 +210,7 @@ def test_closing_ends_processes_whose_handlers_do_not(tmp_path: Path) -> None:
 PARENT = """
 import os, sys, time
 from keylane import Pipeline
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 def handler(record):
     print(os.getpid(), flush=True)

@@ -14,8 +14,8 @@ from keylane import HandlerError, Output, Pipeline, Produced, Record, Retries
 from keylane.engine.results import ResultQueue
 from keylane.engine.streams import Stream
 from keylane.offsets import decode
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from keylane import Fatal, Output, Pipeline, Record, Retries, Skip, UsageError
 from keylane.engine.results import ResultQueue
 from keylane.engine.tracing import traced, wants_tracing
 from keylane.records import PlainMessage
-from keylane.testing.fakes import FakeBroker, FakeEngine
+from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from keylane.engine.commits import CommitProblem
 from keylane.errors import HandlerError, PeerError
 from keylane.options import DeadLetter, Pipeline, Retries, Skip
 from keylane.records import Output, Record
-from keylane.testing.fakes import FakeBroker, FakeEngine
-from keylane.testing.stage import until
+from kit.fakes import FakeBroker, FakeEngine
+from kit.stage import until
 
 T0 = ("t", 0)
 

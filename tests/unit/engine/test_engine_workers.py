@@ -20,7 +20,7 @@ from keylane.engine.ports import WorkersFailed
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.work import NOT_RUN, Chain, Failure, Lot, Work, works_of
 from keylane.records import PlainMessage
-from keylane.testing.stage import until
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -13,7 +13,7 @@ from keylane.errors import BrokerUnavailableError
 from keylane.kafka import waiting
 from keylane.kafka.members import GroupDescription, Member
 from keylane.kafka.waiting import AFTER_S, GroupWait, wait_of
-from keylane.testing.stage import until
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

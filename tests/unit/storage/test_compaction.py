@@ -10,7 +10,6 @@ from keylane.storage.filesystem import OsFileSystem
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import check_log, create_log, recover_log
 from keylane.storage.segment import Segment
-from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import (
     TRANSACTIONAL_MASK,
     BatchRecord,
@@ -23,6 +22,7 @@ from keylane.wire.batches import (
     read_header,
     rebuild_batch,
 )
+from kit.executor import InlineExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.storage.filesystem import FILL, NO_ROOM, TOLD_EVERY_S, DiskFullError, FileSystem, FullDisk, OsFileSystem
-from keylane.testing.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path

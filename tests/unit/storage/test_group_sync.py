@@ -16,7 +16,7 @@ from keylane.storage.group_sync import (
     GroupSync,
     Round,
 )
-from keylane.testing.executor import InlineExecutor
+from kit.executor import InlineExecutor
 
 SHORT_S = 600.0
 """A limit below which every sync of a test stays, however busy the machine is."""

@@ -11,8 +11,8 @@ from keylane.storage.log import Appended, LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
 from keylane.storage.segment import DamagedBatchError
 from keylane.storage.times import OffsetAndTimestamp
-from keylane.testing.executor import InlineExecutor
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
+from kit.executor import InlineExecutor
 
 if TYPE_CHECKING:
     from pathlib import Path

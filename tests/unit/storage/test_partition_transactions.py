@@ -13,10 +13,10 @@ from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
 from keylane.storage.producers import ProducerEpochError, TransactionStateError
 from keylane.storage.transactions import Ended, PartitionTransactions
-from keylane.testing.executor import InlineExecutor
-from keylane.testing.filesystem import SimulatedFileSystem
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header
 from keylane.wire.control import encode_marker, is_commit
+from kit.executor import InlineExecutor
+from kit.filesystem import SimulatedFileSystem
 
 OPTIONS = LogOptions(400, 4_096)
 FOLDER = "/t-0"

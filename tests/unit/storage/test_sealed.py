@@ -4,7 +4,7 @@ import pytest
 
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
-from keylane.testing.filesystem import SimulatedFileSystem
+from kit.filesystem import SimulatedFileSystem
 
 VALUE = [{"name": "flights", "partitions": 8}, None, 3]
 

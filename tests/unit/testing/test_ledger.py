@@ -9,7 +9,7 @@ import pytest
 
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage, Record
-from keylane.testing.ledger import Ledger
+from kit.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

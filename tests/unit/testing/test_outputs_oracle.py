@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.offsets import OffsetMap
-from keylane.testing.outputs import Covered, Outputs, Source
+from kit.outputs import Covered, Outputs, Source
 
 if TYPE_CHECKING:
     from keylane.options import Ordering

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 
-from keylane.testing.processes import of_session, parent
+from kit.processes import of_session, parent
 
 
 def test_a_session_outlives_the_process_that_began_it() -> None:

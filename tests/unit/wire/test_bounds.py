@@ -6,10 +6,10 @@ import struct
 import pytest
 
 from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
-from keylane.testing.entities import sample_request
-from keylane.testing.protocol import encode_request
 from keylane.wire.bounds import BoundsError, bounds_checker
 from keylane.wire.versions import encode_response, request_type
+from kit.protocol import encode_request
+from kit.samples import sample_request
 
 APIS = load_apis()
 VERSIONS = [

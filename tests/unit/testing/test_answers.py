@@ -7,9 +7,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import load_apis
-from keylane.testing.entities import error_answer, sample_request
-from keylane.testing.protocol import decode_answer, encode_request
+from keylane.testing.answers import error_answer
 from keylane.wire.versions import encode_response
+from kit.protocol import decode_answer, encode_request
+from kit.samples import sample_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ what it sent, what it was told, and when it began and ended, one JSON object a l
 - backwards: a read that shows less than an earlier one.
 
 Commit number n of a group sets every one of its partitions to n, so each of these is a comparison of numbers. A client
-is `python -m keylane.testing.offset_history HOST:PORT GROUP TOPIC PARTITIONS SEED FIRST`; it goes on until its standard
+is `python -m kit.offset_history HOST:PORT GROUP TOPIC PARTITIONS SEED FIRST`; it goes on until its standard
 input ends.
 """
 
@@ -25,7 +25,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keylane.testing.protocol import ProtocolClient, decode_answer
+from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

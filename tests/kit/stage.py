@@ -1,7 +1,7 @@
 """`Stage` and `Member`: topics on a real broker, and consumers in processes of their own, for tests of pipelines.
 
 The idea: what a test fills, reads and asks the broker goes through other code than what it tests, and a consumer that
-is to be killed is a process (`python -m keylane.testing.member`).
+is to be killed is a process (`python -m kit.member`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keylane.offsets import OffsetMap, decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keylane.testing.ledger import Source
+    from kit.ledger import Source
 
 WAIT_S = 60.0
 
@@ -135,11 +135,11 @@ class ThreadMember:
 
 
 class Member:
-    """A consumer in a process of its own (`keylane.testing.member` says what it takes)."""
+    """A consumer in a process of its own (`kit.member` says what it takes)."""
 
     def __init__(self, **options: Any) -> None:
         chosen = {"ends": True, "ordering": "key", "slow": [], "hold_s": 0, "work_s": 0.002, "stream": None} | options
-        command = [sys.executable, "-m", "keylane.testing.member", json.dumps(chosen)]
+        command = [sys.executable, "-m", "kit.member", json.dumps(chosen)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"

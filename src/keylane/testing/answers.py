@@ -1,7 +1,6 @@
-"""Entities of any API and version without knowing them: what kio's classes tell of their own fields.
+"""`error_answer`: the answer to a request of any API and version in which everything that can have an error has one.
 
-Two uses: `sample_request`, a plausible request of every API (to be mutated, or to see what a broker makes of it), and
-`error_answer`, the answer to a request in which everything that can have an error has one.
+Made without knowing the API, from what kio's classes tell of their own fields.
 """
 
 from __future__ import annotations
@@ -9,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.fields import fields_of
-from keylane.wire.versions import request_type, response_type
+from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:
     from keylane.wire.fields import Field
@@ -26,7 +24,7 @@ _SAME = {
     "key": ("coordinator_keys",),
 }
 """Names in answers, and what requests call the same."""
-_PLAIN: dict[str, Any] = {
+PLAIN: dict[str, Any] = {
     "bool": False,
     "bytes": b"",
     "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
@@ -102,34 +100,4 @@ def _empty(field: Field) -> Any:
     if field.kafka_type == "error_code":
         return ErrorCode.none
     assert field.kafka_type is not None, field
-    return _PLAIN.get(field.kafka_type, -1)
-
-
-def sample_request(api: str, version: int, **values: Any) -> Any:
-    """A request with one of everything: `values` by the names of fields, wherever they stand (None only where it
-    may be), else "sample" and 0."""
-    return _sample(request_type(api, version), values)
-
-
-def _sample(entity_type: Any, values: dict[str, Any]) -> Any:
-    made = {}
-    for field in fields_of(entity_type):
-        if field.name in values and (field.is_nullable or values[field.name] is not None):
-            value = values[field.name]
-        elif field.entity is not None:
-            value = _sample(field.entity, values)
-        else:
-            assert field.kafka_type is not None, field
-            value = _SAMPLES.get(field.kafka_type, 0)
-        made[field.name] = (value,) if field.is_sequence and not isinstance(value, tuple) else value
-    return entity_type(**made)
-
-
-_SAMPLES: dict[str, Any] = _PLAIN | {
-    "bytes": b"sample",
-    "error_code": ErrorCode.none,
-    "string": "sample",
-    "timedelta_i32": datetime.timedelta(seconds=10),
-    "timedelta_i64": datetime.timedelta(seconds=10),
-    "uuid": uuid.UUID(int=7),
-}
+    return PLAIN.get(field.kafka_type, -1)

@@ -1,6 +1,6 @@
 """Frames that no client sends, from a seed: what a broker has to bear.
 
-`python -m keylane.testing.fuzz --seed 7 --frames 100000` starts a broker, sends them, and serves another client
+`PYTHONPATH=tests python -m kit.fuzz --seed 7 --frames 100000` starts a broker, sends them, and serves another client
 meanwhile. The idea: real requests of every API and version are damaged in every way that a wire, a hostile client or a
 wrong library could, and the same seed gives the same frames again. A chunk of frames goes over one connection, and ends
 with the first that a broker cannot read, because that closes the connection: each frame that is counted is looked at.
@@ -29,11 +29,11 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
-from keylane.testing.entities import sample_request
-from keylane.testing.protocol import ProtocolClient, encode_request
 from keylane.wire import conditional_commit
 from keylane.wire.batches import NewRecord, decode_records, encode_batch
 from keylane.wire.framing import MIN_FRAME_BYTES, SIZE_BYTES
+from kit.protocol import ProtocolClient, encode_request
+from kit.samples import sample_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -365,7 +365,7 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m keylane.testing.fuzz", description=run.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kit.fuzz", description=run.__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--frames", type=int, default=100_000)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`python -m keylane.testing.member OPTIONS`: a consumer in a process of its own, for tests that kill it.
+"""`python -m kit.member OPTIONS`: a consumer in a process of its own, for tests that kill it.
 
 It runs one pipeline to the end of its topic and notes each record in a `Ledger`. OPTIONS is a JSON object: kafka
 (librdkafka settings), topic, ordering, ledger (a path), work_s (how long a record takes), slow (offsets that take
@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import keylane as kl
-from keylane.testing.ledger import Ledger
+from kit.ledger import Ledger
 
 
 def main(options: dict[str, Any]) -> None:

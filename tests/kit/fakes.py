@@ -150,7 +150,7 @@ class FakeConsumer:
     def commit_now(
         self,
         offsets: Sequence[Offset],
-        timeout_s: float | None = None,  # noqa: ARG002 - the protocol's
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, CommitProblem]:
         return self._broker.apply(offsets)
 
@@ -248,7 +248,7 @@ class FakeProducer:
         if held:
             self._report(held)
 
-    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's
+    def close(self, timeout_s: float) -> None:
         self.closed = True
 
 
@@ -278,7 +278,7 @@ class FakeTransactions(FakeProducer):
             self._committed = list(self.sent)
         self._tell(TransactionAnswered("commit", next(iter(problems.values()), None)))
 
-    def abort(self, *, renew: bool) -> None:  # noqa: ARG002 - a new one would be no other
+    def abort(self, *, renew: bool) -> None:
         self.sent[:] = self._committed
         self._tell(TransactionAnswered("abort"))
 
