@@ -59,7 +59,7 @@ class Ending:
                 continue
             self._reached.add(name)
             if name not in assignments:
-                left.append(f"{topic}-{name[1]} (not this member's) up to offset {end}")
+                left.append(f"{topic}-{name[1]} from an offset that this member does not know up to {end}")
             elif (base := assignments[name].tracker.base) < end:
                 left.append(f"{topic}-{name[1]} from offset {base} up to {end}")
         self._is_new = True

@@ -19,12 +19,12 @@ from keylane.engine.start import Committed, StartRule
 from keylane.errors import HandlerError, PeerError
 from keylane.guarantees import duration_ms
 from keylane.kafka import exact
-from keylane.kafka.faults import MOVED_ON, describe, error_of
+from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.offsets import OffsetMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Consumer
 
@@ -97,9 +97,15 @@ class Starts:
                 raise PeerError(text)
             if problem.moved_on and not self._pipeline.assignment:
                 raise _MovedOnError(text)
+            self._check_there(name for name, one in problems.items() if one.missing)
             self._patience.wait(give_up_at, text)
             first = [one for one in first if one.name in problems]
         return starts
+
+    def _check_there(self, names: Iterable[tuple[str, int]]) -> None:
+        """The coordinator knows none of these. It may be behind; raises `MissingError` where there is no log either."""
+        for name in names:
+            self._logs.bounds(*name)
 
     def _found(self, names: Names, targets: Mapping[tuple[str, int], Target], give_up_at: float) -> list[Committed]:
         sought = [name for name in names if name in targets]
@@ -154,12 +160,17 @@ class Starts:
     def _from_group(self, names: Names, give_up_at: float) -> list[Committed]:
         """What the group has committed for each, and what its log holds."""
         while True:
-            asked_at = monotonic()
+            asked_at, found = monotonic(), []
             try:
                 found = exact.committed(self._client, names, ANSWER_S)
                 failed = next((one.error for one in found if one.error is not None), None)
             except KafkaException as raised:
                 failed = error_of(raised)
+            self._check_there(
+                (one.topic, one.partition)
+                for one in found
+                if one.error is not None and one.error.code() in NO_PARTITION
+            )
             if failed is None:
                 self.heard(asked_at)
                 break

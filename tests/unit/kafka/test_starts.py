@@ -12,6 +12,7 @@ from keylane import Pipeline
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.faults import commit_problem
+from keylane.kafka.logs import MissingError
 from keylane.kafka.starts import Starts
 
 if TYPE_CHECKING:
@@ -27,8 +28,19 @@ KAFKA = {"bootstrap.servers": "h:1", "group.id": "g"}
 class World:
     """A group without commits, whose coordinator has an answer to commits, and one to questions."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, commits: int = 0, lookups: int = 0, **changes: Any) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        commits: int = 0,
+        lookups: int = 0,
+        unknown: bool = False,
+        log_answers: int = 9,
+        **changes: Any,
+    ) -> None:
         self.waits: list[str] = []
+        self._unknown = unknown
+        self._log_answers = log_answers
         self._commits = commits
         self._lookups = lookups
         monkeypatch.setattr(exact, "committed", self._committed)
@@ -49,9 +61,13 @@ class World:
     def _committed(self, _: object, names: list[tuple[str, int]], __: float) -> list[exact.GroupOffset]:
         if self._lookups:
             raise KafkaException(KafkaError(self._lookups))
-        return [exact.GroupOffset(*name, -1001, "", None) for name in names]
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if self._unknown else None
+        return [exact.GroupOffset(*name, -1001, "", error) for name in names]
 
-    def bounds(self, *_: object) -> tuple[int, int]:
+    def bounds(self, topic: str, _: int) -> tuple[int, int]:
+        if not self._log_answers:
+            raise MissingError("the log cannot be read", topic)
+        self._log_answers -= 1
         return 0, 10
 
     # --- patience, which has none ---
@@ -85,6 +101,23 @@ def test_nothing_starts_where_the_group_went_on_and_the_member_lives(
     [line] = caplog.messages
     assert KafkaError(code).name() in line
     assert line.endswith("1 partitions do not start here")
+
+
+@pytest.mark.parametrize(
+    ("asked", "log_answers"), [({"unknown": True}, 0), ({"commits": KafkaError.UNKNOWN_TOPIC_OR_PART}, 1)]
+)
+def test_a_coordinator_that_does_not_know_a_topic_is_believed_once_its_log_is_gone(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], log_answers: int
+) -> None:
+    world = World(monkeypatch, **asked, log_answers=log_answers)
+    with pytest.raises(MissingError):
+        world.resolve()
+    assert not world.waits
+    world = World(monkeypatch, **asked)
+    with pytest.raises(BrokerUnavailableError):
+        world.resolve()
+    [text] = world.waits
+    assert "UNKNOWN_TOPIC_OR_PART" in text
 
 
 @pytest.mark.parametrize("code", [KafkaError.NOT_COORDINATOR, KafkaError.REBALANCE_IN_PROGRESS])
