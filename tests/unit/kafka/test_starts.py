@@ -34,7 +34,7 @@ class World:
         *,
         commits: int = 0,
         lookups: int = 0,
-        unknown: bool = False,
+        unknown: int = 0,  # a code, as the others
         log_answers: int = 9,
         **changes: Any,
     ) -> None:
@@ -61,7 +61,7 @@ class World:
     def _committed(self, _: object, names: list[tuple[str, int]], __: float) -> list[exact.GroupOffset]:
         if self._lookups:
             raise KafkaException(KafkaError(self._lookups))
-        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if self._unknown else None
+        error = KafkaError(self._unknown) if self._unknown else None
         return [exact.GroupOffset(*name, -1001, "", error) for name in names]
 
     def bounds(self, topic: str, _: int) -> tuple[int, int]:
@@ -104,10 +104,11 @@ def test_nothing_starts_where_the_group_went_on_and_the_member_lives(
 
 
 @pytest.mark.parametrize(
-    ("asked", "log_answers"), [({"unknown": True}, 0), ({"commits": KafkaError.UNKNOWN_TOPIC_OR_PART}, 1)]
+    ("asked", "log_answers"),
+    [({"unknown": KafkaError.UNKNOWN_TOPIC_OR_PART}, 0), ({"commits": KafkaError.UNKNOWN_TOPIC_OR_PART}, 1)],
 )
 def test_a_coordinator_that_does_not_know_a_topic_is_believed_once_its_log_is_gone(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], log_answers: int
+    monkeypatch: pytest.MonkeyPatch, asked: Any, log_answers: int
 ) -> None:
     world = World(monkeypatch, **asked, log_answers=log_answers)
     with pytest.raises(MissingError):
