@@ -13,6 +13,8 @@ from kit.stage import Member, Stage, ThreadMember, until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import peers
+
     import keylane as kl
 
 
@@ -51,3 +53,26 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
     assert [one.getMessage() for one in caplog.records if one.name == "keylane.waits"] == [text]
     assert member.consumer.snapshot().waits is None
     assert stage.all_is_committed()
+
+
+def test_under_kip_848_it_names_who_has_its_partitions(
+    apache_kafka: peers.ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "AFTER_S", 1.0)
+    stage = Stage(apache_kafka.bootstrap, "wait-consumer")
+    stage.create(2)  # of one, a dead member stays the rightful owner
+    stage.fill((b"key", 0) for _ in range(20))
+    kafka = {"bootstrap.servers": stage.servers, "group.id": stage.group, "group.protocol": "consumer"}
+    with Member(kafka=kafka, topic=stage.topic, ledger=str(tmp_path / "ledger"), slow=[5], hold_s=60) as child:
+        until(lambda: any(one.assignment for one in stage.admin.describe_group(stage.group).members), "it is a member")
+        (dead,) = stage.admin.describe_group(stage.group).members
+        child.kill()
+    member = ThreadMember(stage.pipeline(nothing, kafka=kafka), "next")
+    try:
+        until(lambda: member.consumer.snapshot().waits is not None, "it says what it waits for")
+        waits = member.consumer.snapshot().waits
+        assert waits is not None
+        assert waits.members == (dead.member_id,)
+    finally:
+        member.consumer.stop()
+        member.end()

@@ -76,9 +76,14 @@ class KafkaConsumer:
         statistics = {"statistics.interval.ms": interval_ms(kafka), "stats_cb": heartbeats.read}
         client = client_of(Consumer, member_settings(self._settings) | statistics, "consumer")
         self._group_wait = GroupWait(kafka, client.memberid, self._name)
-        if not self._pipeline.assignment and kafka.get("group.protocol") != "consumer":
-            heartbeats.joins = self._group_wait.joins
+        if not self._pipeline.assignment:
+            heartbeats.joins = self._joins
         return client
+
+    def _joins(self, state: str, now: float) -> None:
+        """librdkafka's state of the member: one of KIP-848's protocol is steady while it waits for others."""
+        is_kip_848 = self._pipeline.kafka.get("group.protocol") == "consumer"
+        self._group_wait.joins("wait-sync" if is_kip_848 and not self._membership.has_partitions else state, now)
 
     def _member(self) -> Membership:
         """Of the client that is the group's member now."""

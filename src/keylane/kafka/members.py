@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 logger = logging.getLogger("keylane.kafka")
@@ -31,6 +31,8 @@ class Member:
     group_instance_id: str | None
     """Of a static member; None for a dynamic one. Read off the member id, which coordinators begin with it."""
     assignment: tuple[Partition, ...]
+    target: tuple[Partition, ...] = ()
+    """What it is to be assigned once others have given it back (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,8 @@ def described_by_admin(found: Any) -> GroupDescription:
     """From `describe_consumer_groups`."""
     members = []
     for one in found.members:
-        assigned = one.assignment.topic_partitions if one.assignment else []
-        assignment = tuple(sorted((place.topic, place.partition) for place in assigned))
-        members.append(_member(one.member_id, one.client_id, one.host, assignment))
+        member = _member(one.member_id, one.client_id, one.host, _partitions(one.assignment))
+        members.append(replace(member, target=_partitions(one.target_assignment)))
     return GroupDescription(
         found.group_id,
         state_name(found.state),
@@ -82,6 +83,11 @@ def described_by_admin(found: Any) -> GroupDescription:
         _address(found.coordinator),
         _sorted(members),
     )
+
+
+def _partitions(assignment: Any) -> tuple[Partition, ...]:
+    assigned = assignment.topic_partitions if assignment else []
+    return tuple(sorted((place.topic, place.partition) for place in assigned))
 
 
 def state_name(state: Any) -> str:

@@ -167,6 +167,11 @@ class Membership:
                 self._pipeline.group_id,
             )
 
+    @property
+    def has_partitions(self) -> bool:
+        """Any thread."""
+        return bool(self._ours)
+
     # --- its own thread ---
 
     def _run(self) -> None:

@@ -41,14 +41,19 @@ REBALANCES = frozenset({"preparing_rebalance", "completing_rebalance"})
 
 def wait_of(found: GroupDescription, member_id: str | None, session_timeout_s: float) -> Wait | None:
     """What the member waits for in a group of this description; None when that is nobody else."""
-    others = tuple(one.member_id for one in found.members if one.member_id != member_id)
-    if found.state not in REBALANCES or not others:
+    others = [one for one in found.members if one.member_id != member_id]
+    if found.protocol == "consumer":
+        wanted = {place for one in found.members if one.member_id == member_id for place in one.target}
+        others = [one for one in others if wanted.intersection(one.assignment)]
+    elif found.state not in REBALANCES:
         return None
-    return Wait(found.group, others, round(session_timeout_s * 1000))
+    if not others:
+        return None
+    return Wait(found.group, tuple(one.member_id for one in others), round(session_timeout_s * 1000))
 
 
 class GroupWait:
-    """Looks after one member of a classic group.
+    """Looks after one member of a group.
 
     Thread safety: any thread, but `joins` is for the one that polls the member. Questions have a thread of their own,
     while there is something to ask.
@@ -69,7 +74,8 @@ class GroupWait:
         self._thread: threading.Thread | None = None
 
     def joins(self, state: str, now: float) -> None:
-        """librdkafka's state of the member, now and then."""
+        """librdkafka's state of the member, now and then; one of `JOINING` also for a member of KIP-848's protocol that
+        has joined and has no partitions yet."""
         if state in JOINING and not self._closed:
             self._member_id = self._ask_member_id()
         with self._lock:

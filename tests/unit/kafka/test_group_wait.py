@@ -27,6 +27,19 @@ def group(state: str, *members: str) -> GroupDescription:
     return GroupDescription("g", state, "classic", "", "here:1", described)
 
 
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def new_group(target: tuple[tuple[tuple[str, int], ...], ...]) -> GroupDescription:
+    """Of KIP-848's protocol: this member has partition 0, and a dead one partition 1."""
+    mine, other = target
+    members = (
+        Member("me", "client", "host", None, (T0,), mine),
+        Member("dead", "client", "host", None, (T1,), other),
+    )
+    return GroupDescription("g", "reconciling", "consumer", "uniform", "here:1", members)
+
+
 @pytest.mark.parametrize(
     ("found", "members"),
     [
@@ -36,6 +49,9 @@ def group(state: str, *members: str) -> GroupDescription:
         (group("preparing_rebalance", "me"), None),
         (group("stable", "me", "other"), None),
         (group("dead"), None),
+        (new_group(target=((T0, T1), (T1,))), ("dead",)),
+        (new_group(target=((T0,), (T1,))), None),
+        (new_group(target=((), (T0, T1))), None),
     ],
 )
 def test_it_waits_for_the_others_in_a_rebalance(found: GroupDescription, members: tuple[str, ...] | None) -> None:
