@@ -125,9 +125,12 @@ class CarryOver:
     def collected(self, batch: int) -> list[TaskReport]:
         """What the tasks of a batch have reported, the last report of each task; older batches are forgotten.
 
-        Raises `UsageError` when the plan runs parallel_map more than once.
+        Raises `UsageError` when the plan runs parallel_map more than once, or without this CarryOver.
         """
-        assert self._reports is not None, "parallel_map was not applied with this CarryOver"
+        if self._reports is None:
+            raise UsageError(
+                f"carry_over of acknowledged ({self.folder!r}) is not parallel_map's: give both the same CarryOver"
+            )
         reports = [one for one in self._reports.value if one.batch == batch]
         self._reports.value = []
         stages = {one.stage for one in reports}
