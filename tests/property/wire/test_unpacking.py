@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.wire.unpack import unlz4, unsnappy
@@ -27,14 +27,12 @@ def packed(codec: str, data: bytes) -> bytes:
     return bytes(pa.compress(data, codec=codec, asbytes=True))
 
 
-@settings(deadline=None)
 @given(pieces)
 def test_what_was_packed_is_unpacked(data: bytes) -> None:
     assert unsnappy(packed("snappy", data), LIMIT) == data
     assert unlz4(packed("lz4", data), LIMIT) == data
 
 
-@settings(deadline=None)
 @given(pieces, pieces)
 def test_blocks_of_a_java_stream(first: bytes, second: bytes) -> None:
     stream = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01"
@@ -44,7 +42,6 @@ def test_blocks_of_a_java_stream(first: bytes, second: bytes) -> None:
     assert unsnappy(stream, LIMIT) == first + second
 
 
-@settings(deadline=None)
 @given(pieces, st.data())
 def test_damage_is_an_error_or_other_bytes_within_the_limit(data: bytes, choice: st.DataObject) -> None:
     for codec, unpack in (("snappy", unsnappy), ("lz4", unlz4)):
