@@ -50,9 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+# How long an example takes is the machine's affair, and not the code's.
+hypothesis.settings.register_profile("keylane", deadline=None)
+hypothesis.settings.load_profile("keylane")
 if os.environ.get("KEYLANE_FIRST_EXAMPLE") == "1":
     # The first example that fails is enough for a mutant: the smallest one can take minutes to find.
-    hypothesis.settings.register_profile("first example", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+    hypothesis.settings.register_profile(
+        "first example", deadline=None, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    )
     hypothesis.settings.load_profile("first example")
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.transaction_service import OFFSETS_TOPIC
 from keylane.coordinator.transactions import Producer
 from keylane.errors import PeerError
+from keylane.wire import codes
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
 from kit.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 

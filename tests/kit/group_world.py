@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from keylane.coordinator import codes
 from keylane.coordinator.groups import Groups
 from keylane.coordinator.members import (
     Action,
@@ -18,6 +17,7 @@ from keylane.coordinator.members import (
     SyncAnswer,
     SyncRequest,
 )
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from keylane.coordinator.options import CoordinatorOptions

@@ -62,6 +62,7 @@ def main() -> None:
     )
     options = {"kafka.bootstrap.servers": servers, "kafka.group.id": topic, "subscribe": topic}
     options |= {"startingOffsets": "committed", "maxOffsetsPerTrigger": str(BATCH), "carryOver": carry.folder}
+    options |= {"includeHeaders": "true"} if ends else {}
     frame = spark.readStream.format("keylane").options(**options).load().transform(step)
     writer = frame.writeStream.foreachBatch(acknowledged(write, carry_over=carry))
     writer.option("checkpointLocation", str(folder / "checkpoint"))

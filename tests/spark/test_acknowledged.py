@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from keylane.broker.process import BrokerProcess
 
 _numbers = itertools.count()
+FILLED_MS = time.time_ns() // 1_000_000 - 60_000
+"""The first record's own timestamp."""
 
 
 @dataclass
@@ -49,7 +51,9 @@ class Job:
     def fill(self, start: int, stop: int) -> None:
         with BulkProducer(self.servers) as producer:
             for number in range(start, stop):
-                producer.produce(kl.Output(self.name, b"%d" % (number % 4), b"%d" % number))
+                headers = [("trace", b"t-%d" % number), ("empty", None)]
+                key, value = b"%d" % (number % 4), b"%d" % number
+                producer.produce(kl.Output(self.name, key, value, headers, timestamp_ms=FILLED_MS + number))
 
     def source(self, **options: str) -> DataFrame:
         given = {"kafka.bootstrap.servers": self.servers, "kafka.group.id": self.name, "subscribe": self.name}
@@ -86,7 +90,8 @@ class Job:
         step = parallel_map(
             function, "value binary, offset bigint", ordering="key", key="key", carry_over=carry, **options
         )
-        return self.source(carryOver=carry.folder).transform(step)
+        headers = {"includeHeaders": "true"} if carry.dead_letter is not None else {}
+        return self.source(carryOver=carry.folder, **headers).transform(step)
 
     def forget_commit(self, batch: int) -> None:
         """As if the driver had died before the checkpoint had the batch."""
@@ -202,7 +207,7 @@ def test_after_the_last_attempt_a_record_goes_to_the_dead_letter_topic(job: Job)
     assert sorted(n for _, numbers in job.written for n in numbers) == [n for n in range(20) if n != 5]
     (dead,) = [record for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
     assert (dead.key, dead.value) == (b"1", b"5")
-    assert {name: value for name, value in dead.headers if name == "keylane.attempts"} == {"keylane.attempts": b"5"}
+    assert dict(dead.headers)["keylane.attempts"] == b"5"
     assert job.standing() == OffsetMap(20)
 
 
@@ -258,8 +263,19 @@ def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> No
         job.run(frame, acknowledged(write, carry_over=carry))
     job.fill(20, 24)
     job.run(frame, acknowledged(write, carry_over=carry))
-    dead = [int(record.value or b"") for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
-    assert dead == [5]
+    (dead,) = [record for some in read_to_end(job.servers, f"{job.name}-dead") for record in some]
+    assert (dead.key, dead.value) == (b"1", b"5")
+    assert dead.headers == [
+        ("trace", b"t-5"),
+        ("empty", None),
+        ("keylane.topic", job.name.encode()),
+        ("keylane.partition", b"0"),
+        ("keylane.offset", b"5"),
+        ("keylane.timestamp", b"%d" % (FILLED_MS + 5)),
+        ("keylane.error.class", b"ConnectionError"),
+        ("keylane.error.text", b"busy"),
+        ("keylane.attempts", b"3"),
+    ]
     assert sorted(n for numbers in written.values() for n in numbers) == [n for n in range(24) if n != 5]
     assert len(list(attempts.glob("5.*"))) == 3
 

@@ -134,11 +134,14 @@ class BrokerConfig:
                 f"offsets.topic.compression.codec={self.offsets_topic_compression_codec}: give 0 (none), 1 (gzip) or "
                 "4 (zstd); snappy and lz4 are not written here"
             )
-        assert self.owned_offsets_partitions is not None  # it can be read
+        self._owned()
 
     @property
     def owned_offsets_partitions(self) -> frozenset[int]:
-        """Partitions of `__consumer_offsets`. Raises `UsageError`."""
+        """Partitions of `__consumer_offsets`."""
+        return self._owned()
+
+    def _owned(self) -> frozenset[int]:
         count = self.offsets_topic_num_partitions
         text = self.keylane_owned_offsets_partitions
         if not text:

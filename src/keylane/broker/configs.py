@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topic_settings import FIXED, HONOURED, setting
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

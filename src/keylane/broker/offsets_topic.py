@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
-from keylane.broker import codes
+from keylane.wire import codes
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from keylane.errors import ERROR_PREFIX, BrokerUnavailableError, PeerError
+from keylane.errors import ERROR_PREFIX, BrokerUnavailableError, PeerError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,8 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the broker is not running"
+        if self._process is None:
+            raise UsageError(f"the broker on {self.data_dir} is not running: start() it first")
         return self._process.pid
 
     @property
@@ -68,8 +69,9 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it (again), on the same port and data as before."""
-        assert not self.is_running, "the broker is running"
+        """Start it (again), on the same port and data as before. Raises `UsageError` when it runs."""
+        if self.is_running:
+            raise UsageError(f"the broker on {self.data_dir} runs already, as process {self.pid}")
         command = [sys.executable, "-m", "keylane.broker", "--until-stdin-ends"]
         command += ["--data-dir", str(self.data_dir), "--host", self.host, "--port", str(self.port)]
         for name, value in self._settings.items():

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.broker import codes
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import DamagedBatchError
+from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
 from keylane.wire.encoders import FetchedPartition
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from keylane.storage.log_view import LogView
 
 logger = logging.getLogger("keylane.broker")
+
+
+def leader_epoch_error(given: int) -> int:
+    """What to answer to a client that believes in leader epoch `given` (-1: in none). Source: KIP-320."""
+    if given in (-1, LEADER_EPOCH):
+        return codes.NONE
+    return codes.FENCED_LEADER_EPOCH if given < LEADER_EPOCH else codes.UNKNOWN_LEADER_EPOCH
 
 
 class PartitionRead(Protocol):
@@ -65,7 +72,7 @@ class LogRead:
         if log is None or log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
             return
-        self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
+        self.code = leader_epoch_error(current_leader_epoch)
         if self.code == codes.NONE:
             await self._find(log)
 
@@ -150,7 +157,7 @@ class OffsetsRead:
     async def locate(self, current_leader_epoch: int) -> None:
         if self.code != codes.NONE:
             return
-        self.code = codes.leader_epoch_error(current_leader_epoch, LEADER_EPOCH)
+        self.code = leader_epoch_error(current_leader_epoch)
         if self.code == codes.NONE and not 0 <= self._offset <= self._view.end_offset(self._index):
             self.code = codes.OFFSET_OUT_OF_RANGE
 

@@ -3,7 +3,7 @@
 The idea: of a password only `Credential` is kept. From it a server can check a client's proof and prove itself, but
 cannot log in as the client, and finding the password takes `iterations` hashes for each guess.
 
-As in Kafka, names and passwords are taken as UTF-8 without SASLprep, there is no channel binding, and the authorization
+As in Kafka, names are taken as UTF-8 without SASLprep, there is no channel binding, and the authorization
 id must be empty or the user's own name.
 """
 
@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.errors import PeerError
+from keylane.errors import InternalError, PeerError
+from keylane.wire.scram import keys_of, signature, stored_key, xor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""Mechanism to hashlib's name."""
 NO_CHANNEL_BINDING = "n,,"
 
 
@@ -43,12 +41,8 @@ class Credential(NamedTuple):
 
 def credential_of(mechanism: str, password: str, salt: bytes, iterations: int) -> Credential:
     """Milliseconds of processor time: that is its purpose."""
-    name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
-    client_key = hmac.digest(salted, b"Client Key", name)
-    return Credential(
-        salt, hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name), iterations
-    )
+    keys = keys_of(mechanism, password, salt, iterations)
+    return Credential(salt, keys.stored, keys.server, iterations)
 
 
 def has_password(mechanism: str, credential: Credential, password: str) -> bool:
@@ -64,7 +58,7 @@ class ScramServer:
         """`credential_for` gives a credential for any name, one that nobody has a password for when it is unknown;
         `nonce` is printable ASCII without commas, never used before."""
         self.user = ""
-        self._hash = HASHES[mechanism]
+        self._mechanism = mechanism
         self._credential_for = credential_for
         self._nonce = nonce
         self._credential: Credential | None = None
@@ -94,21 +88,22 @@ class ScramServer:
 
     def final(self, message: bytes) -> bytes:
         """`c=header,r=nonce,p=proof` in, `v=signature` out."""
-        assert self._credential is not None, "first comes first"
+        if self._credential is None:
+            raise InternalError("the last SCRAM message was taken before the first")
         text = _text(message)
         without_proof, _, proof_text = text.rpartition(",p=")
         fields = _fields(without_proof)
         if fields.get("r") != self._nonce or _bytes(fields.get("c", "")) != self._header.encode():
             raise AuthenticationError("the last SCRAM message does not belong to the first")
         auth_message = f"{self._messages},{without_proof}".encode()
-        signature = hmac.digest(self._credential.stored_key, auth_message, self._hash)
+        signed = signature(self._mechanism, self._credential.stored_key, auth_message)
         proof = _bytes(proof_text)
-        if len(proof) != len(signature):
+        if len(proof) != len(signed):
             raise AuthenticationError("invalid credentials")
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._credential.stored_key):
+        client_key = xor(proof, signed)
+        if not hmac.compare_digest(stored_key(self._mechanism, client_key), self._credential.stored_key):
             raise AuthenticationError("invalid credentials")
-        answer = hmac.digest(self._credential.server_key, auth_message, self._hash)
+        answer = signature(self._mechanism, self._credential.server_key, auth_message)
         return b"v=" + base64.b64encode(answer)
 
 

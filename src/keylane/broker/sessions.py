@@ -10,8 +10,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from keylane.broker.scram import HASHES, AuthenticationError, ScramServer, has_password
+from keylane.broker.scram import AuthenticationError, ScramServer, has_password
 from keylane.errors import PeerError
+from keylane.wire.scram import HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keylane.broker.scram import HASHES, Credential, credential_of
+from keylane.broker.scram import Credential, credential_of
 from keylane.errors import DataFolderError, UsageError
 from keylane.storage.sealed import seal, unseal
+from keylane.wire.scram import HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

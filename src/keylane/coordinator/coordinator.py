@@ -13,7 +13,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
 from keylane.coordinator.commits import KnownCommit, known_record_head
 from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.image import Image
@@ -32,6 +31,7 @@ from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

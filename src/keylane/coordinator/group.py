@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator import codes
 from keylane.coordinator.members import (
     UNKNOWN_MEMBER_ID,
     Action,
@@ -33,6 +32,7 @@ from keylane.coordinator.rebalance import Rebalance
 from keylane.coordinator.records import RecordFormatError, read_topics
 from keylane.coordinator.roster import Roster
 from keylane.coordinator.states import State
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,13 +10,13 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from keylane.coordinator import codes
 from keylane.coordinator.commits import encode_records
 from keylane.coordinator.groups import Groups
 from keylane.coordinator.journal import BatchTooLargeError
 from keylane.coordinator.members import Answer, JoinAnswer, SyncAnswer
 from keylane.coordinator.records import encode_group_key, encode_group_value, partition_for
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

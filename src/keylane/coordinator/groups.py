@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from keylane.coordinator import codes
 from keylane.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from keylane.coordinator.members import (
     UNKNOWN_MEMBER_ID,
@@ -29,6 +28,7 @@ from keylane.coordinator.members import (
 )
 from keylane.coordinator.records import MAX_STRING_BYTES
 from keylane.coordinator.states import State
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
 from keylane.coordinator.records import MemberValue
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

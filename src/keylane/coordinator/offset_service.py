@@ -11,13 +11,13 @@ import functools
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
 from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_known, encode_record
 from keylane.coordinator.journal import BatchTooLargeError
 from keylane.coordinator.offset_columns import NO_OFFSET, FetchedColumns
 from keylane.coordinator.pending import PendingChanges
 from keylane.coordinator.records import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
 from keylane.wire.columns import is_run
 from keylane.wire.conditional_commit import CONDITION_FAILED

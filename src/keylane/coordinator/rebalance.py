@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator import codes
 from keylane.coordinator.members import (
     UNKNOWN_MEMBER_ID,
     JoinAnswer,
@@ -20,6 +19,7 @@ from keylane.coordinator.members import (
 from keylane.coordinator.records import GroupValue
 from keylane.coordinator.states import ALLOWED, State
 from keylane.errors import InternalError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

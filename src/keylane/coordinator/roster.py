@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from keylane.coordinator import codes
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,6 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
 from keylane.coordinator.commits import encode_records
 from keylane.coordinator.journal import BatchTooLargeError
 from keylane.coordinator.records import TRANSACTION_STATE
@@ -33,6 +32,7 @@ from keylane.coordinator.transactions import (
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.producers import ProducerEpochError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
 from keylane.coordinator.records import MAX_STRING_BYTES
 from keylane.coordinator.transaction_states import ALLOWED, IDLE, PREPARED, State
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -46,7 +46,8 @@ def flights_pipeline(
             yield session
 
     async def enrich(record: kl.Record, context: kl.Context) -> kl.Output:
-        assert record.value is not None
+        if record.value is None:
+            raise kl.Fatal(f"{record.topic}-{record.partition}@{record.offset} has no value, and is no flight")
         flight = json.loads(record.value)
         query = {"origin": flight["origin"], "hour": flight["time_hour"]}
         async with context.resource.get("/weather", params=query) as answer:

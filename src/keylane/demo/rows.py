@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from keylane.errors import PeerError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -49,7 +51,8 @@ DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 def row_of(record: Record) -> dict[str, Any]:
     """The row of a record of the enriched topic."""
-    assert record.value is not None
+    if record.value is None:
+        raise PeerError(f"{record.topic}-{record.partition}@{record.offset} has no value, and is no enriched flight")
     enriched = json.loads(record.value)
     source = next((value for name, value in record.headers if name == "source" and value is not None), b"")
     weather = enriched["weather"]

@@ -81,17 +81,25 @@ class DeadLetterState:
 def dead_letter(work: Work, topic: str, failure: Failure, attempts: int) -> Output:
     """The record as it was, with headers that say where it came from and what failed."""
     message = work.message
-    error = failure.error
+    place = (message.topic(), message.partition(), message.offset())
+    headers = [*(message.headers() or ()), *said_of(place, message.timestamp()[1], failure.error, attempts)]
+    return Output(topic, key=message.key(), value=message.value(), headers=headers)
+
+
+def said_of(
+    place: tuple[str, int, int], timestamp_ms: int, error: BaseException, attempts: int
+) -> list[tuple[str, bytes]]:
+    """What a dead letter's headers say of a record, by its topic, partition and offset."""
+    topic, partition, offset = place
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    said: dict[str, Any] = {
-        "keylane.topic": message.topic(),
-        "keylane.partition": message.partition(),
-        "keylane.offset": message.offset(),
-        "keylane.timestamp": message.timestamp()[1],
+    said = {
+        "keylane.topic": topic,
+        "keylane.partition": partition,
+        "keylane.offset": offset,
+        "keylane.timestamp": timestamp_ms,
         "keylane.error.class": name,
         "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
         "keylane.attempts": attempts,
     }
-    headers = [*(message.headers() or ()), *((key, str(value).encode()) for key, value in said.items())]
-    return Output(topic, key=message.key(), value=message.value(), headers=headers)
+    return [(key, str(value).encode()) for key, value in said.items()]

@@ -282,7 +282,7 @@ class WorkerProcess:
             self.kill()
             raise EOFError
         answer = pickle.loads(self._connection.recv_bytes())
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, Answer), type(answer)  # no payload in an error
         return answer
 
     def where(self) -> str:

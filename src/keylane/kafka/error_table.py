@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
+from keylane.wire import codes
+
 
 class Meaning(Enum):
     """What becomes of the client, the question or the commit that meets the error."""
@@ -230,25 +232,12 @@ GROUPS = (
     ),
 )
 
-CODES_WITHOUT_A_NAME = {
-    "SNAPSHOT_NOT_FOUND": 98,
-    "POSITION_OUT_OF_RANGE": 99,
-    "DUPLICATE_BROKER_REGISTRATION": 101,
-    "BROKER_ID_NOT_REGISTERED": 102,
-    "INCONSISTENT_CLUSTER_ID": 104,
-    "TRANSACTIONAL_ID_NOT_FOUND": 105,
-    "FETCH_SESSION_TOPIC_ID_ERROR": 106,
-    "INELIGIBLE_REPLICA": 107,
-    "NEW_LEADER_ELECTED": 108,
-    "OFFSET_MOVED_TO_TIERED_STORAGE": 109,
-}
-"""Kafka's, which confluent-kafka has no names for."""
-
 
 def code_of(name: str) -> int | None:
     """None for an error that this version of confluent-kafka does not have, and so never tells."""
-    known: int | None = getattr(KafkaError, name, None)
-    return CODES_WITHOUT_A_NAME.get(name) if known is None else known
+    # librdkafka's names first: for its own errors, and for those of Kafka's that it names otherwise.
+    known: int | None = getattr(KafkaError, name, getattr(codes, name, None))
+    return known
 
 
 def _codes(groups: list[Group]) -> frozenset[int]:

@@ -175,7 +175,8 @@ def _deleted(event: int) -> list[GroupOffset]:
     count = ctypes.c_size_t()
     result = _library.rd_kafka_event_DeleteConsumerGroupOffsets_result(event)
     groups = _library.rd_kafka_DeleteConsumerGroupOffsets_result_groups(result, ctypes.byref(count))
-    assert count.value == 1, "one group was asked for"
+    if count.value != 1:
+        raise InternalError(f"one group was asked for, and librdkafka answers for {count.value}")
     _raise(_library.rd_kafka_error_code(_library.rd_kafka_group_result_error(groups[0])))
     return _read(_library.rd_kafka_group_result_partitions(groups[0]))
 

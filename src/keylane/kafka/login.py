@@ -5,19 +5,17 @@ here, too. PLAIN and SCRAM (RFC 5802, RFC 7677), as `keylane broker` and Apache 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import secrets
 import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
+from keylane.wire.scram import HASHES, keys_of, signature, xor
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""Mechanism to hashlib's name."""
 MECHANISMS = ("PLAIN", *HASHES)
 MAX_ITERATIONS = 10_000_000
 """More would be a broker that wants processor time, some seconds of it."""
@@ -104,26 +102,23 @@ def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, 
     if login.mechanism == "PLAIN":
         yield f"\0{login.username}\0{login.password}".encode()
         return
-    name = HASHES[login.mechanism]
     user = login.username.replace("=", "=3D").replace(",", "=2C")
     first = f"n={user},r={nonce or secrets.token_urlsafe(24)}"
-    answer = (yield f"n,,{first}".encode()).decode()
+    challenge = yield f"n,,{first}".encode()
     try:
+        answer = challenge.decode()
         whole_nonce, salt, iterations = (_fields(answer)[field] for field in "rsi")
         if not whole_nonce.startswith(first.rpartition("r=")[2]) or not 0 < int(iterations) <= MAX_ITERATIONS:
             raise ValueError(answer)
-        salted = hashlib.pbkdf2_hmac(name, login.password.encode(), base64.b64decode(salt), int(iterations))
+        keys = keys_of(login.mechanism, login.password, base64.b64decode(salt), int(iterations))
     except (KeyError, ValueError):
         raise LoginError(f"the broker's {login.mechanism} answer is none") from None
-    client_key = hmac.digest(salted, b"Client Key", name)
     last = f"c=biws,r={whole_nonce}"
     signed = f"{first},{answer},{last}".encode()
-    signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
-    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-    answer = (yield f"{last},p={base64.b64encode(proof).decode()}".encode()).decode()
-    server_key = hmac.digest(salted, b"Server Key", name)
-    expected = base64.b64encode(hmac.digest(server_key, signed, name)).decode()
-    if not hmac.compare_digest(_fields(answer).get("v", ""), expected):
+    proof = xor(keys.client, signature(login.mechanism, keys.stored, signed))
+    answer = (yield f"{last},p={base64.b64encode(proof).decode()}".encode()).decode(errors="replace")
+    expected = base64.b64encode(signature(login.mechanism, keys.server, signed))
+    if not hmac.compare_digest(_fields(answer).get("v", "").encode(), expected):
         raise LoginError("the broker does not know the user's password itself: it is not the one that it seems to be")
 
 

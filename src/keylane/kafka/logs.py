@@ -114,7 +114,8 @@ class Logs:
             return bounds
 
         low, high = self._ask_leader(topic, f"the log of {topic}-{partition}", ask)
-        assert low != OFFSET_INVALID, (topic, partition, low, high)
+        if low == OFFSET_INVALID:
+            raise PeerError(f"the leader of {topic}-{partition} does not say where its log starts (it ends at {high})")
         return low, high
 
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
+from keylane.wire import codes
 from kit.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 if TYPE_CHECKING:

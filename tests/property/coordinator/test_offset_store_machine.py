@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.image import Image
@@ -23,6 +22,7 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import partition_for
 from keylane.coordinator.replay import Replayer
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.batches import batches
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
 from keylane.coordinator.frames import SegmentReader
@@ -30,6 +29,7 @@ from keylane.coordinator.records import TRANSACTION_STATE
 from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.coordinator.tail import TailReplay
 from keylane.coordinator.views import View
+from keylane.wire import codes
 from keylane.wire.conditional_commit import CONDITION_FAILED
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, decode, encode, tracker
-from keylane.offsets.commit import CommitState, Drained, PartitionKey, PartitionOffset, plan_commits
+from kit.commit_rule import CommitState, Drained, PartitionKey, PartitionOffset, plan_commits
 
 SMALL = DispatchBound(max_span=20, max_incomplete=4)
 KEY = PartitionKey("group", "topic", 0)

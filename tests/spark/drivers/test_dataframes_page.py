@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from keylane.broker.process import BrokerProcess
+from keylane.cli import main
 from keylane.kafka.admin import Admin
 
 PAGE = Path(__file__).parents[3] / "docs" / "dataframes.md"
@@ -20,7 +21,9 @@ def test_what_the_page_shows_does_what_it_says(java: None, tmp_path: Path) -> No
     pytest.importorskip("aiohttp", reason="aiohttp is not installed")
     in_one_session = PAGE.read_text().partition("## Through Spark Connect")[0]
     steps = "\n".join(re.findall(r"^```python\n(.*?)^```$", in_one_session, re.MULTILINE | re.DOTALL))
-    with BrokerProcess(tmp_path / "data", settings={"num.partitions": "4"}) as broker:
+    with BrokerProcess(tmp_path / "data") as broker:
+        create = next(line for line in PAGE.read_text().splitlines() if line.startswith("keylane topics create"))
+        assert main([*create.split()[1:], "--bootstrap", broker.bootstrap]) == 0
         program = steps.replace("127.0.0.1:9092", broker.bootstrap)
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False

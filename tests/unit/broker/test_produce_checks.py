@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from keylane.broker import codes
 from keylane.broker.handlers.produce import RefusedError, check_batch
+from keylane.wire import codes
 from keylane.wire.batches import HEADER, NewRecord, encode_batch
 
 LIMIT = 1_000

@@ -6,12 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from keylane.broker import codes
 from keylane.broker.reads import LogRead
 from keylane.storage.compacting import Compactor
 from keylane.storage.filesystem import OsFileSystem
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
+from keylane.wire import codes
 from keylane.wire.batches import NewRecord, encode_batch, read_header
 from kit.executor import InlineExecutor
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
@@ -21,6 +20,7 @@ from keylane.coordinator.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
 from keylane.storage import group_sync
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.batches import batches, decode_records
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem

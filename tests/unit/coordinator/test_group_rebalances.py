@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.members import JoinAnswer, JoinedMember, SyncAnswer
 from keylane.coordinator.states import ALLOWED, TRANSITIONS, State, diagram
+from keylane.wire import codes
 from kit.group_world import World
 
 

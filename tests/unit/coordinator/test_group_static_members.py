@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.members import JoinAnswer, JoinedMember
+from keylane.wire import codes
 from kit.group_world import World
 
 SESSION_MS = 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS
 from keylane.coordinator.members import JoinAnswer
 from keylane.coordinator.records import GroupValue, MemberValue, RecordFormatError
+from keylane.wire import codes
 from kit.group_world import World
 
 SESSION_MS = 10_000

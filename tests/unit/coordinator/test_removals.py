@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes, removals
+from keylane.coordinator import removals
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
 from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
@@ -18,6 +18,7 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.coordinator.records import GroupKey, OffsetKey, decode_key, partition_for
 from keylane.storage.filesystem import StorageError
 from keylane.storage.group_sync import Round
+from keylane.wire import codes
 from keylane.wire.batches import batches, decode_records
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem

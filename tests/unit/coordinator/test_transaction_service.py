@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.offset_service import CommitRequest
@@ -15,6 +14,7 @@ from keylane.coordinator.transaction_service import OFFSETS_TOPIC, Ports
 from keylane.coordinator.transaction_states import State
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
+from keylane.wire import codes
 from keylane.wire.batches import NewRecord, encode_batch, read_header
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from keylane.coordinator import codes
 from keylane.coordinator.transaction_states import IDLE, TRANSITIONS, State, tables
 from keylane.coordinator.transactions import (
     LAST_USED_EPOCH,
@@ -17,6 +16,7 @@ from keylane.coordinator.transactions import (
     completed,
     fenced,
 )
+from keylane.wire import codes
 
 PAGE = Path(__file__).parents[3] / "docs" / "transactions.md"
 TIMEOUT_MS = 60_000

@@ -27,7 +27,14 @@ def test_the_example_of_the_rfc() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"e=other-error", CHALLENGE.replace(b"r=r", b"r=x"), CHALLENGE.replace(b"4096", b"0"), CHALLENGE + b"9" * 9],
+    [
+        b"",
+        b"\xff",
+        b"e=other-error",
+        CHALLENGE.replace(b"r=r", b"r=x"),
+        CHALLENGE.replace(b"4096", b"0"),
+        CHALLENGE + b"9" * 9,
+    ],
 )
 def test_an_answer_that_is_none(answer: bytes) -> None:
     messages = exchange(SCRAM, NONCE)
@@ -36,12 +43,13 @@ def test_an_answer_that_is_none(answer: bytes) -> None:
         messages.send(answer)
 
 
-def test_a_broker_that_does_not_know_the_password() -> None:
+@pytest.mark.parametrize("answer", [b"v=AAAA", b"", b"v=\xff", "v=ä".encode()])
+def test_a_broker_that_does_not_know_the_password(answer: bytes) -> None:
     messages = exchange(SCRAM, NONCE)
     next(messages)
     messages.send(CHALLENGE)
     with pytest.raises(LoginError, match="does not know the user's password"):
-        messages.send(b"v=AAAA")
+        messages.send(answer)
 
 
 def test_settings() -> None:

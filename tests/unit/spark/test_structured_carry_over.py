@@ -137,4 +137,16 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], says: str) -> None
 
 def test_the_frame_must_name_its_records() -> None:
     with pytest.raises(UsageError, match="no column partition, offset"):
-        CarryOver("/f").check(["topic", "key"])
+        CarryOver("/f").check({"topic": "string", "key": "binary"})
+
+
+def test_a_dead_letter_needs_the_record_as_it_was() -> None:
+    made = CarryOver("/f", dead_letter=DeadLetter("d"), kafka={"bootstrap.servers": "h:1"})
+    names = dict.fromkeys(("topic", "partition", "offset"), "any") | {"key": "binary", "value": "binary"}
+    kinds = {"headers": "array<struct<key:string,value:binary>>", "timestamp": "timestamp"}
+    made.check(names | kinds)
+    CarryOver("/f").check(names)
+    with pytest.raises(UsageError, match=r"no column headers \(array.*includeHeaders"):
+        made.check(names | {"timestamp": "timestamp"})
+    with pytest.raises(UsageError, match=r"no column timestamp \(timestamp\)"):
+        made.check(names | kinds | {"timestamp": "string"})

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.broker.dispatch import Later
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
+from keylane.wire import codes
 from keylane.wire.conditional_commit import API_KEY as API_KEY
 from keylane.wire.conditional_commit import VERSION, Outcome, Request, Response, encode_response, read_request
 from keylane.wire.versions import RequestSchema

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topics import MAX_PARTITIONS
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def _grow(wanted: Any, node: Node, *, validate_only: bool) -> tuple[int, s
 def _check(wanted: Any, node: Node) -> tuple[int, str]:
     name = wanted.name
     if name == OFFSETS_TOPIC:
-        return codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is the broker's own: its partitions are a setting"
+        return codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is the broker's own: its partitions are a setting"
     count = node.topics.partition_count(name)
     if count is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"

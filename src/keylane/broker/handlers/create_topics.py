@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, setting
 from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ def _plan(wanted: Any, node: Node) -> _Plan:
     try:
         check_topic_name(wanted.name)
     except UsageError as error:
-        raise _RefusedError(codes.INVALID_TOPIC, str(error)) from error
+        raise _RefusedError(codes.INVALID_TOPIC_EXCEPTION, str(error)) from error
     if node.topics.exists(wanted.name):
         raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
     other = node.topics.colliding(wanted.name)
     if other is not None:
         raise _RefusedError(
-            codes.INVALID_TOPIC, f"topic {wanted.name!r} collides with {other!r}: they differ only in '.' and '_'"
+            codes.INVALID_TOPIC_EXCEPTION,
+            f"topic {wanted.name!r} collides with {other!r}: they differ only in '.' and '_'",
         )
     partition_count = _assigned(wanted, node) if wanted.assignments else _counted(wanted, node)
     try:

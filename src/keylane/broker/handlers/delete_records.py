@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 async def _delete(node: Node, name: str, wanted: Any) -> tuple[int, int]:
     """An error code, and where the partition starts then."""
     if name == OFFSETS_TOPIC:
-        return codes.INVALID_TOPIC, NO_WATERMARK
+        return codes.INVALID_TOPIC_EXCEPTION, NO_WATERMARK
     topic = node.topics.get(name)
     log = node.topics.log(name, wanted.partition_index)
     if topic is None or log is None:

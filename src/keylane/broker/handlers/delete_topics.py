@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def _delete(
         if name is None:
             return None, topic_id, codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"
     if name == OFFSETS_TOPIC:
-        return name, None, codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is the broker's own and cannot be deleted"
+        return name, None, codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is the broker's own and cannot be deleted"
     found_id = node.topics.topic_id(name)
     if found_id is None:
         return name, None, codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"

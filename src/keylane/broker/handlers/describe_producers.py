@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator import codes
 from keylane.coordinator.transactions import Producer
+from keylane.wire import codes
 from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.reads import LogRead, OffsetsRead, PartitionRead
+from keylane.wire import codes
 from keylane.wire.encoders import FetchedPartition, encode_fetch
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker import codes
 from keylane.broker.configs import ConfigError, alter, refuse_nulls
 from keylane.broker.topic_settings import HONOURED, NotHonouredError, check_settings, policies, setting
 from keylane.errors import UsageError
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:

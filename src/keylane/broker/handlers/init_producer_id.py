@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.coordinator.transactions import NO_EPOCH, NO_PRODUCER_ID, Producer
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:

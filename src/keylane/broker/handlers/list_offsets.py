@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
+from keylane.broker.reads import leader_epoch_error
 from keylane.errors import PeerError
 from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import DamagedBatchError
 from keylane.storage.times import OffsetAndTimestamp
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[i
     log = node.topics.log(topic, wanted.partition_index)
     if log is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
-    code = codes.leader_epoch_error(getattr(wanted, "current_leader_epoch", -1), LEADER_EPOCH)
+    code = leader_epoch_error(getattr(wanted, "current_leader_epoch", -1))
     if code != codes.NONE:
         return code, NOT_FOUND
     timestamp = wanted.timestamp

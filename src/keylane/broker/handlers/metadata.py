@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.storage.recovery import LEADER_EPOCH
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> A
     try:
         check_topic_name(wanted.name)
     except UsageError:
-        return _error(module, wanted.name, None, codes.INVALID_TOPIC)
+        return _error(module, wanted.name, None, codes.INVALID_TOPIC_EXCEPTION)
     if not node.topics.exists(wanted.name):
         if not may_create:
             return _error(module, wanted.name, None, codes.UNKNOWN_TOPIC_OR_PARTITION)
@@ -91,7 +91,7 @@ async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> A
 async def _create(node: Node, name: str) -> int:
     """`auto.create.topics.enable`."""
     if node.topics.colliding(name) is not None:
-        return codes.INVALID_TOPIC
+        return codes.INVALID_TOPIC_EXCEPTION
     try:
         await node.topics.create(name, node.config.num_partitions)
     except FileExistsError:  # another client was faster, or the name is being deleted

@@ -11,9 +11,9 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.dispatch import Later
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
+from keylane.wire import codes
 from keylane.wire.encoders_groups import (
     COMMIT_FLEXIBLE_VERSION,
     CommittedTopic,

@@ -12,7 +12,7 @@ import functools
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator import codes
+from keylane.wire import codes
 from keylane.wire.encoders_groups import FETCH_FLEXIBLE_VERSION, FetchedGroup, FetchedOffsets, encode_offset_fetch
 from keylane.wire.requests import decode_offset_fetch
 from keylane.wire.versions import request_schema

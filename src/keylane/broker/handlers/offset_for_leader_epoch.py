@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.broker.reads import leader_epoch_error
 from keylane.storage.recovery import LEADER_EPOCH
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 def _answer(module: Any, node: Node, topic: str, wanted: Any) -> Any:
     error, end = _end_of(node, topic, wanted.partition)
-    error = error or codes.leader_epoch_error(wanted.current_leader_epoch, LEADER_EPOCH)
+    error = error or leader_epoch_error(wanted.current_leader_epoch)
     is_known = error == codes.NONE and wanted.leader_epoch == LEADER_EPOCH
     epoch, end = (LEADER_EPOCH, end) if is_known else UNDEFINED
     return module.EpochEndOffset(

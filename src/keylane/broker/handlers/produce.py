@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker import codes
 from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.coordinator.transactions import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, TransactionStateError
+from keylane.wire import codes
 from keylane.wire.batches import (
     CODECS,
     TIMESTAMP_TYPE_MASK,
@@ -102,7 +102,7 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         if request.acks not in _ACKS:
             raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
         if topic_name == OFFSETS_TOPIC:
-            raise RefusedError(codes.INVALID_TOPIC, f"{OFFSETS_TOPIC} is written by the broker alone")
+            raise RefusedError(codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is written by the broker alone")
         topic = node.topics.get(topic_name)
         if topic is None or not 0 <= partition.index < topic.partition_count:
             raise RefusedError(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.scram import AuthenticationError
 from keylane.broker.sessions import SaslSession
 from keylane.errors import UsageError
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_type
 
 if TYPE_CHECKING:

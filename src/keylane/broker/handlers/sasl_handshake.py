@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker import codes
 from keylane.broker.sessions import SaslSession
+from keylane.wire import codes
 from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator import codes
 from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transactions import Producer
 from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:

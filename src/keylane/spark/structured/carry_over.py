@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 
+from keylane.engine.deliveries import said_of
 from keylane.engine.retries import backoff_s
 from keylane.errors import Fatal, HandlerError, InternalError, UsageError
 from keylane.records import Output
@@ -36,7 +37,13 @@ BATCH_ID = "streaming.sql.batchId"
 """The local property under which Spark tells tasks the number of their batch."""
 
 NEEDED = ("topic", "partition", "offset")
-MAX_ERROR_TEXT = 1_000
+OF_DEAD_LETTERS = {
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "timestamp": "timestamp",
+}
+"""The columns of a source that make the record as it was, with their types."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,19 @@ class CarryOver:
 
     # --- the driver's ---
 
-    def check(self, columns: list[str]) -> None:
-        """Raises `UsageError` when `parallel_map`'s frame lacks what carried records are known by."""
-        needed = (*NEEDED, "key", "value") if self.dead_letter is not None else NEEDED
-        if missing := [name for name in needed if name not in columns]:
+    def check(self, columns: Mapping[str, str]) -> None:
+        """Raises `UsageError` when `parallel_map`'s frame (names and types) lacks what carried records are known by, or
+        what dead letters are made of."""
+        if missing := [name for name in NEEDED if name not in columns]:
             raise UsageError(
                 f"carry_over: the frame has no column {', '.join(missing)}; keep the source's up to parallel_map"
+            )
+        if self.dead_letter is None:
+            return
+        if other := [f"{name} ({kind})" for name, kind in OF_DEAD_LETTERS.items() if columns.get(name) != kind]:
+            raise UsageError(
+                f"dead_letter: the frame has no column {', '.join(other)}, and a dead letter is the record as it was; "
+                "give the source .option('includeHeaders', 'true') and keep its columns up to parallel_map"
             )
 
     def begin(self, spark: SparkSession) -> None:
@@ -111,9 +125,12 @@ class CarryOver:
     def collected(self, batch: int) -> list[TaskReport]:
         """What the tasks of a batch have reported, the last report of each task; older batches are forgotten.
 
-        Raises `UsageError` when the plan runs parallel_map more than once.
+        Raises `UsageError` when the plan runs parallel_map more than once, or without this CarryOver.
         """
-        assert self._reports is not None, "parallel_map was not applied with this CarryOver"
+        if self._reports is None:
+            raise UsageError(
+                f"carry_over of acknowledged ({self.folder!r}) is not parallel_map's: give both the same CarryOver"
+            )
         reports = [one for one in self._reports.value if one.batch == batch]
         self._reports.value = []
         stages = {one.stage for one in reports}
@@ -292,15 +309,9 @@ def _name(row: Any) -> tuple[str, int, int]:
 def _dead_letter(outcome: Outcome, topic: str) -> Output:
     """The record as it was, with the headers of `keylane.DeadLetter`."""
     row, error = outcome.row, outcome.error
-    kind = type(error)
-    said = {
-        "keylane.topic": row["topic"],
-        "keylane.partition": row["partition"],
-        "keylane.offset": row["offset"],
-        "keylane.error.class": kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}",
-        "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
-        "keylane.attempts": outcome.attempts,
-    }
-    return Output(topic, row["key"], row["value"], [(name, str(value).encode()) for name, value in said.items()])
+    if error is None:
+        raise InternalError(f"{_name(row)}: dead, and nothing failed")
+    own = [(header["key"], header["value"]) for header in row["headers"] or ()]
+    timestamp_ms = round(row["timestamp"].timestamp() * 1000)
+    said = said_of(_name(row), timestamp_ms, error, outcome.attempts)
+    return Output(topic, row["key"], row["value"], [*own, *said])

@@ -95,7 +95,7 @@ def parallel_map(
         if by:
             frame = frame.repartition(*(keys or ()))
         if carry_over is not None:
-            carry_over.check(frame.columns)
+            carry_over.check(dict(frame.dtypes))
         options = MapOptions(
             function, frame.schema, _schema(returns), keys, by, rows, timeout_ms, outcome, carry_over,
             processes if in_processes else None, resource if in_processes else None,

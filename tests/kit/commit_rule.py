@@ -1,20 +1,18 @@
-"""The commit rule over in-flight and completed offsets, as pure functions.
+"""An oracle: the commit rule over in-flight and completed offsets, as pure functions.
 
 Source: the notes on Hermes' `OffsetCommitter`. The idea: commit the highest completed offset + 1, but never past the
 lowest offset in flight; what is completed and could not be committed is carried over to the next round. In flight runs
 from the poll to the completion: buffered, waiting for a retry and waiting for a dead letter's acknowledgement included.
 
 Offsets are Kafka's: a committed offset is the first one to read after a restart, so *completed + 1* is committed.
-The engine commits `PartitionTracker.base`, which is this rule kept incrementally; the tests hold the two together. The
-rule stands on its own where records are reported through two queues and nothing else is known of them.
+keylane commits `PartitionTracker.base`, which is this rule kept incrementally, a partition's records in one array; the
+property test of the tracker holds it to this. Written apart from the tracker, as the source says it: two queues, sets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-from keylane.errors import UsageError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -90,10 +88,10 @@ def plan_commits(state: CommitState, drained: Drained) -> tuple[dict[PartitionKe
 
 
 def commit_offset(highest_completed: int | None, in_flight: Iterable[int]) -> int:
-    """`min(highest completed + 1, lowest in flight)`; raises `UsageError` when there is neither."""
+    """`min(highest completed + 1, lowest in flight)`; raises `ValueError` when there is neither."""
     candidates = [*in_flight] if highest_completed is None else [highest_completed + 1, *in_flight]
     if not candidates:
-        raise UsageError("nothing is completed and nothing is in flight: there is no offset to commit")
+        raise ValueError("nothing is completed and nothing is in flight: there is no offset to commit")
     return min(candidates)
 
 

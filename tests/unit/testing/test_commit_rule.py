@@ -6,8 +6,7 @@ from collections import deque
 
 import pytest
 
-from keylane.errors import UsageError
-from keylane.offsets.commit import (
+from kit.commit_rule import (
     CommitState,
     Drained,
     PartitionKey,
@@ -97,5 +96,5 @@ def test_commit_offset() -> None:
     assert commit_offset(9, [7, 5]) == 5
     assert commit_offset(9, []) == 10
     assert commit_offset(None, [7, 5]) == 5
-    with pytest.raises(UsageError, match="no offset to commit"):
+    with pytest.raises(ValueError, match="no offset to commit"):
         commit_offset(None, [])
