@@ -18,7 +18,7 @@ from keylane.engine.closing import Phase
 from keylane.engine.collector import collected_rarely
 from keylane.engine.ports import WorkerDied, WorkersFailed
 from keylane.engine.snapshot import Snapshot
-from keylane.engine.work import Lot, Work
+from keylane.engine.work import Work
 from keylane.errors import HandlerError, InternalError, KeylaneError
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ class Loop:
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
-            Lot: core.lot_moved,
             WorkersFailed: self._on_workers_failed,
             WorkerDied: self._on_worker_died,
         }
