@@ -268,8 +268,6 @@ class Pipeline:
     start_offsets: Callable[[list[tuple[str, int]]], Mapping[tuple[str, int], Any]] | None = None
     """Under `commits="external"`: called with (topic, partition) pairs that are assigned; returns the offset of each,
     the next to run. None, or a pair that is left out: `offset_reset` decides. It runs on the group's thread."""
-    commit_metadata: None = None
-    """Refused: the metadata of a commit is the offset map's place (docs/adr/0072)."""
     offset_reset: OffsetReset | str = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
     "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""
