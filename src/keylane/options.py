@@ -210,7 +210,7 @@ class Pipeline:
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
     one_processor: bool = False
     """Keep all threads of the consumer on one processor, the quickest way for handlers that wait or run Python alone
-    (docs/adr/0079). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
+    (docs/host.md). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
     handler starts inherits the one processor. Linux; elsewhere it is logged that it has no effect."""
     workers: WorkersKind = "auto"
     """"auto": asyncio for a coroutine function, threads for another one. "process": worker processes, for a function

@@ -23,7 +23,7 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter
 from keylane.engine.lease import Lease
 from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
-from keylane.engine.timers import keep_time, new_event_loop
+from keylane.engine.tuning import HOST
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
 from keylane.options import takes_context
@@ -178,8 +178,8 @@ class AsyncioWorkers:
     # --- on the asyncio loop ---
 
     def _run_loop(self) -> None:
-        keep_time()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        HOST.keep_time()
+        with asyncio.Runner(loop_factory=HOST.new_event_loop) as runner:
             runner.run(self._main())
 
     async def _main(self) -> None:

@@ -22,7 +22,7 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
-from keylane.engine.timers import keep_time
+from keylane.engine.tuning import HOST
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
 from keylane.options import takes_context
@@ -145,7 +145,7 @@ class ThreadWorkers:
         Flat, and on local names: what is done here between handlers holds the interpreter's lock, and all threads that
         want to go on wait for that.
         """
-        keep_time(self.concurrency)
+        HOST.keep_time(self.concurrency)
         handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
         lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
         began, take, is_to_go_on = self._began, self._waiting.popleft, self._wake.get
