@@ -226,7 +226,7 @@ MUTANTS = [
         "engine/core.py",
         "if not late and (has_results or self.commits.wait_for(revoke.assignments)):",
         "if not late and has_results and self.commits.wait_for(()):",
-        IN_TRANSACTIONS,
+        "property/engine/test_engine_transactional_revokes.py",
         "crash matrix: transactional",
     ),
 ]
