@@ -139,11 +139,6 @@ def _check_exactly_once(pipeline: Pipeline) -> None:
 
 def check_commits(pipeline: Pipeline) -> None:
     """Raises `UsageError` for what `commits` cannot be together with."""
-    if pipeline.commit_metadata is not None:
-        raise UsageError(
-            f"commit_metadata={pipeline.commit_metadata!r}: the metadata of keylane's commits is the offset map, "
-            "without which finished records would run again: keep your own with your results, or in a topic"
-        )
     if pipeline.commits == "group":
         if pipeline.start_offsets is not None:
             raise UsageError(

@@ -210,7 +210,7 @@ class Pipeline:
     """Worker threads for a handler that is a plain function (at most max_concurrency of them are used)."""
     one_processor: bool = False
     """Keep all threads of the consumer on one processor, the quickest way for handlers that wait or run Python alone
-    (docs/adr/0079). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
+    (docs/host.md). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
     handler starts inherits the one processor. Linux; elsewhere it is logged that it has no effect."""
     workers: WorkersKind = "auto"
     """"auto": asyncio for a coroutine function, threads for another one. "process": worker processes, for a function
@@ -268,8 +268,6 @@ class Pipeline:
     start_offsets: Callable[[list[tuple[str, int]]], Mapping[tuple[str, int], Any]] | None = None
     """Under `commits="external"`: called with (topic, partition) pairs that are assigned; returns the offset of each,
     the next to run. None, or a pair that is left out: `offset_reset` decides. It runs on the group's thread."""
-    commit_metadata: None = None
-    """Refused: the metadata of a commit is the offset map's place (docs/adr/0072)."""
     offset_reset: OffsetReset | str = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
     "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""

@@ -132,15 +132,12 @@ class Life:
         self.refused = 0
 
     async def run(self, every: list[Step]) -> None:
-        """Append in rounds of one, two and three batches that share a sync; a commit alone without a round."""
+        """Append in rounds of one, two and three batches that share a sync."""
         await self.journal.load()
         at = 0
         while at < len(every):
             batches = every[at : at + 1 + at % 3]
             at += len(batches)
-            if len(batches) == 1 and self._append_now(batches[0]):
-                self.acknowledged += 1
-                batches = []
             for durable in [self._append(step) for step in batches]:
                 try:
                     await durable
@@ -151,18 +148,6 @@ class Life:
             if at % 4 == 0 or at == len(every):
                 await self._end_of_snapshot()
         await self.journal.close()
-
-    def _append_now(self, step: Step) -> bool:
-        if step.records.pairs or self.refused:
-            return False
-        try:
-            base_offset = self.journal.append_now(step.partition, step.records)
-        except StorageError:
-            return False  # a later append is refused
-        if base_offset is None:
-            return False
-        step.apply(self.image.store, base_offset)
-        return True
 
     def _append(self, step: Step) -> asyncio.Future[None]:
         def done(failure: StorageError | None, base_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""What an older keylane left behind opens on today's (docs/adr/0085): data folders of format 1, and offset maps.
+"""What an older keylane left behind opens on today's (docs/adr/0082): data folders of format 1, and offset maps.
 
 A kept folder grows old, and its groups, transactions and records are kept for days: so today's broker is given the
 time at which it was written.

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.engine.core import Core
 from keylane.engine.intake import Intake
-from keylane.engine.work import calls_in
 from keylane.kafka.consumer import KafkaConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from keylane.engine.work import Lot
 
 Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
 """Handed over and not begun; in the handler; the effect is there (an output is acknowledged), and the engine does not
@@ -25,22 +22,17 @@ know it; the commit was made, and its answer did not arrive; the answer has arri
 def lay_points(at: Callable[..., None]) -> None:
     """From now on `at(point, times)` is called between the engine's steps, in this process."""
     plan, completed, delivered, answered = Core.plan, Core.completed, Core.delivered, Core.commit_answered
-    lot_moved = Core.lot_moved
     commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
     transaction_answered = Core.transaction_answered
 
     def planned(self: Core, now: float) -> Any:
         made = plan(self, now)
-        at("dispatched", calls_in(made.dispatch))
+        at("dispatched", len(made.dispatch))
         return made
 
     def has_completed(self: Core, works: Any, now: float) -> None:
         at("done", sum(work.outcome is None for work in works))  # else it has an output
         completed(self, works, now)
-
-    def has_moved(self: Core, lot: Lot, now: float) -> None:
-        at("done", len(lot.done))
-        lot_moved(self, lot, now)
 
     def was_delivered(self: Core, answers: Any, now: float) -> None:
         at("done", sum(answer.error is None for answer in answers))
@@ -65,6 +57,5 @@ def lay_points(at: Callable[..., None]) -> None:
 
     Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
     Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
-    Core.lot_moved = has_moved  # type: ignore[method-assign]
     Intake.on_committed = has_committed  # type: ignore[method-assign]
     KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]

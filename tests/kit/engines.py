@@ -14,7 +14,7 @@ from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
 from keylane.engine.lease import Lease
 from keylane.engine.results import ResultsRule
 from keylane.engine.start import Committed, StartRule
-from keylane.engine.work import NOT_RUN, Failure, Lot, Work, works_in, works_of
+from keylane.engine.work import NOT_RUN, Failure, Work, works_in
 from keylane.engine.work import Later as CoreLater
 from keylane.records import PlainMessage
 from kit.seam import Call, Commit, Entry, Item, Later, NotRun, Plan, Raised, Revoked, Sending
@@ -42,7 +42,6 @@ class SomeWorkers:
     concurrency: int
     may_queue: bool = False
     elastic: bool = False
-    in_lots: bool = False
 
 
 class CoreEngine:
@@ -56,9 +55,8 @@ class CoreEngine:
             pipeline,
             HandOver.to(
                 pipeline,
-                SomeWorkers(workers.concurrency, workers.may_queue, workers.elastic, in_lots=random() < 0.5),
+                SomeWorkers(workers.concurrency, workers.may_queue, workers.elastic),
                 chain_s=make.chain_s,
-                least_lot=1,
             ),
             lease=self._lease,
             random=random,
@@ -67,7 +65,6 @@ class CoreEngine:
         )
         self._items: dict[Work, Item] = {}
         """By work, its last hand-over."""
-        self._lots: dict[Item, Lot] = {}
         self._units: dict[Item, Unit] = {}
         """By the first record of what was handed over at once."""
 
@@ -104,38 +101,13 @@ class CoreEngine:
     # --- the work ---
 
     def ended(self, reports: Sequence[tuple[Item, Outcome]], now: float) -> None:
-        moved: dict[Lot, None] = {}
-        works = []
-        for item, outcome in reports:
-            lot = self._lots.pop(item, None)
-            if lot is None:
-                works.append(_with(item, outcome))
-            elif outcome is None:
-                lot.done.append(item.message)
-                moved[lot] = None
-            else:
-                lot.came_to(item.message, _inside(outcome))
-                self._items[lot.others[-1]] = item
-                item.inside = lot.others[-1]
-                moved[lot] = None
-        for lot in moved:
-            self._core.lot_moved(lot, now)
-        self._core.completed(works, now)
+        self._core.completed([_with(*one) for one in reports], now)
 
     def batches_ended(self, reports: Sequence[Sequence[tuple[Item, Outcome]]], now: float) -> None:
         self._core.batches_completed([[_with(*one) for one in batch] for batch in reports], now)
 
     def withdrawn(self, calls: Sequence[Sequence[Item]]) -> None:
-        lots: dict[Lot, list[PlainMessage]] = {}
-        units: list[Unit] = []
-        for items in calls:
-            if (lot := self._lots.pop(items[0], None)) is not None:
-                lots.setdefault(lot, []).append(items[0].message)
-            else:
-                units.append(self._units[items[0]])
-        for lot, left in lots.items():
-            lot.left = iter(left)
-        self._core.withdrawn([*lots, *units])
+        self._core.withdrawn([self._units[items[0]] for items in calls])
 
     def answered(
         self,
@@ -189,7 +161,7 @@ class CoreEngine:
     def plan(self, now: float) -> Plan:
         plan = self._core.plan(now)
         return Plan(
-            calls=[call for unit in plan.dispatch for call in self._calls(unit)],
+            calls=[self._call(unit) for unit in plan.dispatch],
             produce=[self._sending(one) for one in plan.produce],
             results=[self._sending(one) for one in plan.results],
             commit=None if plan.commit is None else _commit(plan.commit),
@@ -232,16 +204,10 @@ class CoreEngine:
 
     # --- what the engine's own objects are here ---
 
-    def _calls(self, unit: Unit) -> Iterable[Call]:
-        if isinstance(unit, Lot):
-            for work in works_of(unit.assignment, unit.offsets, unit.messages):
-                item = self._item(work)
-                self._lots[item] = unit
-                yield Call([item])
-            return
+    def _call(self, unit: Unit) -> Call:
         items = [self._item(work) for work in works_in(unit)]
         self._units[items[0]] = unit
-        yield Call(items, is_batch=isinstance(unit, list))
+        return Call(items, is_batch=isinstance(unit, list))
 
     def _item(self, work: Work) -> Item:
         assert isinstance(work.message, PlainMessage)

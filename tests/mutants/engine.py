@@ -9,6 +9,17 @@ IN_TRANSACTIONS = "property/engine/test_transactional_simulation.py::test_the_gu
 
 MUTANTS = [
     Mutant(
+        "the loop forgets after its look that the bell has rung: what came meanwhile waits for the next event",
+        "engine/events.py",
+        """        self._has_rung = False
+        events = self._events[:]
+""",
+        """        events = self._events[:]
+        self._has_rung = False
+""",
+        "unit/engine/test_engine_inbox.py",
+    ),
+    Mutant(
         "a closed assignment's work completes the record of the assignment that followed it",
         "engine/outcomes.py",
         """            if not assignment.wanted:
@@ -215,7 +226,7 @@ MUTANTS = [
         "engine/core.py",
         "if not late and (has_results or self.commits.wait_for(revoke.assignments)):",
         "if not late and has_results and self.commits.wait_for(()):",
-        IN_TRANSACTIONS,
+        "property/engine/test_engine_transactional_revokes.py",
         "crash matrix: transactional",
     ),
 ]

@@ -495,7 +495,7 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
     assert bench.work.lag() == 0
 
 
-@covers("commits", "start_offsets", "commit_metadata")
+@covers("commits", "start_offsets")
 def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
     place = str(bench.folder / "offsets")
 
@@ -519,8 +519,6 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
     running.wait()
     assert len(bench.told("told")) == sum(ends.values()) - 5 * len(ends)
     assert bench.work.admin.committed_offsets(bench.work.group) == {}
-    with pytest.raises(kl.UsageError, match="commit_metadata"):
-        bench.work.pipeline(commit_metadata="mine")
 
 
 def test_every_option_is_here() -> None:

@@ -1,4 +1,4 @@
-"""Queries and lanes of today go on where those of an older keylane stood (docs/adr/0085): checkpoints, carry-over lists
+"""Queries and lanes of today go on where those of an older keylane stood (docs/adr/0082): checkpoints, carry-over lists
 and commits that it wrote, on its data folder.
 """
 

@@ -155,7 +155,6 @@ EXTERNAL: dict[str, Any] = {"commits": "external", "start_offsets": dict}
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"commit_metadata": "mine"}, "the metadata of keylane's commits is the offset map"),
         ({"start_offsets": dict}, "start_offsets is for commits='external'"),
         ({"commits": "external"}, "commits='external' needs a function"),
         ({"commits": "kafka"}, "commits='kafka': give one of 'group', 'external'"),

@@ -17,7 +17,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
@@ -77,18 +77,6 @@ Handle = Callable[[Any, RequestHeader, "Node"], Awaitable[Any]]
 Begin = Callable[[Any, RequestHeader, "Node"], Any]
 
 
-class Recognise(Protocol):
-    """The whole frame of the answer, or `Later` with it, or None: then the request is decoded."""
-
-    def __call__(self, frame: bytes, node: Node, *, alone: bool) -> Any:
-        """`alone` says that nothing else waits to be served in this turn of the loop."""
-        ...
-
-
-Remember = Callable[[bytes, Any, "Node"], None]
-"""(frame, request, node): another frame of this form may follow."""
-
-
 class Api(NamedTuple):
     """One handler module."""
 
@@ -100,10 +88,6 @@ class Api(NamedTuple):
     lacks: str
     handle: Handle | None
     begin: Begin | None
-    recognise: Recognise | None
-    """Answers a request that is like one that was decoded before: clients commit and fetch the same partitions again
-    and again, and then most of a frame is known."""
-    remember: Remember | None
     schema: Callable[[int], RequestSchema]
     """How to read a request of a version."""
     has_large_answers: bool
@@ -127,8 +111,6 @@ def load_apis() -> dict[int, Api]:
             loaded.LACKS,
             getattr(loaded, "handle", None),
             getattr(loaded, "begin", None),
-            getattr(loaded, "recognise", None),
-            getattr(loaded, "remember", None),
             getattr(loaded, "schema", functools.partial(request_schema, module.name)),
             getattr(loaded, "HAS_LARGE_ANSWERS", False),
             getattr(loaded, "MAY_POLL", False),

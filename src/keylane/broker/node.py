@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
 from keylane.broker.cleaning import Cleaning
-from keylane.broker.known_requests import KnownRequests
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
@@ -63,7 +62,6 @@ class Node:
             retention_ms=config.log_retention_check_interval_ms,
             compaction_ms=config.log_cleaner_backoff_ms,
         )
-        self.known_requests = KnownRequests()
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import argparse
 
     from keylane.broker.node import Node
-    from keylane.broker.server import ReadySockets
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -66,11 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not 0 <= (arguments.port or 0) < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
         _leave_hypothesis_out()
-        from keylane.broker.server import ReadySockets
-
-        ready = ReadySockets()
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(ready)) as runner:
-            runner.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config, ready))
+        asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
     except KeylaneError as error:
         sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
@@ -114,7 +109,7 @@ def _config(arguments: argparse.Namespace) -> BrokerConfig:
     return parse_config(settings)
 
 
-async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig, ready: ReadySockets) -> None:
+async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,7 +139,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig,
     except OSError as error:
         raise DataFolderError(f"{path}: {error.strerror or error}: give a --data-dir that can be written") from error
     try:
-        server = BrokerServer(node, load_apis(), security, ready)
+        server = BrokerServer(node, load_apis(), security)
         try:
             host, port = await server.start(listener.host, listener.port)
         except OSError as error:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import selectors
 from collections import deque
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.dispatch import (
@@ -25,6 +22,7 @@ from keylane.broker.dispatch import (
     decode_request,
     response_frame,
 )
+from keylane.broker.known_requests import KnownRequests
 from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
@@ -44,8 +42,6 @@ MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
-POLL_S = 0.0001
-"""How long the next request of a client that is alone is polled for."""
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
@@ -117,10 +113,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._server.loop.time()
         try:
-            frames = self._frames.feed(bytes(self._server.read_buffer[:nbytes]))
-            alone = len(frames) == 1 and self._server.is_alone
-            for frame in frames:
-                self._accept(frame, alone=alone)
+            for frame in self._frames.feed(bytes(self._server.read_buffer[:nbytes])):
+                self._accept(frame)
         except (FrameError, MalformedRequestError, NotAuthenticatedError) as error:
             self.flush()
             self._refuse(error)
@@ -157,23 +151,20 @@ class Connection(asyncio.BufferedProtocol):
         if self.last_active < since and not self._answers:
             self.close()
 
-    def _accept(self, frame: bytes, *, alone: bool) -> None:
+    def _accept(self, frame: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if self._must_authenticate:
             self._session.admit(int.from_bytes(frame[:2], "big"))
         place = _Answer(len(frame))
-        recognise = None if frame[0] else self._server.recognisers.get(frame[1])
-        if recognise is not None:
-            answer = recognise(frame, self._server.node, alone=alone)
-            if answer is not None:
-                self._answers.append(place)
-                self._bytes_in_flight += place.size
-                self._take(None, place, answer)
-                return
+        answer = self._server.known.recognise(frame)
+        if answer is not None:
+            self._answers.append(place)
+            self._bytes_in_flight += place.size
+            self._take(None, place, answer)
+            return
         call = decode_request(frame, self._host, self._server.apis, self._session)
-        if call.api.remember is not None:
-            call.api.remember(frame, call.request, self._server.node)
+        self._server.known.remember(frame, call.request)
         self._answers.append(place)
         self._bytes_in_flight += place.size
         if call.api.begin is not None:
@@ -282,40 +273,6 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
 
-class ReadySockets(selectors.DefaultSelector):
-    """A loop's selector that tells how many sockets the present turn of the loop serves.
-
-    While one client asks at once for more when it has its answer, its next request is polled for, up to `POLL_S`: a
-    processor that sleeps takes longer to wake than a client to ask again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-        self._may_poll = _processors() > 1
-        self._polls = False
-        """Whether what came last came within that time."""
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        may_wait = timeout is None or timeout > 0
-        found: list[tuple[selectors.SelectorKey, int]] = []
-        start = perf_counter()
-        if self._polls and may_wait:
-            while not found and perf_counter() - start < POLL_S:
-                found = super().select(0)
-        if not found:
-            found = super().select(timeout)
-        self.count = len(found)
-        if may_wait:
-            self._polls = self._may_poll and self.count == 1 and perf_counter() - start < POLL_S
-        return found
-
-
-def _processors() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 """A call that waits for a disk, and how it goes on."""
 
@@ -323,17 +280,13 @@ _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 class BrokerServer:
     """Listens, and knows its connections."""
 
-    def __init__(
-        self, node: Node, apis: dict[int, Api], security: Security = OPEN, ready: ReadySockets | None = None
-    ) -> None:
-        """`ready` is the loop's selector, where that is known."""
+    def __init__(self, node: Node, apis: dict[int, Api], security: Security = OPEN) -> None:
         self.node = node
-        self._ready = ready
         self.security = security
         self.limits = ConnectionLimits(node.config)
         self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)
         self.apis = apis
-        self.recognisers = {api.key: api.recognise for api in apis.values() if api.recognise is not None}
+        self.known = KnownRequests(node, apis)
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
@@ -388,11 +341,6 @@ class BrokerServer:
             connection.advance(call, place, finish)
         for connection in dict.fromkeys(waiting[0] for waiting in calls):
             connection.flush()
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other socket is read from in this turn of the loop: nobody is there to share a sync with."""
-        return self._ready is not None and self._ready.count == 1
 
     def _regulate_all(self) -> None:
         for connection in list(self.connections):

@@ -202,10 +202,6 @@ class Coordinator:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
         return None if self._check_known(known) else self._offsets.commit_known(known, offset, leader_epoch)
 
-    def commit_known_now(self, known: KnownCommit, offset: int, leader_epoch: int) -> bool:
-        """The shortest way, for one that came alone: whether it is durable. If not, it has to take another way."""
-        return not self._check_known(known) and self._offsets.commit_known_now(known, offset, leader_epoch)
-
     def _check_known(self, known: KnownCommit) -> int:
         group = known.group
         return self._refusal(group) or self._groups.groups.check_commit(

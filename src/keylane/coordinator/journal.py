@@ -87,14 +87,6 @@ class Journal(Protocol):
         """
         ...
 
-    def append_now(self, partition: int, records: Records) -> int | None:
-        """Append one batch that has no `pairs` and wait for it here: its base offset, when it is durable. None, and
-        nothing was done, when it cannot be alone, or not here: then `append` it.
-
-        Raises `StorageError` after a failure, its own or an earlier one.
-        """
-        ...
-
     async def flush(self) -> None:
         """Return when everything appended so far is durable. Raises `StorageError`."""
         ...
@@ -207,19 +199,6 @@ class FileJournal:
         self._position += len(frame)
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
-
-    def append_now(self, partition: int, records: Records) -> int | None:
-        if self._position >= self._segment_bytes:
-            return None
-        view = self._views[partition]
-        base_offset = view.appended
-        frame = encode_frame(partition, 0, *encode_batch(records, base_offset, codec=self._codec))
-        if not self._sync.append_now(frame):
-            return None
-        view.append(base_offset, base_offset + records.record_count, self._number << POSITION_BITS | self._position)
-        view.durable = view.appended
-        self._position += len(frame)
-        return base_offset
 
     async def flush(self) -> None:
         await self._sync.flush()

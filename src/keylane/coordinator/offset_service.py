@@ -172,21 +172,6 @@ class OffsetService:
         durable = self._append_records(known.offsets_partition, known.group, accepted, records, NO_TIMESTAMP)
         return None if isinstance(durable, int) else durable
 
-    def commit_known_now(self, known: KnownCommit, offset: int, leader_epoch: int) -> bool:
-        """The same, durable and in the store on return; False when it has to go another way, which says why."""
-        if known.partition >= (self._partition_count(known.topic) or 0):
-            return False
-        now = self._clock()
-        try:
-            records = encode_known(known, offset, leader_epoch, now)
-            log_offset = self._journal.append_now(known.offsets_partition, records)
-        except StorageError:
-            return False
-        if log_offset is None:
-            return False
-        self.store.put_plain(known.group, known.topic, known.partition, offset, leader_epoch, now, log_offset)
-        return True
-
     def _append_records(
         self,
         partition: int,

@@ -41,10 +41,6 @@ the interpreter's lock, and one of thousands keeps it for milliseconds, in which
 MAX_AHEAD = 5_000
 """Records that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
-LEAST_LOT = 32
-"""Fewer ready records of a partition go to the workers one by one: a lot costs the loop and each thread something
-of its own."""
-
 CHAIN_S = 0.002
 """How long a chain of records of one shard may keep a worker. It pays where a handler is quicker than the turn of the
 loop that would bring the shard's next record; with slower ones there are no chains."""
@@ -82,18 +78,12 @@ class HandOver:
         *,
         may_queue: bool,
         elastic: bool = False,
-        in_lots: bool = False,
-        least_lot: int = LEAST_LOT,
         chain_s: float = CHAIN_S,
     ) -> None:
         self.capacity = capacity
         self.limit = capacity
         self.withheld = 0
         """Places that records keep whose handlers are through."""
-        self.in_lots = in_lots
-        """Whether ready records may go out in lots."""
-        self.least_lot = least_lot
-        """How many at least."""
         self._elastic = elastic
         self._may_queue = may_queue
         self._chain_s = chain_s
@@ -106,20 +96,13 @@ class HandOver:
         self._believed_s = 0.0
 
     @classmethod
-    def to(
-        cls, pipeline: Pipeline, workers: Capacity, *, chain_s: float = CHAIN_S, least_lot: int = LEAST_LOT
-    ) -> HandOver:
+    def to(cls, pipeline: Pipeline, workers: Capacity, *, chain_s: float = CHAIN_S) -> HandOver:
         """What the pipeline hands over to these workers. A record that takes a place until its commit is acknowledged
-        does not queue with them. The automatic limit does what elastic workers are told, and like batches, rates by
-        record and the other guarantees it wants to know of each record when it went and came back, so no lots then."""
-        is_auto = pipeline.max_concurrency == "auto"
-        plain = not is_auto and pipeline.batch_size == 1 and pipeline.delivery == "at_least_once"
+        does not queue with them. The automatic limit does what elastic workers are told."""
         return cls(
             workers.concurrency,
             may_queue=workers.may_queue and pipeline.delivery != "almost_once",
-            elastic=workers.elastic and not is_auto,
-            in_lots=workers.in_lots and plain,
-            least_lot=least_lot,
+            elastic=workers.elastic and pipeline.max_concurrency != "auto",
             chain_s=chain_s,
         )
 

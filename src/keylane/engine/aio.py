@@ -16,14 +16,14 @@ from functools import partial
 from itertools import islice
 from time import monotonic, perf_counter_ns
 from types import coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from keylane.engine import places
 from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, outcomes_of, sort_out, startable
 from keylane.engine.latency import Meter
 from keylane.engine.lease import Lease
 from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
-from keylane.engine.timers import keep_time, new_event_loop
+from keylane.engine.tuning import HOST
 from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
 from keylane.options import takes_context
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from keylane.engine.latency import Histogram
-    from keylane.engine.work import Call, Outcome, Unit, Work
+    from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
 
@@ -69,7 +69,6 @@ class AsyncioWorkers:
 
     may_queue = True
     elastic = True
-    in_lots = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = pipeline.most_concurrent
@@ -83,7 +82,7 @@ class AsyncioWorkers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._end: asyncio.Event | None = None
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[Unit] = deque()
         """What was handed over and has no task yet. Both loops take from it; each call is atomic."""
         self._is_ready = False
         """Whether the resource is there."""
@@ -115,7 +114,7 @@ class AsyncioWorkers:
 
     def submit(self, units: Sequence[Unit]) -> None:
         assert self._loop is not None, "submit before start"
-        self._waiting.extend(cast("Sequence[Call]", units))
+        self._waiting.extend(units)
         if len(self._tasks) < self.concurrency:  # otherwise a task looks for more once it has left `_tasks`
             self._loop.call_soon_threadsafe(self._begin)
 
@@ -179,8 +178,8 @@ class AsyncioWorkers:
     # --- on the asyncio loop ---
 
     def _run_loop(self) -> None:
-        keep_time()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        HOST.keep_time()
+        with asyncio.Runner(loop_factory=HOST.new_event_loop) as runner:
             runner.run(self._main())
 
     async def _main(self) -> None:

@@ -16,11 +16,11 @@ from keylane.engine.events import ConsumerFailed, Delivered, Inbox
 from keylane.engine.intake import Intake
 from keylane.engine.lease import Lease
 from keylane.engine.loop import Loop
-from keylane.engine.one_processor import OneProcessor
 from keylane.engine.results import Callbacks, ResultsRule, with_results
 from keylane.engine.threads import ThreadWorkers
 from keylane.engine.timeouts import Watch, in_time
 from keylane.engine.tracing import traced, wants_tracing
+from keylane.engine.tuning import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ def assemble(
         watch=looks,
         callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
         results=_results(pipeline, stream, inbox, name),
-        one_processor=OneProcessor(random) if pipeline.one_processor else None,
+        keeper=HOST.keeper(random) if pipeline.one_processor else None,
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from itertools import chain, islice, repeat, starmap
+from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING
 
 from keylane.engine.ordering import Shards, shards_for
 from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
-from keylane.engine.work import Chain, Lot, works_of
+from keylane.engine.work import Chain, works_of
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ class Assignment:
         "held",
         "in_flight",
         "log_end",
-        "lots",
         "may_start",
         "may_take",
         "metadata",
@@ -118,8 +117,6 @@ class Assignment:
         first."""
         self.retrying: dict[int, float] = {}
         """Offsets of records whose attempt failed and that are not through, and when their first attempt began."""
-        self.lots: dict[Lot, None] = {}
-        """Those that the workers are not through with, oldest first."""
         self.commits_first = False
         """Whether what is handed over was committed before (at most once): that may then begin until it is given up."""
         self.may_take = True
@@ -215,23 +212,6 @@ class Assignment:
             self._out(self._with_followers(works, longest, limit) if chains else works, now)
         return works
 
-    def take_lot(self, room: int, now: float) -> Lot | None:
-        """Up to `room` ready records that may run at once, when all that are polled are within the dispatch bound;
-        None when there are none, or others come first."""
-        if self.again or self.held or not self.ready or self._limit() < self.tracker.position - 1:
-            return None
-        messages = self._first_ready(room)
-        offsets = [message.offset() for message in messages]
-        lot = Lot(self, offsets, messages, now)
-        self.lots[lot] = None
-        self.tracker.mark_dispatched(max(offsets))
-        return lot
-
-    def forget_if_through(self, lot: Lot) -> None:
-        """Workers gave records of it back."""
-        if not lot.count:
-            self.lots.pop(lot, None)
-
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Work]:
         """Up to `room` records for one batch: of each shard in turn as many as there are, in order.
 
@@ -300,16 +280,13 @@ class Assignment:
         """Up to `count` that are ready, those that were handed over before first; they are no longer ready."""
         if self.again:
             return list(starmap(self.again.popleft, repeat((), min(count, len(self.again)))))
-        messages = self._first_ready(count)
-        return works_of(self, [message.offset() for message in messages], messages)
-
-    def _first_ready(self, count: int) -> list[Message]:
         ready = self.ready
         if len(ready) <= count:
             messages = list(ready)
             ready.clear()
-            return messages
-        return list(starmap(ready.popleft, repeat((), count)))
+        else:
+            messages = list(starmap(ready.popleft, repeat((), count)))
+        return works_of(self, [message.offset() for message in messages], messages)
 
     def put_back(self, works: Sequence[Work]) -> None:
         """Records that followed in a chain, and have not run: they still wait in their places."""
@@ -335,16 +312,13 @@ class Assignment:
     @property
     def in_handlers(self) -> int:
         """Records that are with the workers, or wait for their outputs."""
-        return len(self.in_flight) + sum(lot.count for lot in self.lots)
+        return len(self.in_flight)
 
     def oldest_handed_over(self, now: float) -> OldestRecord | None:
         """Of those that are with the workers, begun or not."""
-        oldest = [(since, offset) for offset, since in islice(self.in_flight.items(), 1)]
-        of_lots = [(lot.began, lot.oldest(self.tracker.is_complete)) for lot in islice(self.lots, 1)]
-        oldest += [(since, offset) for since, offset in of_lots if offset is not None]
-        if not oldest:
+        if not self.in_flight:
             return None
-        since, offset = min(oldest)
+        offset, since = next(iter(self.in_flight.items()))
         return OldestRecord(self.topic, self.partition, offset, round((now - since) * 1000))
 
     def snapshot(self) -> PartitionSnapshot:

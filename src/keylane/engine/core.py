@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
     from keylane.engine.ports import Running, TopicPartition
     from keylane.engine.results import ResultsRule
-    from keylane.engine.work import Lot, Unit, Work
+    from keylane.engine.work import Unit, Work
     from keylane.options import Pipeline, Rates
     from keylane.records import Message
 
@@ -186,11 +186,6 @@ class Core:
         if self._transacting is not None:
             self._transacting.came_back(works)
         self._outcomes.completed(works, now)
-        self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
-
-    def lot_moved(self, lot: Lot, now: float) -> None:
-        """Workers are through with records of a lot."""
-        self._outcomes.lot_moved(lot, now)
         self._stall.moved(now, runs=self._dispatcher.with_workers > 0)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:

@@ -15,7 +15,6 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from keylane.engine.assignment import ENOUGH
 from keylane.engine.autoscale import AutoLimit
 from keylane.engine.rates import UNLIMITED, Buckets
 from keylane.engine.retries import Waiting
@@ -113,32 +112,21 @@ class Dispatcher:
             self.auto.full()
         return taken
 
-    def _take_records(self, now: float) -> list[Unit]:
+    def _take_records(self, now: float) -> list[Work]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
         longest = self._longest_chain()
-        least_lot = ENOUGH if longest > 1 else self.hand_over.least_lot
-        in_lots = self.hand_over.in_lots and not self._buckets.limited
         rotation = self._rotation
-        taken: list[Unit] = []
+        taken: list[Work] = []
         while rotation and room > 0:
             share = room if self._depth_first else max(1, room // len(rotation))
             for _ in range(len(rotation)):
                 assignment = rotation.popleft()
-                most = min(share, room, self._partition_room(assignment, now))
-                lot = None
-                if in_lots and min(most, assignment.waiting) >= least_lot:
-                    lot = assignment.take_lot(most, now)
-                if lot is not None:
-                    self._keep_in_rotation(assignment, lot.count)
-                    self.with_workers += lot.count
-                    taken.append(lot)
-                    calls = lot.count
-                else:
-                    works = self._take_works(assignment, most, now, longest)
-                    taken += works
-                    calls = len(works)
-                room -= calls
-                self.calls += calls
+                works = self._take_works(
+                    assignment, min(share, room, self._partition_room(assignment, now)), now, longest
+                )
+                taken += works
+                room -= len(works)
+                self.calls += len(works)
                 if room <= 0 or self._depth_first:
                     break
         return taken

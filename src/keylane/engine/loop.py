@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine import events
 from keylane.engine.closing import Phase
-from keylane.engine.collector import collected_rarely
 from keylane.engine.ports import WorkerDied, WorkersFailed
 from keylane.engine.snapshot import Snapshot
-from keylane.engine.work import Lot, Work
+from keylane.engine.tuning import HOST
+from keylane.engine.work import Work
 from keylane.errors import HandlerError, InternalError, KeylaneError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from keylane.engine.events import Inbox
     from keylane.engine.intake import Intake
     from keylane.engine.lease import Lease
-    from keylane.engine.one_processor import OneProcessor
     from keylane.engine.plan import Plan
     from keylane.engine.ports import ProducerPort, ResultsPort, TransactionsPort, Workers
     from keylane.engine.timeouts import Watch
+    from keylane.engine.tuning import Keeper
 
 logger = logging.getLogger("keylane.engine")
 
@@ -50,11 +50,6 @@ MIN_REST_S = 0.000_2
 MAX_REST_S = 0.010
 """A turn waits for more completions for this share of the time for which the workers have enough to do, within these
 limits: each turn takes the interpreter's lock from them and costs some 150 µs, for one completion as for a hundred."""
-
-GAP_S = 0.000_05
-"""On one processor nobody else works while a turn does: between its steps it lets those go on that woke meanwhile, as
-long as the workers have enough to do. One wait of a third of a millisecond for all of them costs more than it takes:
-each one wakes, finds the interpreter's lock taken, and sleeps again."""
 
 MANY = 200
 """Events that are worth a turn at once."""
@@ -79,7 +74,7 @@ class Loop:
         watch: Watch | LoopWatch | None = None,
         callbacks: CommitCallbacks | None = None,
         transactions: Callable[[], TransactionsPort] | None = None,
-        one_processor: OneProcessor | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._core = core
         self._inbox = inbox
@@ -93,8 +88,8 @@ class Loop:
         self._results = results
         self._watch = watch
         self._callbacks = callbacks
-        self._one_processor = one_processor
-        self._gap_s = 0.0 if one_processor is None else GAP_S
+        self._keeper = keeper
+        self._gap_s = 0.0 if keeper is None else keeper.gap_s
         self._polled = 0
         self._intake_closing = False
         self._intake_closed = False
@@ -124,7 +119,6 @@ class Loop:
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
-            Lot: core.lot_moved,
             WorkersFailed: self._on_workers_failed,
             WorkerDied: self._on_worker_died,
         }
@@ -193,8 +187,8 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            if self._one_processor is not None:  # before anything is started that is to inherit it
-                self._one_processor.take(monotonic())
+            if self._keeper is not None:
+                self._keeper.take(monotonic())
             self._workers.start()
             if self._results is not None:
                 self._results.start()
@@ -202,7 +196,7 @@ class Loop:
                 self._producer = self._transactions = self._make_transactions()
             self._intake.start()
             self._act(self._core.plan(monotonic()))  # the first credit: without it nothing ever happens
-            with collected_rarely():
+            with HOST.while_running():
                 while not self._intake_closed:
                     self._turn()
         except BaseException as error:  # a defect, or the interpreter ends: told by run()
@@ -235,8 +229,8 @@ class Loop:
             self._core.batches_completed(batches, now)
         if self._watch is not None and now >= self._watch.next_check:
             self._core.counters.stuck = self._watch.check(now)
-        if self._one_processor is not None and now >= self._one_processor.next_check:
-            self._one_processor.check(now)
+        if self._keeper is not None and now >= self._keeper.next_check:
+            self._keeper.check(now)
         self._act(self._core.plan(now))
 
     def _wait(self) -> list[Any]:

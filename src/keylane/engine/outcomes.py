@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keylane.engine.deliveries import Delivery
 from keylane.engine.verdicts import Again
-from keylane.engine.work import Failure, Later, Lot, NotRun, leave_chain, works_in
+from keylane.engine.work import Failure, Later, NotRun, leave_chain, works_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -112,41 +112,22 @@ class Outcomes:
         for work in works:
             if work.assignment is not assignment:
                 assignment = work.assignment
-                finished, ends = done.setdefault(assignment, ([], []))
+                finished, passed = done.setdefault(assignment, ([], []))
             if work.outcome is not None:
                 not_run += 0 if work.chain is None else self._undo(work.chain)
                 self._came_to(work, work.outcome, now)
                 continue
             finished.append(work)
-            if work.chain is None or leave_chain(work):
-                ends.append(work)
-            else:
+            if work.chain is not None and not leave_chain(work):
+                passed.append(work)
                 going_on += 1
         self._dispatcher.reported(len(works) + not_run, len(works) - going_on)
-        for assignment, (finished, ends) in done.items():
+        for assignment, (finished, passed) in done.items():
             if not assignment.wanted:
                 self._counters.stale += len(finished)
             elif finished:
                 self._counters.processed += len(finished)
-                self._finish(assignment, finished, ends)
-
-    def lot_moved(self, lot: Lot, now: float) -> None:
-        """Workers are through with records of a lot."""
-        assignment = lot.assignment
-        offsets, done, others = lot.take()
-        assignment.forget_if_through(lot)
-        if others:
-            assignment.in_flight.update((work.offset, lot.began) for work in others)
-            self.completed(others, now)
-        if not done:
-            return
-        self._dispatcher.reported(len(done), len(done))
-        if not assignment.wanted:
-            self._counters.stale += len(done)
-            return
-        self._counters.processed += len(done)
-        self._partitions.complete_of_lot(assignment, offsets, done)
-        self._dispatcher.offer(assignment)
+                self._finish(assignment, finished, passed)
 
     def batches_completed(self, batches: Sequence[list[Work]], now: float) -> None:
         """Workers report batches back, each record with its outcome.
@@ -170,7 +151,7 @@ class Outcomes:
             self._counters.stale += 1
         elif outcome is None:
             self._counters.processed += 1
-            self._finish(work.assignment, (work,), (work,) if work.chain is None or leave_chain(work) else ())
+            self._finish(work.assignment, (work,), () if work.chain is None or leave_chain(work) else (work,))
         elif isinstance(outcome, Failure):
             self._failed(work, outcome, work.assignment.in_flight[work.offset], now)
         elif isinstance(outcome, NotRun):
@@ -220,9 +201,6 @@ class Outcomes:
     def withdrawn(self, units: Sequence[Unit]) -> None:
         """Workers gave back what no handler had begun."""
         for unit in units:
-            if isinstance(unit, Lot):
-                self._lot_withdrawn(unit)
-                continue
             works = works_in(unit)
             self._dispatcher.reported(len(works), 1)
             for work in reversed(works):
@@ -230,13 +208,6 @@ class Outcomes:
                     self._undo(work.chain)
                 if work.assignment.wanted and work.offset in work.assignment.in_flight:
                     self._not_run(work)
-
-    def _lot_withdrawn(self, lot: Lot) -> None:
-        """No handler begins on what is left of it. Its partition may start nothing any more, so nothing is put back."""
-        left = sum(1 for _ in lot.left)
-        self._dispatcher.reported(left, left)
-        lot.count -= left
-        lot.assignment.forget_if_through(lot)
 
     def delivered(self, answers: Iterable[Answer], now: float) -> None:
         """The broker acknowledged outputs, or refused them."""
@@ -260,7 +231,7 @@ class Outcomes:
                 self._undelivered(work, Failure(delivery.error), now)
             else:
                 self._counters.dead_lettered += 1
-                self._finish(work.assignment, (work,), (work,))
+                self._finish(work.assignment, (work,))
 
     def _is_undone_by(self, delivery: Delivery) -> bool:
         """Whether what became of this delivery has ended its transaction."""
@@ -304,8 +275,8 @@ class Outcomes:
             chain.results[work] = outcome
             self._settle(chain, now)
 
-    def _finish(self, assignment: Assignment, works: Sequence[Work], ends: Sequence[Work]) -> None:
-        self._partitions.complete(assignment, works, ends)
+    def _finish(self, assignment: Assignment, works: Sequence[Work], passed: Sequence[Work] = ()) -> None:
+        self._partitions.complete(assignment, works, passed)
         self._dispatcher.offer(assignment)
 
     def _not_run(self, work: Work) -> None:
@@ -341,7 +312,7 @@ class Outcomes:
             self._fail(verdict, now)
         else:
             self._counters.skipped += 1
-            self._finish(work.assignment, (work,), (work,))
+            self._finish(work.assignment, (work,))
 
     def _later(self, work: Work, due: float) -> None:
         del work.assignment.in_flight[work.offset]

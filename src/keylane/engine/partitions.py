@@ -122,33 +122,23 @@ class Partitions:
                 log_start,
             )
 
-    def complete(self, assignment: Assignment, works: Sequence[Work], ends: Sequence[Work]) -> None:
-        """Records are complete. After `ends`, which are among them, the next of their shards become ready; after the
-        others of a chain these are out already."""
-        in_flight = assignment.in_flight
-        for work in works:
-            del in_flight[work.offset]
-        if assignment.retrying:
-            for work in works:
-                assignment.retrying.pop(work.offset, None)
-        if len(ends) < len(works):
-            last = set(ends)
-            assignment.shards.passed([work.offset for work in works if work not in last])
-        following = assignment.shards.release([work.offset for work in ends], [work.message for work in ends])
+    def complete(self, assignment: Assignment, works: Sequence[Work], passed: Sequence[Work] = ()) -> None:
+        """Records are complete. After each the next of its shard becomes ready, but for `passed`, which are among them:
+        behind these it was handed over with them."""
         offsets, messages = [work.offset for work in works], [work.message for work in works]
-        self._complete(assignment, offsets, messages, following)
-
-    def complete_of_lot(self, assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message]) -> None:
-        """Records of a lot are complete."""
-        self._complete(assignment, offsets, messages, assignment.shards.release(offsets, messages))
-
-    def _complete(
-        self,
-        assignment: Assignment,
-        offsets: Sequence[int],
-        messages: Sequence[Message],
-        following: Sequence[Message],
-    ) -> None:
+        in_flight = assignment.in_flight
+        for offset in offsets:
+            del in_flight[offset]
+        if assignment.retrying:
+            for offset in offsets:
+                assignment.retrying.pop(offset, None)
+        if passed:
+            assignment.shards.passed([work.offset for work in passed])
+            before = set(passed)
+            ends = [work for work in works if work not in before]
+            following = assignment.shards.release([work.offset for work in ends], [work.message for work in ends])
+        else:
+            following = assignment.shards.release(offsets, messages)
         if self._depth_first:
             assignment.ready.extendleft(following)
         else:

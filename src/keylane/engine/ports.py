@@ -193,10 +193,6 @@ class Capacity(Protocol):
     def elastic(self) -> bool:
         """Whether `resize` changes how many run at once; else they are at most so many, whatever is asked for."""
 
-    @property
-    def in_lots(self) -> bool:
-        """Whether they take records in lots, too."""
-
 
 class Workers(Capacity, Protocol):
     """Runs the handler. Calls come from the loop's thread; records are reported from others."""
@@ -208,7 +204,7 @@ class Workers(Capacity, Protocol):
     def resize(self, concurrency: int) -> None: ...
     def submit(self, units: Sequence[Unit]) -> None:
         """Run each. A record is reported by itself, those of a chain in order up to the first whose outcome is not
-        None; a batch is reported as the list that it came as, a lot whenever there is something new in it."""
+        None; a batch is reported as the list that it came as."""
 
     def withdraw(self) -> Sequence[Unit]:
         """Take back what no handler has begun and whose assignment may start nothing any more."""

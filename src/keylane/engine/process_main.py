@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.engine import places
 from keylane.engine.calls import failure_of, outcome_of, outcomes_of
-from keylane.engine.linux import PR_SET_PDEATHSIG, prctl
+from keylane.engine.tuning import HOST
 from keylane.engine.work import Failure
 from keylane.errors import HandlerError
 from keylane.records import Context, PlainMessage, Record
@@ -76,9 +76,9 @@ def main() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent (prctl(2), PR_SET_PDEATHSIG), where there is such a call: the
-    thread that reads sees it too, but not while a handler in C holds the interpreter."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel end this process with its parent, where it can: the thread that reads sees it too, but not while
+    a handler in C holds the interpreter."""
+    HOST.end_with_parent()
     if os.getppid() != parent:  # it went before that
         os._exit(1)
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from keylane.engine.calls import give_outcomes, kept, sort_out, startable
 from keylane.engine.cargo import pack
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from keylane.engine.latency import Histogram
     from keylane.engine.process_main import HandOver
-    from keylane.engine.work import Call, Outcome, Unit, Work
+    from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.engine")
@@ -61,7 +61,6 @@ class ProcessWorkers:
 
     may_queue = True
     elastic = False
-    in_lots = False
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.processes or os.cpu_count() or 1, pipeline.most_concurrent)
@@ -70,7 +69,7 @@ class ProcessWorkers:
         self._timeout_s = pipeline.handler_timeout_ms / 1000 or None
         self.lease = Lease()
         self._report = report
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[Unit | None] = SimpleQueue()
         self._at: list[tuple[WorkerProcess, Sequence[Work], float] | None] = [None] * self.concurrency
         """The process of each slot, what it holds, and since when it is at the first of that; written by the slot's
         thread alone."""
@@ -90,7 +89,7 @@ class ProcessWorkers:
         """There are as many processes as there are."""
 
     def submit(self, units: Sequence[Unit]) -> None:
-        for unit in cast("Sequence[Call]", units):
+        for unit in units:
             self._queue.put(unit)
 
     def withdraw(self) -> Sequence[Unit]:
@@ -150,7 +149,7 @@ class ProcessWorkers:
             if process is not None:
                 self._end(process)
 
-    def _next(self) -> list[Call] | None:
+    def _next(self) -> list[Unit] | None:
         """What waits, as much as is this process's share of it; None at the end."""
         unit = self._queue.get()
         if unit is None:
@@ -166,7 +165,7 @@ class ProcessWorkers:
             pass
         return units
 
-    def _keep(self, unit: Call) -> bool:
+    def _keep(self, unit: Unit) -> bool:
         """Whether something of it may run now; what may not is reported."""
         if isinstance(unit, list):
             if startable(unit, self.lease, self._not_before):
@@ -182,7 +181,7 @@ class ProcessWorkers:
             self._report(unit)
         return outcome is None
 
-    def _run(self, slot: int, process: WorkerProcess, units: list[Call]) -> bool:
+    def _run(self, slot: int, process: WorkerProcess, units: list[Unit]) -> bool:
         """Run these in the process and report each; returns whether it is still there."""
         every = [_works(unit) for unit in units]
         self._at[slot] = process, [work for works in every for work in works], monotonic()
@@ -202,7 +201,7 @@ class ProcessWorkers:
         self._at[slot] = process, (), monotonic()
         return True
 
-    def _answers(self, slot: int, process: WorkerProcess, unit: Call, works: Sequence[Work]) -> None:
+    def _answers(self, slot: int, process: WorkerProcess, unit: Unit, works: Sequence[Work]) -> None:
         if isinstance(unit, list):
             answer = process.answer(self._timeout_s)
             give_outcomes(works, answer.outcomes)
@@ -218,7 +217,7 @@ class ProcessWorkers:
             if outcome is not None:
                 return
 
-    def _died(self, process: WorkerProcess, units: list[Call], was_at: Sequence[Work]) -> None:
+    def _died(self, process: WorkerProcess, units: list[Unit], was_at: Sequence[Work]) -> None:
         """The process ended before these were reported: a failed attempt of what it was at; the others have not run."""
         text = process.ended()
         outcome: Outcome = NOT_RUN
@@ -316,12 +315,12 @@ class WorkerProcess:
         return error if isinstance(error, BaseException) else None
 
 
-def _works(unit: Call) -> Sequence[Work]:
+def _works(unit: Unit) -> Sequence[Work]:
     """The records that are to run."""
     if isinstance(unit, list):
         return [work for work in unit if work.outcome is None]
     return works_in(unit)
 
 
-def _hand_over(unit: Call, works: Sequence[Work]) -> HandOver:
+def _hand_over(unit: Unit, works: Sequence[Work]) -> HandOver:
     return isinstance(unit, list), works[0].attempt, [plain(work.message) for work in works]

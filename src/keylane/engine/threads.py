@@ -1,9 +1,8 @@
 """Worker threads, for handlers that are plain functions.
 
 The idea: one deque that all threads take from, one record, chain of records or batch at a time, so that nothing waits
-behind a slow one while a thread is free. A lot stays in it, and each thread takes one record after another from it. A
-thread that finds the deque empty sleeps until it is woken. The loop may hand over more than there are threads; what
-waits in the deque is not in a handler, and can be withdrawn.
+behind a slow one while a thread is free. A thread that finds the deque empty sleeps until it is woken. The loop may
+hand over more than there are threads; what waits in the deque is not in a handler, and can be withdrawn.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from keylane.engine.calls import failure_of, give_outcomes, kept, outcome_of, ou
 from keylane.engine.latency import Meter, merged
 from keylane.engine.lease import Lease
 from keylane.engine.ports import Running, WorkersClosed, WorkersFailed
-from keylane.engine.timers import keep_time
-from keylane.engine.work import NOT_RUN, Lot, calls_in, name_of, works_in
+from keylane.engine.tuning import HOST
+from keylane.engine.work import NOT_RUN
 from keylane.errors import UsageError
 from keylane.options import takes_context
 from keylane.records import Context, Record
@@ -31,11 +31,9 @@ from keylane.records import Context, Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.engine.assignment import Assignment
     from keylane.engine.latency import Histogram
     from keylane.engine.work import Outcome, Unit, Work
     from keylane.options import Pipeline
-    from keylane.records import Message
 
 logger = logging.getLogger("keylane.engine")
 
@@ -48,7 +46,6 @@ class ThreadWorkers:
 
     may_queue = True
     elastic = False
-    in_lots = True
 
     def __init__(self, pipeline: Pipeline, report: Callable[[Any], None], name: str) -> None:
         self.concurrency = min(pipeline.threads, pipeline.most_concurrent)
@@ -63,15 +60,12 @@ class ThreadWorkers:
         """What was handed over and no thread has begun; each call on it is atomic."""
         self._wake: SimpleQueue[bool] = SimpleQueue()
         """One for each thread that is to look whether something waits; False: to end."""
-        self._running: list[Message | None] = [None] * self.concurrency
-        self._assignments: list[Assignment | None] = [None] * self.concurrency
+        self._running: list[Work | None] = [None] * self.concurrency
         self._contexts: list[Context | None] = [None] * self.concurrency
         """What each thread is at; written by that thread alone."""
         self._began = [0.0] * self.concurrency
         """When it began with that. Written before `_running`, and read after it: never the time of an earlier one."""
         self._meters = [Meter() for _ in range(self.concurrency)]
-        self._left_out = [(0, 0)] * self.concurrency
-        """Of each thread, the records that are still to be left out of its meter, and how many it was told to."""
         self._deadline: float | None = None
         self._close_error: BaseException | None = None
         self._threads = [
@@ -88,10 +82,7 @@ class ThreadWorkers:
 
     def submit(self, units: Sequence[Unit]) -> None:
         self._waiting.extend(units)
-        self._wake_up(calls_in(units))
-
-    def _wake_up(self, records: int) -> None:
-        for _ in range(min(records, self.concurrency - self._wake.qsize())):
+        for _ in range(min(len(units), self.concurrency - self._wake.qsize())):
             self._wake.put(True)
 
     def withdraw(self) -> Sequence[Unit]:
@@ -102,16 +93,16 @@ class ThreadWorkers:
 
     def cancel(self) -> None:
         """Tell handlers whose result can no longer count."""
-        for assignment, context in zip(self._assignments, self._contexts, strict=True):
-            if assignment and context and not assignment.wanted:
+        for work, context in zip(self._running, self._contexts, strict=True):
+            if work and context and not work.assignment.wanted:
                 context.cancelled = True
 
     def running(self) -> Sequence[Running]:
         threads = [self._first, *self._threads]
         return [
-            Running(message, self._began[slot], partial(_where, threads[slot]))
-            for slot, message in enumerate(self._running)
-            if message is not None
+            Running(work.message, self._began[slot], partial(_where, threads[slot]))
+            for slot, work in enumerate(self._running)
+            if work is not None
         ]
 
     def latency(self) -> Histogram:
@@ -124,7 +115,7 @@ class ThreadWorkers:
             self._wake.put(False)
         if self._first.ident is not None:
             self._first.join(timeout_s + 1)
-        names = tuple(name_of(message) for message in self._running if message is not None)
+        names = tuple(work.name for work in self._running if work is not None)
         return WorkersClosed(still_running=names, error=self._close_error)
 
     def _lead(self) -> None:
@@ -154,24 +145,38 @@ class ThreadWorkers:
         Flat, and on local names: what is done here between handlers holds the interpreter's lock, and all threads that
         want to go on wait for that.
         """
-        keep_time(self.concurrency)
+        HOST.keep_time(self.concurrency)
         handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
         lease, running, report, measured = self.lease, self._running, self._report, self._meters[slot].add
-        began = self._began
-        while (first := self._take(slot)) is not None:
-            assignment = self._assignments[slot] = first.assignment
-            unmeasured, left_out = self._left_out[slot]
-            for work in works_in(first):
+        began, take, is_to_go_on = self._began, self._waiting.popleft, self._wake.get
+        unmeasured = left_out = 0
+        while True:
+            try:
+                unit = take()
+            except IndexError:
+                running[slot] = None
+                if not is_to_go_on():
+                    return
+                continue
+            if isinstance(unit, list):
+                self._run_batch(slot, unit)
+                report(unit)
+                continue
+            work: Work | None = unit
+            following = None if unit.chain is None else islice(unit.chain.works, 1, None)
+            assignment = unit.assignment
+            while work is not None:
                 began[slot] = now = monotonic()
-                running[slot] = work.message
+                running[slot] = work
+                message = work.message
                 start_ns = 0 if unmeasured else perf_counter_ns()
                 outcome: Outcome = None
                 if not assignment.may_start or now >= lease.until:
                     outcome = NOT_RUN
-                elif not_before is None or (outcome := kept(work.message, not_before)) is None:
+                elif not_before is None or (outcome := kept(message, not_before)) is None:
                     try:
                         record = new(Record)  # a call of `__init__` would take twice as long
-                        record._message = work.message  # noqa: SLF001 - a record of ours
+                        record._message = message  # noqa: SLF001 - a record of ours
                         result = (
                             handler(record, self._context(slot, work.attempt)) if takes_context else handler(record)
                         )
@@ -185,84 +190,18 @@ class ThreadWorkers:
                 else:
                     unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
                 report(work)
-                if outcome is not None:
-                    break
-            self._left_out[slot] = unmeasured, left_out
-
-    def _take(self, slot: int) -> Work | None:
-        """The next record, or the first of a chain; what there is of lots and batches before it is run here. None: the
-        end."""
-        waiting = self._waiting
-        while True:
-            try:
-                unit: Any = waiting[0]
-                if type(unit) is not Lot:
-                    unit = waiting.popleft()
-                    if type(unit) is Lot:  # another thread was quicker, and this one is for all
-                        waiting.appendleft(unit)
-                        self._wake_up(unit.count)
-            except IndexError:
-                self._running[slot] = None
-                if not self._wake.get():
-                    return None
-                continue
-            if type(unit) is Lot:
-                self._run_lot(slot, unit)
-            elif type(unit) is list:
-                self._run_batch(slot, unit)
-                self._report(unit)
-            else:
-                return unit  # type: ignore[no-any-return] # only a work is left
-
-    def _run_lot(self, slot: int, lot: Lot) -> None:
-        """Run records of a lot while there are any; flat, too."""
-        handler, takes_context, not_before, new = self._handler, self._takes_context, self._not_before, object.__new__
-        lease, running, done, measured = self.lease, self._running, lot.done.append, self._meters[slot].add
-        began = self._began
-        assignment = self._assignments[slot] = lot.assignment
-        unmeasured, left_out = self._left_out[slot]
-        for message in lot.left:
-            began[slot] = now = monotonic()
-            running[slot] = message
-            start_ns = 0 if unmeasured else perf_counter_ns()
-            outcome: Outcome = None
-            if not assignment.may_start or now >= lease.until:
-                outcome = NOT_RUN
-            elif not_before is None or (outcome := kept(message, not_before)) is None:
-                try:
-                    record = new(Record)
-                    record._message = message  # noqa: SLF001 - a record of ours
-                    result = handler(record, self._context(slot, 1)) if takes_context else handler(record)
-                    if result is not None:
-                        outcome = outcome_of(result)
-                except BaseException as error:
-                    outcome = failure_of(error)
-            done(message) if outcome is None else lot.came_to(message, outcome)
-            if not lot.is_reported:
-                lot.is_reported = True
-                self._report(lot)
-            if unmeasured:
-                unmeasured -= 1
-            else:
-                unmeasured = left_out = measured(perf_counter_ns() - start_ns, left_out)
-        self._left_out[slot] = unmeasured, left_out
-        self._drop(lot)
+                work = None if following is None or outcome is not None else next(following, None)
 
     def _context(self, slot: int, attempt: int) -> Context:
         context = self._contexts[slot] = Context(self._resource, attempt)
         return context
-
-    def _drop(self, lot: Lot) -> None:
-        """Nothing is left in it; another thread may have dropped it."""
-        with suppress(ValueError):
-            self._waiting.remove(lot)
 
     def _run_batch(self, slot: int, batch: list[Work]) -> None:
         works = startable(batch, self.lease, self._not_before)
         if not works:
             return
         self._began[slot] = monotonic()
-        self._running[slot], self._assignments[slot] = works[0].message, works[0].assignment
+        self._running[slot] = works[0]
         records = [Record(work.message) for work in works]
         start_ns = perf_counter_ns()
         try:

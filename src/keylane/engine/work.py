@@ -1,13 +1,9 @@
-"""`Work`: one record of which there is more to tell than that it is done; `Lot`: those of which there is not.
+"""`Work`: one record, from the moment it is handed over.
 
-The idea: a record waits as the client's message. Ready ones go to threads in lots, a partition's at a time, and come
-back as messages; there is no object of ours for each, because making and dropping one takes as long as everything else
-that the loop does for a record. A record becomes a `Work` where it needs a state of its own: with workers of another
-kind, in a chain or a batch, or once its handler failed or returned something.
-
-Works and lots are handed over, never shared: the loop owns a work until it gives it to the workers, they own it until
-they report it with its `outcome`. Both name the assignment that they belong to; once that is closed (revoked, lost),
-whatever happens to them changes nothing.
+The idea: a record waits as the client's message, and becomes a `Work` when it goes to the workers. Works are handed
+over, never shared: the loop owns a work until it gives it to the workers, they own it until they report it with its
+`outcome`. It names the assignment that it belongs to; once that is closed (revoked, lost), whatever happens to it
+changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from keylane.engine.assignment import Assignment
     from keylane.engine.deliveries import DeadLetterState, Delivery
@@ -107,59 +103,6 @@ def works_of(assignment: Assignment, offsets: Sequence[int], messages: Sequence[
     return works
 
 
-class Lot:
-    """Ready records of a partition, each of another shard, that were handed over at once. Whichever thread is free
-    takes the next.
-
-    Thread safety: workers take from `left`, and add to `done` and `others`; the loop takes those from there. Each of
-    these calls is atomic. `assignment`, `began` and `count` are the loop's to change.
-    """
-
-    __slots__ = ("assignment", "began", "count", "done", "gone", "is_reported", "left", "messages", "offsets", "others")
-
-    def __init__(self, assignment: Assignment, offsets: Sequence[int], messages: Sequence[Message], now: float) -> None:
-        self.assignment = assignment
-        self.began = now
-        """When it was handed over."""
-        self.count = len(messages)
-        """Records that the loop has not heard of."""
-        self.offsets = offsets
-        self.messages = messages
-        self.left = iter(messages)
-        self.done: list[Message] = []
-        """Whose handlers have ended and returned nothing."""
-        self.others: list[Work] = []
-        """What became of the others."""
-        self.gone: set[int] = set()
-        """Offsets of the others."""
-        self.is_reported = False
-        """Whether the loop was told that there is something in `done` or `others`. It forgets that before it looks."""
-
-    def came_to(self, message: Message, outcome: Outcome) -> None:
-        """The workers': a record that needs a state of its own."""
-        (work,) = works_of(self.assignment, [message.offset()], [message])
-        work.outcome = outcome
-        self.others.append(work)
-
-    def take(self) -> tuple[Sequence[int], Sequence[Message], list[Work]]:
-        """The loop's: offsets and messages of what was done since the last time, and what the others came to."""
-        self.is_reported = False
-        if len(self.done) == len(self.messages):  # most are done when the loop first hears of them
-            self.count = 0
-            self.done.clear()
-            return self.offsets, self.messages, []
-        done, others = self.done[:], self.others[:]
-        del self.done[: len(done)]
-        del self.others[: len(others)]
-        self.gone.update([work.offset for work in others])
-        self.count -= len(done) + len(others)
-        return [message.offset() for message in done], done, others
-
-    def oldest(self, is_complete: Callable[[int], bool]) -> int | None:
-        """The offset of the first that is not through."""
-        return next((one for one in self.offsets if one not in self.gone and not is_complete(one)), None)
-
-
 class Chain:
     """Records of one shard that were handed over together. They complete in this order, and leave it when they do:
     records and chains that name one another would wait for the garbage collector.
@@ -199,24 +142,15 @@ def leave_chain(work: Work) -> bool:
     return chain.at == len(chain.works)
 
 
-Call: TypeAlias = "Work | list[Work]"
+Unit: TypeAlias = "Work | list[Work]"
 """What a worker gets at once: a record, the first of a chain to run one after another, or a batch for one call."""
-
-Unit: TypeAlias = "Call | Lot"
-"""What workers get at once: lots only where they take them (`Workers.in_lots`)."""
 
 
 def works_in(unit: Unit) -> Sequence[Work]:
-    """All records of what is not a lot."""
-    assert not isinstance(unit, Lot), unit
+    """All records of it."""
     if isinstance(unit, list):
         return unit
     return (unit,) if unit.chain is None else unit.chain.works
-
-
-def calls_in(units: Iterable[Unit]) -> int:
-    """How many threads these can keep busy: a chain or a batch one, a lot as many as there are records in it."""
-    return sum(unit.count if isinstance(unit, Lot) else 1 for unit in units)
 
 
 def name_of(message: Message) -> str:

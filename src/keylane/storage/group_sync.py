@@ -151,28 +151,6 @@ class GroupSync:
         self._mark = mark
         return round_
 
-    def append_now(self, data: Data, mark: Any = None) -> bool:
-        """Write and sync `data` here on the loop, for who knows that nobody else appends in this turn of it: durable on
-        return. False, and nothing was done, when something is under way or the executor is the better place.
-
-        Raises `StorageError`.
-        """
-        if not self._may_sync_inline or self._last_s >= INLINE_LIMIT_S or not self.is_idle:
-            return False
-        if self._failure is not None:
-            raise self._failure
-        start = time.perf_counter()
-        try:
-            self._file.write(data)
-            self._file.sync()
-        except BaseException as error:  # whatever it is, nobody may take it for written
-            raise self._fail(self._taken_back(error)) from error
-        finally:
-            self._last_s = time.perf_counter() - start
-        if self._on_synced is not None:
-            self._on_synced(mark)
-        return True
-
     def append_all(self, pieces: Sequence[Data], mark: Any = None) -> Round:
         """The same for data in several pieces."""
         round_ = self.join()

@@ -131,9 +131,7 @@ class Faults:
                 raise CloseConnectionError(f"a fault disconnects the client after {name}")
             return answer
 
-        return api._replace(
-            handle=handle, begin=None, recognise=None, remember=None, schema=lambda version: _keeping(api, version)
-        )
+        return api._replace(handle=handle, begin=None, schema=lambda version: _keeping(api, version))
 
 
 class _Received(NamedTuple):

@@ -10,10 +10,8 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import Later, decode_request, load_apis, response_frame
-from keylane.broker.handlers import offset_commit, offset_fetch
 from keylane.broker.known_requests import MAX_BYTES, KnownRequests
 from keylane.broker.node import Node
-from keylane.storage import group_sync
 from keylane.storage.filesystem import OsFileSystem
 from kit.protocol import encode_request
 
@@ -25,19 +23,13 @@ APIS = load_apis()
 TOPIC = "flights"
 
 
-@pytest.fixture(autouse=True)
-def syncs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is: a commit that comes alone is synced on the spot."""
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", 60.0)
-
-
-def in_a_node(path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
+def in_a_node(path: Path, scenario: Callable[[Node, KnownRequests], Awaitable[None]]) -> None:
     async def run() -> None:
         node = await Node.open(OsFileSystem(), str(path / "data"), BrokerConfig(), lambda: 1_700_000_000_000)
         await node.coordinator.loaded()
         await node.topics.create(TOPIC, 3)
         try:
-            await scenario(node)
+            await scenario(node, KnownRequests(node, APIS))
         finally:
             await node.close()
 
@@ -73,12 +65,11 @@ def fetch_frame(version: int, partitions: tuple[int, ...], correlation: int = 1,
     return encode_request("offset_fetch", request, correlation)[4:]
 
 
-async def decoded(frame: bytes, node: Node) -> bytes:
+async def decoded(frame: bytes, node: Node, known: KnownRequests) -> bytes:
     """The answer by the long way; the request is remembered."""
     call = decode_request(frame, "h", APIS)
-    assert call.api.remember is not None
     assert call.api.begin is not None
-    call.api.remember(frame, call.request, node)
+    known.remember(frame, call.request)
     answer = call.api.begin(call.request, call.header, node)
     while isinstance(answer, Later):
         await asyncio.wait({answer.durable})
@@ -88,8 +79,8 @@ async def decoded(frame: bytes, node: Node) -> bytes:
     return b"".join(parts)
 
 
-async def recognised(frame: bytes, node: Node, *, alone: bool) -> bytes | None:
-    found = offset_commit.recognise(frame, node, alone=alone)
+async def recognised(frame: bytes, known: KnownRequests) -> bytes | None:
+    found = known.recognise(frame)
     if not isinstance(found, Later):
         return found
     await asyncio.wait({found.durable})
@@ -107,74 +98,57 @@ def committed(node: Node, partition: int) -> tuple[int, int, str | None]:
 
 @pytest.mark.parametrize("version", [7, 8, 9])
 @pytest.mark.parametrize("text", [None, ""])
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_commit_that_comes_again(tmp_path: Path, version: int, text: str | None, alone: bool) -> None:
-    async def scenario(node: Node) -> None:
+def test_a_commit_that_comes_again(tmp_path: Path, version: int, text: str | None) -> None:
+    async def scenario(node: Node, known: KnownRequests) -> None:
         first = commit_frame(version, [(1, 5, text)])
-        assert offset_commit.recognise(first, node, alone=False) is None
-        await decoded(first, node)
+        assert known.recognise(first) is None
+        await decoded(first, node, known)
         again = commit_frame(version, [(1, 77, text)], correlation=1_000_000)
-        if alone:
-            on_the_spot = offset_commit.recognise(again, node, alone=True)
-            assert isinstance(on_the_spot, bytes)
-            assert committed(node, 1) == (77, 3, None), "durable, without a turn of the loop"
-        answer = await recognised(again, node, alone=alone)
+        answer = await recognised(again, known)
         assert committed(node, 1) == (77, 3, None)
-        assert answer == await decoded(again, node)
+        assert answer == await decoded(again, node, known)
 
     in_a_node(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
 def test_what_is_not_recognised(tmp_path: Path, version: int) -> None:
-    async def scenario(node: Node) -> None:
+    async def scenario(node: Node, known: KnownRequests) -> None:
         others: list[list[tuple[int, int, str | None]]]
         others = [[(1, 5, "m")], [(1, 5, None), (2, 5, None)], [(1, 5, "\0\0\0")]]
         for rows in others:
             frame = commit_frame(version, rows)
-            await decoded(frame, node)
-            assert offset_commit.recognise(frame, node, alone=False) is None
-        await decoded(commit_frame(version, [(1, 5, None)]), node)
-        assert offset_commit.recognise(commit_frame(version, [(2, 5, None)]), node, alone=False) is None, (
-            "another partition"
-        )
-        assert offset_commit.recognise(commit_frame(version, [(1, 5, "m")]), node, alone=False) is None, "metadata"
+            await decoded(frame, node, known)
+            assert known.recognise(frame) is None
+        await decoded(commit_frame(version, [(1, 5, None)]), node, known)
+        assert known.recognise(commit_frame(version, [(2, 5, None)])) is None, "another partition"
+        assert known.recognise(commit_frame(version, [(1, 5, "m")])) is None, "metadata"
         unknown = commit_frame(version, [(0, 5, None)], topic="nowhere")
-        refusal = await decoded(unknown, node)
-        assert offset_commit.recognise(unknown, node, alone=False) is None, "a topic that does not exist"
-        assert refusal == await decoded(unknown, node)
+        refusal = await decoded(unknown, node, known)
+        assert known.recognise(unknown) is None, "a topic that does not exist"
+        assert refusal == await decoded(unknown, node, known)
         await node.coordinator.close()
-        assert offset_commit.recognise(commit_frame(version, [(1, 5, None)]), node, alone=False) is None, (
-            "a closed coordinator"
-        )
+        assert known.recognise(commit_frame(version, [(1, 5, None)])) is None, "a closed coordinator"
 
     in_a_node(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_recognised_commit_that_the_disk_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
-) -> None:
-    async def scenario(node: Node) -> None:
+def test_a_recognised_commit_that_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: Node, known: KnownRequests) -> None:
         frame = commit_frame(9, [(1, 5, None)])
-        good = await decoded(frame, node)
+        good = await decoded(frame, node, known)
 
         def fail(_file: object) -> None:
             raise OSError(5, "input/output error")
 
         monkeypatch.setattr("keylane.storage.filesystem.OsAppendFile.sync", fail)
-        answer = await recognised(commit_frame(9, [(1, 6, None)]), node, alone=alone)
-        if alone:
-            assert answer is None, "it takes the long way, which says what is wrong"
-            answer = await decoded(commit_frame(9, [(1, 6, None)]), node)
+        answer = await recognised(commit_frame(9, [(1, 6, None)]), known)
         assert answer is not None
         assert len(answer) == len(good)
         assert answer != good
         assert committed(node, 1) == (5, 3, None)
-        assert offset_commit.recognise(frame, node, alone=False) is None, (
-            "it takes the long way, which says what is wrong"
-        )
-        assert answer == await decoded(frame, node)
+        assert known.recognise(frame) is None, "it takes the long way, which says what is wrong"
+        assert answer == await decoded(frame, node, known)
         monkeypatch.undo()
 
     in_a_node(tmp_path, scenario)
@@ -187,24 +161,47 @@ def test_a_recognised_commit_that_the_disk_refuses(
 def test_a_fetch_that_comes_again(
     tmp_path: Path, version: int, partitions: tuple[int, ...], topic: str, text: str | None
 ) -> None:
-    async def scenario(node: Node) -> None:
+    async def scenario(node: Node, known: KnownRequests) -> None:
         frame = fetch_frame(version, partitions, topic=topic)
-        assert offset_fetch.recognise(frame, node, alone=False) is None
-        empty = await decoded(frame, node)
-        assert offset_fetch.recognise(frame, node, alone=False) == empty
-        await decoded(commit_frame(9, [(1, 1 << 40, text)]), node)
+        assert known.recognise(frame) is None
+        empty = await decoded(frame, node, known)
+        assert known.recognise(frame) == empty
+        await decoded(commit_frame(9, [(1, 1 << 40, text)]), node, known)
         later = fetch_frame(version, partitions, correlation=99, topic=topic)
-        assert offset_fetch.recognise(later, node, alone=False) == await decoded(later, node)
+        assert known.recognise(later) == await decoded(later, node, known)
         await node.coordinator.close()
-        assert offset_fetch.recognise(later, node, alone=False) == await decoded(later, node)
+        assert known.recognise(later) == await decoded(later, node, known)
 
     in_a_node(tmp_path, scenario)
 
 
-def test_what_is_known_is_bounded() -> None:
-    known = KnownRequests()
-    for number in range(40):
-        known.remember(b"%d" % number * 1_000_000, number)
-    kept = [number for number in range(40) if known.get(b"%d" % number * 1_000_000) is not None]
-    assert kept[-1] == 39
-    assert sum(len(b"%d" % number) * 1_000_000 for number in kept) <= MAX_BYTES
+def test_what_is_known_is_bounded(tmp_path: Path) -> None:
+    """One of many fetches of a lot of partitions each is forgotten with all before it; the last one is known."""
+
+    async def scenario(node: Node, known: KnownRequests) -> None:
+        partitions = tuple(range(1_900))
+        count = MAX_BYTES // len(fetch_frame(9, partitions)) + 10
+        frame = fetch_frame(9, partitions)
+        name = TOPIC.encode()
+        frames = [frame.replace(name, b"%07d" % number) for number in range(count)]
+        request = decode_request(frame, "h", APIS).request
+        for one in frames:
+            known.remember(one, request)
+        assert known.recognise(frames[0]) is None
+        assert known.recognise(frames[-1]) is not None
+        assert sum(map(len, known._known)) <= MAX_BYTES
+
+    in_a_node(tmp_path, scenario)
+
+
+def test_an_api_with_another_handler_gets_every_request(tmp_path: Path) -> None:
+    async def scenario(node: Node, known: KnownRequests) -> None:
+        frame = fetch_frame(9, (1,))
+        await decoded(frame, node, known)
+        assert known.recognise(frame) is not None
+        replaced = {key: api._replace(begin=lambda *_: b"") for key, api in APIS.items()}
+        others = KnownRequests(node, replaced)
+        others.remember(frame, decode_request(frame, "h", APIS).request)
+        assert others.recognise(frame) is None
+
+    in_a_node(tmp_path, scenario)

@@ -346,7 +346,7 @@ def test_reading_on_from_any_offset(max_bytes: int) -> None:
     asyncio.run(check())
 
 
-def test_commits_that_came_alone_stand_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_commits_stand_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers and a restart see one log, whichever way a commit went; segments end where they are full."""
     monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", 60.0)
 
@@ -356,19 +356,18 @@ def test_commits_that_came_alone_stand_among_the_others(monkeypatch: pytest.Monk
         await coordinator.start()
         known = coordinator.know(request())
         assert known is not None
-        alone = 0
         for number in range(2_000):
-            if coordinator.commit_known_now(known, number, -1):
-                alone += 1
-                assert offset_of(coordinator) == (number,), "durable at once"
-            else:
-                durable = coordinator.commit_known(known, number, -1)
-                assert durable is not None
-                if number % 2:
-                    await durable
+            if number % 3 == 0:
+                await commit(coordinator, request(number))
+                continue
+            durable = coordinator.commit_known(known, number, -1)
+            assert durable is not None
+            if number % 3 == 2:
+                await durable
+                assert offset_of(coordinator) == (number,)
         await commit(coordinator, request(7))
-        assert 500 < alone < 2_000
-        assert len([name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]) > 1
+        segments = [name for name in filesystem.listdir(FOLDER) if name.endswith(SEGMENT_SUFFIX)]
+        assert max(segments) > "0000000001", "the first was full; a snapshot may stand for it"
         partition = partition_for("g", 2)
         assert coordinator.end_offset(partition) == 2_001
         found, committed = 0, []

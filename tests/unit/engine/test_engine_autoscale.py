@@ -123,7 +123,7 @@ def test_the_most_is_the_most() -> None:
 def busy_core() -> tuple[Core, list[Work]]:
     """A core with more records than it may run, and those that it runs."""
     pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=print, ordering="unordered", max_concurrency="auto")
-    workers = SomeWorkers(100, may_queue=True, elastic=True, in_lots=True)
+    workers = SomeWorkers(100, may_queue=True, elastic=True)
     core = Core(pipeline, HandOver.to(pipeline, workers), random=lambda: 0.0)
     core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 10_000)], 0.0)
     core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(2_000)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections import deque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -18,7 +17,7 @@ from keylane.engine.aio import AsyncioWorkers
 from keylane.engine.latency import LEFT_OUT
 from keylane.engine.ports import WorkersFailed
 from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import NOT_RUN, Chain, Failure, Lot, Work, works_of
+from keylane.engine.work import NOT_RUN, Chain, Failure, Work, works_of
 from keylane.records import PlainMessage
 from kit.stage import until
 
@@ -66,22 +65,6 @@ class Pool:
         made = works_of(cast("Any", part or self.part), [offset], [message])[0]
         made.attempt = attempt
         return made
-
-    def lot(self, *offsets: int, part: Part | None = None) -> Lot:
-        messages = [PlainMessage("t", 0, offset, None, b"%d" % offset) for offset in offsets]
-        return Lot(cast("Any", part or self.part), offsets, messages, 0.0)
-
-    def taken(self, lot: Lot) -> tuple[list[int], dict[int, Any]]:
-        """Wait until workers are through with a lot: the offsets that are done, in order, and what others came to."""
-        done: list[int] = []
-        others: dict[int, Any] = {}
-        while lot.count:
-            assert self.report() is lot
-            offsets, messages, works = lot.take()
-            assert [message.offset() for message in messages] == list(offsets)
-            done += offsets
-            others |= {work.offset: work.outcome for work in works}
-        return done, others
 
     def run(self, *works: Work) -> list[Any]:
         """Hand over, and wait for as many reports: their outcomes in the order of the works."""
@@ -269,38 +252,6 @@ def test_every_hand_over_wakes_as_many_threads_as_it_needs() -> None:
                 assert pool.report().outcome is None
 
 
-def test_every_record_of_a_lot_runs_once_and_is_told_with_what_it_came_to() -> None:
-    def handler(record: Record, context: Context) -> Any:
-        assert context.attempt == 1
-        if record.offset % 5 == 3:
-            raise ValueError(record.offset)
-        return Output("out", b"%d" % record.offset) if record.offset % 5 == 4 else None
-
-    with Pool(handler, threads=3) as pool:
-        lot = pool.lot(*range(100))
-        pool.workers.submit([lot])
-        done, others = pool.taken(lot)
-    assert sorted(done) == [offset for offset in range(100) if offset % 5 < 3]
-    assert sorted(others) == [offset for offset in range(100) if offset % 5 >= 3]
-    assert all(isinstance(others[offset], Failure) == (offset % 5 == 3) for offset in others)
-
-
-def test_every_thread_takes_from_a_lot() -> None:
-    barrier = threading.Barrier(4)
-
-    def handler(record: Record) -> None:
-        barrier.wait(WAIT_S)  # passes when four records are in handlers at once
-
-    with Pool(handler, threads=4) as pool:
-        for turn in range(200):  # with a record beside it, so that threads find now this first, now that
-            lot, alone = pool.lot(*range(3)), pool.work(3)
-            pool.workers.submit([lot, alone] if turn % 2 else [alone, lot])
-            is_told = False
-            while lot.count or not is_told:
-                is_told = pool.report() is alone or is_told
-                assert not lot.take()[2]
-
-
 class Gate:
     """A handler that says when it was entered, and stays until it is opened."""
 
@@ -310,61 +261,6 @@ class Gate:
     def __call__(self, record: Record) -> None:
         self.entered.set()
         self.opened.wait(WAIT_S)
-
-
-class Overtaken(deque[Any]):
-    """Another thread takes the first between the look at it and the pop."""
-
-    def popleft(self) -> Any:
-        if len(self) > 1 and not isinstance(self[0], Lot) and isinstance(self[1], Lot):
-            first = super().popleft()
-            lot = super().popleft()
-            self.append(first)
-            return lot
-        return super().popleft()
-
-
-def test_a_lot_that_a_thread_did_not_mean_to_take_is_put_back_for_all() -> None:
-    barrier = threading.Barrier(2)
-
-    def handler(record: Record) -> None:
-        if record.offset < 2:
-            barrier.wait(WAIT_S)  # passes when both records of the lot are in handlers at once
-
-    pool = Pool(handler, threads=2)
-    threads = cast("Any", pool.workers)
-    threads._waiting = Overtaken()
-    with pool:
-        lot, alone = pool.lot(0, 1), pool.work(2)
-        pool.workers.submit([alone, lot])
-        is_told = False
-        while lot.count or not is_told:
-            is_told = pool.report() is alone or is_told
-            assert not lot.take()[2]
-
-
-def test_threads_give_back_what_is_left_of_a_lot_of_a_revoked_partition() -> None:
-    gate = Gate()
-    with Pool(gate, threads=1) as pool:
-        revoked = Part()
-        lot, kept = pool.lot(*range(5), part=revoked), pool.lot(7)
-        pool.workers.submit([lot, kept])
-        assert gate.entered.wait(WAIT_S)
-        revoked.may_start = False
-        assert pool.workers.withdraw() == [lot]
-        assert [message.offset() for message in lot.left] == [1, 2, 3, 4]
-        gate.opened.set()
-        assert {pool.report(), pool.report()} == {lot, kept}
-        assert lot.take()[0] == [0]
-
-
-def test_what_may_not_start_of_a_lot_is_not_run() -> None:
-    with Pool(nothing, threads=2) as pool:
-        gone = Part()
-        gone.may_start = False
-        lot = pool.lot(1, 2, 3, part=gone)
-        pool.workers.submit([lot])
-        assert pool.taken(lot) == ([], dict.fromkeys([1, 2, 3], NOT_RUN))
 
 
 def test_what_follows_a_record_that_was_tried_again_is_at_its_first_attempt() -> None:

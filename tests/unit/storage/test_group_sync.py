@@ -210,47 +210,6 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
     assert [name == here for name in threads] == [True, False, True, False, True, False]
 
 
-def test_what_is_appended_alone_is_synced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", SHORT_S)
-
-    async def scenario() -> None:
-        file = Recorder()
-        marks: list[int] = []
-        group = GroupSync(file, InlineExecutor(), on_synced=marks.append, may_sync_inline=True)
-        assert group.append_now(b"a", 1)
-        assert file.done == [b"a", "sync"], "without a turn of the loop"
-        assert marks == [1]
-        assert group.is_idle
-        second = group.append(b"b", 2)
-        assert not group.append_now(b"c", 3), "behind what waits"
-        await second
-        assert file.done[2:] == [b"b", "sync"]
-        group._last_s = SHORT_S
-        assert not group.append_now(b"c", 3), "where syncs take long"
-        assert not GroupSync(file, InlineExecutor()).append_now(b"d"), "by request only"
-        assert file.done[4:] == []
-        assert marks == [1, 2]
-
-    asyncio.run(scenario())
-
-
-def test_a_failure_of_what_was_appended_alone_is_for_good() -> None:
-    async def scenario() -> None:
-        file = Recorder()
-        file.error = OSError(5, "broken")
-        group = GroupSync(file, InlineExecutor(), may_sync_inline=True)
-        with pytest.raises(StorageError, match="broken; nothing more is written"):
-            group.append_now(b"a")
-        file.error = None
-        for append in (group.append_now, group.append):
-            with pytest.raises(StorageError, match="broken; nothing more is written"):
-                append(b"b")
-        assert file.done == [b"a"]
-        assert group.is_idle
-
-    asyncio.run(scenario())
-
-
 def test_answers_come_before_other_calls() -> None:
     async def scenario() -> None:
         order: list[str] = []

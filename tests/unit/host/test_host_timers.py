@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keylane import Pipeline
-from keylane.engine import timers
 from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.linux import PR_SET_TIMERSLACK, prctl
 from keylane.engine.threads import ThreadWorkers
-from keylane.engine.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.engine.work import works_of
+from keylane.host import timers
+from keylane.host.linux import PR_SET_TIMERSLACK, prctl
+from keylane.host.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
@@ -101,9 +101,8 @@ def slack_ns() -> int:
     return int(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
 
 
-@pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 33_000), (101, 100_000)])
+@pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 50_000)])
 def test_a_few_threads_of_handlers_keep_time_and_many_share_interrupts(threads: int, seen_ns: int) -> None:
-    """The more there are the more."""
     seen: list[int] = []
     run_one(ThreadWorkers, lambda _: seen.append(slack_ns()), threads=threads)
     assert seen == [seen_ns]

@@ -13,7 +13,7 @@ import select
 import selectors
 from typing import TYPE_CHECKING
 
-from keylane.engine.linux import PR_GET_TIMERSLACK, PR_SET_TIMERSLACK, prctl
+from keylane.host.linux import PR_GET_TIMERSLACK, PR_SET_TIMERSLACK, prctl
 
 if TYPE_CHECKING:
     from selectors import SelectorKey
@@ -21,19 +21,16 @@ if TYPE_CHECKING:
 FD_SETSIZE = 1_024
 """`select` takes file descriptors below this."""
 FEW_THREADS = 32
-"""More threads than this wake so often that an interrupt for each costs them more than they gain (ADR 76)."""
+"""More threads than this wake so often that an interrupt for each costs them more than they gain."""
 DEFAULT_SLACK_NS = 50_000
-SLACK_NS_A_THREAD, MOST_SLACK_NS = 1_000, 100_000
-"""Of many threads: the more there are, the more wake at nearly the same time."""
 
 
 def keep_time(threads: int = 1) -> None:
-    """End the waits of the calling thread, one of `threads`, without the kernel's slack, or of many with one that lets
-    them share interrupts, where the system has such a call. Threads that the caller starts take it over. A slack that
-    the program or its service manager chose is kept."""
-    if prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
-        slack_ns = 1 if threads <= FEW_THREADS else min(threads * SLACK_NS_A_THREAD, MOST_SLACK_NS)
-        prctl(PR_SET_TIMERSLACK, slack_ns)
+    """End the waits of the calling thread, one of few `threads`, without the kernel's slack, where the system has such
+    a call. Threads that the caller starts take that over. A slack that the program or its service manager chose is
+    kept."""
+    if threads <= FEW_THREADS and prctl(PR_GET_TIMERSLACK) == DEFAULT_SLACK_NS:
+        prctl(PR_SET_TIMERSLACK, 1)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -6,7 +6,7 @@ turns. The loop's thread is kept on the processor where the kernel started it, a
 (sched_setaffinity(2)): the workers, the group's client and its threads, and what handlers start.
 
 Others may want that processor, too. So while there is work it is compared with the rest from time to time, and where
-another one has clearly more to give, all the threads move there (docs/adr/0079).
+another one has clearly more to give, all the threads move there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.engine.linux import current_processor
+from keylane.host.linux import current_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
@@ -31,6 +31,11 @@ do not go on together."""
 
 WORTH = 0.25
 """The share of a processor by which another one has to have more to give."""
+
+GAP_S = 0.000_05
+"""On one processor nobody else works while a turn of the loop does: between its steps it lets those go on that woke
+meanwhile, as long as the workers have enough to do. One wait of a third of a millisecond for all of them costs more
+than it takes: each one wakes, finds the interpreter's lock taken, and sleeps again."""
 
 TASKS = Path("/proc/self/task")
 STAT = Path("/proc/stat")
@@ -79,6 +84,8 @@ class OneProcessor:
 
     Thread safety: the loop's alone.
     """
+
+    gap_s = GAP_S
 
     def __init__(self, random: Callable[[], float], read: Callable[[], Times] = read_times) -> None:
         self._random = random

@@ -2,7 +2,7 @@
 
 The idea: the search begins whenever there are 700 objects more than after the last one. Polled records come and go by
 the thousand and form no cycles, so it would look at buffered records again and again: a quarter of the core's time.
-While a consumer runs it begins at `THRESHOLD` more instead. A program's own setting is kept (docs/adr/0074).
+While a consumer runs it begins at `THRESHOLD` more instead. A program's own setting is kept.
 """
 
 from __future__ import annotations
