@@ -297,12 +297,12 @@ MUTANTS = [
         "guarantee 2",
     ),
     Mutant(
-        "a revoke waits for nothing but its time",
+        "a revoke is answered while records are in handlers, and waits where none are",
         "engine/revokes.py",
         "at_once or now >= one.deadline or not one.busy]",
         "at_once or now >= one.deadline or one.busy]",
         "unit/engine/test_engine_core.py::test_a_revoke_waits_for_handlers_and_answers_with_the_last_commit",
-        "crash matrix: at_least_once",
+        "guarantee 4",
     ),
     Mutant(
         "a handler that fails leaves its identity behind",
@@ -333,5 +333,13 @@ MUTANTS = [
         "            self._aborts = self._fences = 0\n        self._to",
         "            self._fences = 0\n        self._to",
         "property/engine/test_transaction_states.py",
+    ),
+    Mutant(
+        "a record whose output was not acknowledged is complete",
+        "engine/deliveries.py",
+        "        if answer.error is not None and (self.error is None or self.blameless):\n",
+        "        if answer.refused and (self.error is None or self.blameless):\n",
+        "unit/engine/test_engine_core.py::test_a_failed_delivery_is_a_failed_attempt",
+        "crash matrix: at_least_once",
     ),
 ]
