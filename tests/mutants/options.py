@@ -60,7 +60,7 @@ MUTANTS = [
         "engine/threads.py",
         "self.concurrency = min(pipeline.threads, pipeline.most_concurrent)",
         "self.concurrency = pipeline.threads",
-        "unit/engine/test_engine_workers.py::test_max_concurrency_bounds_threads_too",
+        "unit/engine/test_engine_workers.py::test_of_threads_and_max_concurrency_the_smaller_counts",
         "option: max_concurrency",
     ),
     Mutant(
@@ -68,7 +68,7 @@ MUTANTS = [
         "engine/threads.py",
         "self.concurrency = min(pipeline.threads, pipeline.most_concurrent)",
         "self.concurrency = pipeline.most_concurrent",
-        "unit/engine/test_engine_loop.py::test_stop_drains_handlers_and_what_was_not_begun_stays_for_the_next_run",
+        "unit/engine/test_engine_workers.py::test_of_threads_and_max_concurrency_the_smaller_counts",
         "option: threads",
     ),
     Mutant(
