@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.commits import Commits
-from kit import replay
+from kit import engines, replay
+from kit.seam import Commit
 from kit.simulation import VARIETY, Simulation, Violation
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def test_a_seed_is_a_schedule() -> None:
 
 
 def commits_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    true = Commits._entry
+    true = engines._commit
 
-    def entry(self: Commits, assignment: Any) -> Any:
-        made = true(self, assignment)
-        return made and made._replace(offset=made.offset + 1, metadata="")
+    def commit(entries: Any) -> Commit:
+        made = true(entries)
+        return Commit([one._replace(offset=one.offset + 1, metadata="") for one in made.entries], made.inside)
 
-    patch.setattr(Commits, "_entry", entry)
+    patch.setattr(engines, "_commit", commit)
 
 
 def test_a_failing_seed_is_printed_and_runs_again_by_the_command_that_is_printed_with_it(
