@@ -366,7 +366,7 @@ MUTANTS = [
         "kafka/consumer.py",
         "return {} if self._external else self._membership.commit_now(offsets, timeout_s)",
         "return self._membership.commit_now(offsets, timeout_s)",
-        "integration/test_positions.py::test_offsets_are_kept_elsewhere_and_keylane_commits_nothing",
+        "unit/kafka/test_starts.py::test_what_is_kept_elsewhere_is_committed_to_no_group",
         "option: commits",
     ),
     Mutant(
@@ -374,18 +374,15 @@ MUTANTS = [
         "kafka/starts.py",
         'return Committed(*name, base, "", *self._logs.bounds(*name), offsets=offsets)',
         'return Committed(*name, base, "", *self._logs.bounds(*name))',
-        "integration/test_positions.py::test_an_external_start_may_have_a_map",
+        "unit/kafka/test_starts.py::test_a_start_that_is_kept_elsewhere_may_have_a_map",
         "option: start_offsets",
     ),
     Mutant(
-        "each thread leaves the resource that all of them share",
+        "a handler gets the context manager of its resource, and not what that gives",
         "engine/threads.py",
-        """            for thread in self._threads:
-                assert self._deadline is not None, "threads only end by close()"
-                thread.join(max(0.0, self._deadline - monotonic()))
-""",
-        "",
-        "unit/engine/test_engine_workers.py::test_no_thread_is_left_after_close",
+        "self._resource = stack.enter_context(_sync_resource(self._resource_factory()))",
+        "self._resource = _sync_resource(self._resource_factory())",
+        "unit/engine/test_engine_workers.py::test_the_context_has_attempt_and_resource",
         "option: resource",
     ),
 ]
