@@ -20,4 +20,6 @@ class Mutant:
     new: str
     test: str
     rule: str = ""
-    """What it stands for: `guarantee 1` to `8`, `crash matrix: …`, `option: …`; empty for anything else."""
+    """What it stands for: `guarantee 1` to `8`; `crash matrix: …` (a mode of delivery, or how a claim of
+    docs/reliability.md begins); `DataFrames' crash matrix: …` (where the driver dies); `option: …`; empty for anything
+    else. Each of these has one at least."""

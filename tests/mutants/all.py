@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mutants import engine
+from mutants import coordinator, engine, kafka, options, spark, storage
 
-MUTANTS = [*engine.MUTANTS]
+MUTANTS = [*engine.MUTANTS, *options.MUTANTS, *coordinator.MUTANTS, *storage.MUTANTS, *kafka.MUTANTS, *spark.MUTANTS]

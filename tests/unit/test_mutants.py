@@ -1,15 +1,66 @@
-"""Each mutant is aimed at what is there: its text stands once, its test exists, and what it stands for is covered."""
+"""Each mutant is aimed at what is there: its text stands once, its test exists, and what it stands for is covered.
+
+What has to be covered is read where it is stated: the options and modes of a pipeline, the claims of
+docs/reliability.md, and the points at which the DataFrames' crash matrix lets a driver die.
+"""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from keylane import Pipeline
+from keylane.guarantees import Delivery
 from mutants.all import MUTANTS
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+GUARANTEES = {str(number) for number in range(1, 9)}
+"""Of the design: commits, snapshots, restarts, order, metadata, epochs, durability, bad input."""
+KINDS = ("guarantee", "crash matrix", "DataFrames' crash matrix", "option")
+
+
+def covered(kind: str) -> set[str]:
+    """What mutants of this kind stand for."""
+    return {one.rule.removeprefix(f"{kind} ") for one in MUTANTS if one.rule.startswith(f"{kind} ")}
+
+
+def options_of_the_contract() -> set[str]:
+    """By the marks of its tests; those whose one value is None have no effect."""
+    contract = ast.parse((TESTS / "spark" / "test_contract.py").read_text())
+    calls = (node for node in ast.walk(contract) if isinstance(node, ast.Call))
+    marks = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "covers"]
+    parts = next(
+        node.value.elts
+        for node in ast.walk(contract)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "covered_options"
+        and isinstance(node.value, ast.Set)
+    )
+    named = {ast.literal_eval(one) for one in [*parts, *(name for mark in marks for name in mark.args)]}
+    return named - {one.name for one in fields(Pipeline) if one.type == "None"}
+
+
+def claims() -> list[str]:
+    """The first column of the first table of docs/reliability.md."""
+    _, _, rows = (ROOT / "docs" / "reliability.md").read_text().partition("\n|---")
+    lines = rows.partition("\n\n")[0].splitlines()[1:]
+    return [line.removeprefix("| ").partition(" | ")[0] for line in lines]
+
+
+def deaths_of_a_driver() -> set[str]:
+    """The points of the DataFrames' crash matrix."""
+    module = ast.parse((TESTS / "spark" / "test_acknowledged.py").read_text())
+    matrix = next(
+        node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "test_the_crash_matrix"
+    )
+    calls = (node for one in matrix.decorator_list for node in ast.walk(one) if isinstance(node, ast.Call))
+    return {ast.literal_eval(node.args[0]) for node in calls if ast.unparse(node.func) == "pytest.param"}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{one.file}: {one.breaks}" for one in MUTANTS])
@@ -18,9 +69,39 @@ def test_a_mutant_stands_where_it_is_aimed(mutant: object) -> None:
     assert (ROOT / "src" / "keylane" / one.file).read_text().count(one.old) == 1
     assert one.new != one.old
     file, _, name = one.test.partition("::")
-    names = {node.name for node in ast.walk(ast.parse((ROOT / "tests" / file).read_text())) if hasattr(node, "name")}
+    names = {node.name for node in ast.walk(ast.parse((TESTS / file).read_text())) if hasattr(node, "name")}
     assert not name or name.partition("[")[0].rpartition("::")[2] in names
 
 
 def test_no_two_mutants_are_the_same() -> None:
     assert len({(one.file, one.old, one.new) for one in MUTANTS}) == len(MUTANTS)
+
+
+def test_each_guarantee_has_a_mutant() -> None:
+    assert covered("guarantee") == GUARANTEES
+
+
+def test_each_option_of_the_contract_has_a_mutant() -> None:
+    assert covered("option:") == options_of_the_contract()
+
+
+def test_each_rule_of_the_crash_matrix_has_a_mutant() -> None:
+    """A mode of delivery each, and a claim of docs/reliability.md each, whose beginning names it."""
+    named, modes, stated = covered("crash matrix:"), set(get_args(Delivery)), claims()
+    assert len(stated) > 15
+    assert modes <= named
+    assert [one for one in stated if not one.startswith(tuple(named - modes))] == []
+    assert [one for one in named - modes if not any(claim.startswith(one) for claim in stated)] == []
+
+
+def test_each_point_of_the_dataframes_crash_matrix_has_a_mutant() -> None:
+    assert covered("DataFrames' crash matrix:") == deaths_of_a_driver()
+
+
+def test_each_file_of_crash_tests_notices_a_mutant() -> None:
+    noticing = {one.test.partition("::")[0] for one in MUTANTS}
+    assert {f"crash/{one.name}" for one in (TESTS / "crash").glob("test_*.py")} <= noticing
+
+
+def test_every_rule_is_one_of_the_kinds() -> None:
+    assert [one.rule for one in MUTANTS if one.rule and not one.rule.startswith(KINDS)] == []

@@ -294,6 +294,22 @@ def test_offsets_of_topics_that_are_gone_end_at_the_start() -> None:
     asyncio.run(check())
 
 
+def test_the_view_of_an_offsets_partition_ends_at_what_is_synced() -> None:
+    async def check() -> None:
+        coordinator = make(SimulatedFileSystem())
+        await coordinator.start()
+        result = coordinator.commit(request(5))
+        assert isinstance(result, CommitResult)
+        assert result.durable is not None
+        partition = partition_for("g", 2)
+        assert coordinator.end_offset(partition) == 0
+        await result.durable
+        assert coordinator.end_offset(partition) == 1
+        await coordinator.close()
+
+    asyncio.run(check())
+
+
 def test_the_view_of_an_offsets_partition() -> None:
     """What a reader of `__consumer_offsets` gets: Kafka's records, the tombstone of an ended topic last."""
 

@@ -207,9 +207,11 @@ def test_the_retention_begins_when_the_last_member_leaves() -> None:
     """And anew with a later commit of an administrator's, where Apache Kafka would remove that with the next check."""
 
     async def check(world: World, coordinator: Coordinator) -> None:
-        await send(coordinator, "g", [0, 1])
-        member_id = await member_of(coordinator, "g")
         epoch = world.now
+        world.now -= 30_000  # the member's last commit is older
+        await send(coordinator, "g", [0, 1])
+        world.now = epoch
+        member_id = await member_of(coordinator, "g")
         await coordinator.leave("g", [Leaver(member_id, None)])
         world.now = epoch + RETENTION - 5_000
         await send(coordinator, "g", [1])

@@ -174,6 +174,15 @@ def test_a_key_of_the_users_makes_the_same_event_happen_once(replays: Replays, b
     assert "return a str or bytes that is not empty" in str(failure)
 
 
+def test_a_key_of_the_users_is_kept_for_its_retention_and_no_longer(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    assert replays.run(note, identity=lambda record: record.value) is None
+    assert replays.identities() == 5, "the group has committed all of them"
+    assert replays.run(note, identity=lambda record: record.value, identity_retention_ms=1) is None
+    assert replays.identities() == 0
+    assert len(replays.effects()) == 5
+
+
 def test_what_is_committed_is_purged_and_a_start_below_it_is_refused(tmp_path: Path) -> None:
     replays = Replays(tmp_path)
     assert replays.run(note) is None

@@ -62,7 +62,8 @@ class TestTheStoreOfTheExample(StoreContract):
 
 
 def test_a_store_by_its_address(tmp_path: Path) -> None:
-    assert store_of("postgresql://localhost/orders") == PostgresStore("postgresql://localhost/orders")
+    for address in ("postgresql://localhost/orders", "postgres://localhost/orders"):
+        assert store_of(address) == PostgresStore(address)
     assert store_of(str(tmp_path / "x.db")) == SqliteStore(str(tmp_path / "x.db"))
     assert "secret" not in repr(PostgresStore("postgresql://me:secret@localhost/orders"))
     with pytest.raises(UsageError, match="give the path of a file, which outlives the process"):

@@ -64,7 +64,11 @@ def test_after_so_many_records_a_commit_goes_whatever_the_period() -> None:
     assert plan.commit[0].offset == 3
     assert running.finish(3).commit is None, "one is on its way"
     running.core.commit_answered(plan.commit, {}, running.now)
-    assert running.plan().commit is not None
+    second = running.plan().commit
+    assert second is not None
+    running.core.commit_answered(second, {}, running.now)
+    assert running.finish(2).commit is None, "they count from the last commit on"
+    assert running.finish(1).commit is not None
 
 
 def test_a_synchronous_commit_holds_up_what_would_start() -> None:

@@ -91,6 +91,10 @@ def test_one_alone_leaves_the_other_as_bytes() -> None:
     seen: list[Any] = []
     run(lambda record: seen.append((record.key, type(record.value))), value_deserializer=decode)
     assert {key for key, _ in seen} == {b"0", b"1"}
+    assert {kind for _, kind in seen} == {dict}
+    seen.clear()
+    run(lambda record: seen.append((record.key, type(record.value))), key_deserializer=decode_key)
+    assert set(seen) == {(0, bytes), (1, bytes)}
 
 
 def test_a_decoded_record_crosses_a_process() -> None:

@@ -78,6 +78,15 @@ def test_records_run_in_other_processes_and_their_outputs_come_back(batch_size: 
         assert of_key == sorted(of_key)
 
 
+@pytest.mark.parametrize(("processes", "there_are"), [((os.cpu_count() or 1) + 1,) * 2, (None, os.cpu_count())])
+def test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_core(
+    processes: int | None, there_are: int
+) -> None:
+    engine = run(lambda _: Output("out", key=b"%d" % os.getpid()), [b"v"], processes=processes)
+    assert engine.loop.snapshot().concurrency == there_are
+    assert [one.key for one in engine.producer.sent] != [b"%d" % os.getpid()]
+
+
 def test_whatever_a_handler_raises_is_its_record_s_failure() -> None:
     def handler(record: Record) -> Any:
         if record.value == b"value error":

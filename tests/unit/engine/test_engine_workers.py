@@ -277,8 +277,9 @@ def test_what_follows_a_record_that_was_tried_again_is_at_its_first_attempt() ->
     assert attempts == [(0, 3), (1, 1), (2, 1)]
 
 
-def test_max_concurrency_bounds_threads_too() -> None:
-    with Pool(nothing, threads=16, max_concurrency=2) as pool:
+@pytest.mark.parametrize("options", [{"threads": 16, "max_concurrency": 2}, {"threads": 2, "max_concurrency": 16}])
+def test_of_threads_and_max_concurrency_the_smaller_counts(options: dict[str, int]) -> None:
+    with Pool(nothing, **options) as pool:
         assert pool.workers.concurrency == 2
 
 

@@ -1,5 +1,12 @@
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from keylane import Pipeline
+from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.presence import UNSERVED_S, Presence
 
 SESSION_S = 45.0
@@ -62,3 +69,13 @@ def test_long_heartbeat_intervals_are_waited_for() -> None:
     for second in range(40):
         presence.read("steady", second, has_coordinator=True)
     assert presence.trouble(39.0) is None
+
+
+@pytest.mark.parametrize(("reads", "session_s"), [({"topics": ["t"]}, 6.0), ({"assignment": [("t", 0)]}, None)])
+def test_who_reads_partitions_by_hand_has_no_session_that_could_end(
+    reads: dict[str, Any], session_s: float | None
+) -> None:
+    """Nobody answers its heartbeats, for it sends none: a lease of its own would end for good."""
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "session.timeout.ms": 6_000}
+    with closing(KafkaConsumer(Pipeline(kafka=kafka, handler=print, **reads))) as consumer:
+        assert consumer.session_s == session_s

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +13,11 @@ from confluent_kafka import KafkaError, KafkaException
 from keylane import Pipeline
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
+from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.faults import commit_problem
 from keylane.kafka.logs import MissingError
 from keylane.kafka.starts import Starts
+from keylane.offsets import OffsetMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,3 +145,25 @@ def test_who_is_assigned_by_hand_has_no_group_to_join_again(monkeypatch: pytest.
     world = World(monkeypatch, commits=KafkaError.UNKNOWN_MEMBER_ID, topics=[], assignment=[T0])
     with pytest.raises(BrokerUnavailableError, match="UNKNOWN_MEMBER_ID"):
         world.resolve()
+
+
+KEPT = OffsetMap(3, [3, 5], 8)
+ELSEWHERE = {"commits": "external", "start_offsets": lambda names: dict.fromkeys(names, KEPT)}
+
+
+def test_a_start_that_is_kept_elsewhere_may_have_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, commits=KafkaError.GROUP_AUTHORIZATION_FAILED)
+    anything: Any = world
+    options: Any = ELSEWHERE
+    pipeline = Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options)
+    [start] = Starts(anything, pipeline, anything, anything, world._commit, count()).resolved([T0])
+    assert start.offsets == KEPT
+
+
+def test_what_is_kept_elsewhere_is_committed_to_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    entry: Any = SimpleNamespace(name=T0, offset=1, metadata="")
+    options: Any = ELSEWHERE
+    with closing(KafkaConsumer(Pipeline(kafka=kafka, handler=print, topics=["t"], **options))) as consumer:
+        monkeypatch.setattr(consumer._membership, "commit_now", lambda *_: {T0: "the group was asked"})
+        assert consumer.commit_now([entry], 0.1) == {}

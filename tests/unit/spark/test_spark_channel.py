@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -70,6 +71,29 @@ def test_a_wrong_key_is_refused_and_delivers_nothing(driver: DriverSocket, event
     assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
     assert events.empty()
     lane.close()
+
+
+def test_a_lane_tells_nothing_to_who_does_not_prove_the_key() -> None:
+    told: list[bytes] = []
+
+    def stranger() -> None:
+        """Takes any answer for the right one, and has none."""
+        accepted, _ = server.accept()
+        connection: Connection[Any, Any] = Connection(accepted.detach())
+        connection.send_bytes(b"#CHALLENGE#" + b"0" * 20)
+        connection.recv_bytes(256)
+        connection.send_bytes(b"#WELCOME#")
+        told.append(connection.recv_bytes(256))
+        connection.send_bytes(b"no answer")
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=stranger)
+        thread.start()
+        with pytest.raises(PeerError, match="lane 2 on here does not reach its driver"):
+            LaneEnd(Address("127.0.0.1", server.getsockname()[1], KEY), HELLO)
+        thread.join(PATIENCE_S)
+    assert told[0].startswith(b"#CHALLENGE#")
 
 
 def test_a_connection_that_says_nothing_holds_up_no_lane(driver: DriverSocket, events: Events) -> None:

@@ -66,6 +66,8 @@ def test_a_partition_between_two_lanes_keeps_what_was_known() -> None:
     assert reporter.lag == 80
     reporter.note_committed({("flights", 0): 120})
     assert reporter.lag == 0
+    reporter.note(Snapshot(partitions=(partition(0, 40, 100),)))
+    assert reporter.lag == 0, "the lane that had it before tells late"
 
 
 def test_the_log_ends_of_the_start_count_until_lanes_know_newer_ones() -> None:

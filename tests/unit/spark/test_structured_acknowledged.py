@@ -1,16 +1,83 @@
-"""`acknowledged` without Spark: when it leaves the group."""
+"""`acknowledged` without Spark: the order of its steps, and when it leaves the group."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 from keylane.options import DeadLetter
-from keylane.spark.structured.acknowledged import Acknowledged, _Closer
-from keylane.spark.structured.carry_over import CarryOver
+from keylane.spark.structured import acknowledged
+from keylane.spark.structured.acknowledged import Acknowledged, _Closer, list_of
+from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.carry_over import CarryOver, TaskReport
+from keylane.spark.structured.plans import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = ("t", 0)
+PLAN = Plan("query", 1, {T0: 0}, {T0: 10})
+
+
+class Query:
+    """A query's batch 4, of which record 3 is carried; the steps of its driver are noted."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[Any] = []
+        self.lists = Lists(str(folder))
+        self.sink_fails = False
+        carry_over = CarryOver(str(folder))
+        monkeypatch.setattr(carry_over, "collected", self._collected)
+        monkeypatch.setattr(acknowledged, "running_batch", lambda _: SimpleNamespace(plan=PLAN))
+        self.run = Acknowledged(self._write, carry_over)
+        member: Any = SimpleNamespace(check=lambda: None, commit=self._commit)
+        self.run._member = member
+        self.frame: Any = SimpleNamespace(
+            persist=lambda: self.frame, count=lambda: self.steps.append("rows"), unpersist=lambda: None
+        )
+
+    def _collected(self, batch: int) -> list[TaskReport]:
+        return [TaskReport(batch, 1, 0, {(*T0, 3): (1, 5)}, frozenset())]
+
+    def _write(self, frame: Any, batch: int) -> None:
+        found = self.lists.read(batch)
+        self.steps.append(("sink", found and found.records()))
+        if self.sink_fails:
+            raise OSError("no room")
+
+    def _commit(self, offsets: Any) -> None:
+        self.steps.append(("group", [(one.name, one.offset) for one in offsets]))
+
+
+def test_rows_are_made_then_the_list_is_written_then_the_sink_and_then_the_group_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(tmp_path, monkeypatch)
+    written = [("sink", [(*T0, 3)]), ("group", [(T0, 3)])]
+    query.run(query.frame, 4)
+    assert query.steps == ["rows", *written]
+    query.steps.clear()
+    query.run(query.frame, 4)
+    assert query.steps == written, "a replay has its list already"
+
+
+def test_what_the_sink_does_not_have_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(tmp_path, monkeypatch)
+    query.sink_fails = True
+    with pytest.raises(OSError, match="no room"):
+        query.run(query.frame, 4)
+    assert query.steps == ["rows", ("sink", [(*T0, 3)])]
+
+
+def test_lists_of_another_query_are_refused(tmp_path: Path) -> None:
+    lists = Lists(str(tmp_path))
+    lists.write_once(CarryList(3, "another", 1))
+    for batch in (3, 4):
+        with pytest.raises(PeerError, match="the list of batch 3 is of another query or checkpoint"):
+            list_of(lists, PLAN, batch)
 
 
 def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:

@@ -1,4 +1,4 @@
-"""A task of `parallel_map` without Spark: what a batch's deadline does."""
+"""A task of `parallel_map` without Spark: its order, its failures, and what a batch's deadline does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keylane.engine.failures import Failures
-from keylane.errors import HandlerError
+from keylane.errors import Fatal, HandlerError
 from keylane.options import Retries
 from keylane.spark.structured import map_task, row_engine
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
@@ -100,6 +100,35 @@ def test_an_attempt_that_took_too_long_is_an_outcome_that_says_so() -> None:
     (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
     assert (found["answer"], found["attempts"]) == (None, 2)
     assert found["error"] == "HandlerTimeoutError: the handler took longer than 10 ms"
+
+
+def test_what_is_fatal_is_not_tried_again() -> None:
+    def function(row: Any) -> Any:
+        raise Fatal("never")
+
+    rows = RowOptions(function, "unordered", max_concurrency=1, threads=1, retries=Retries(max_attempts=3, delay_ms=0))
+    run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=True, carry_over=None))
+    batch = pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})
+    (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
+    assert (found["attempts"], found["error"]) == (1, "Fatal: never")
+
+
+def test_rows_run_in_the_order_that_is_asked_for() -> None:
+    ran: list[tuple[int, int]] = []
+
+    def function(row: Any) -> Any:
+        ran.append((row.partition, row.offset))
+        return (row.offset,)
+
+    rows = RowOptions(function, "unordered", max_concurrency=1, threads=1, retries=Retries())
+    order_by = ("partition", "offset")
+    run = MapTask(MapOptions(function, ROW, RETURNS, None, order_by, rows, None, outcome=False, carry_over=None))
+    batches = [
+        pa.RecordBatch.from_pydict({"topic": ["t"] * 3, "partition": [1, 0, 1], "offset": [3, 9, 2]}),
+        pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [1]}),
+    ]
+    assert sum(made.num_rows for made in run(iter(batches))) == 4
+    assert ran == [(0, 1), (0, 9), (1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("outcome", [True, False])

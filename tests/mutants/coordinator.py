@@ -1,0 +1,197 @@
+"""Mutants of the coordinator: commits and conditions, the journal and its snapshots, expiry, transactions."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "a run of records goes on over another topic's offset, which is lost",
+        "coordinator/commits.py",
+        "if value is not None and fields[column : count * _FIELDS : _FIELDS].count(value) < count:",
+        "if value is not None and fields[column::_FIELDS].count(value) < count:",
+        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "guarantee 7",
+    ),
+    Mutant(
+        "a commit's batch is in part for each of its topics",
+        "coordinator/commits.py",
+        '        delta += len(commit.partitions)\n    return Records(b"".join(parts), delta, timestamp_ms)',
+        '        delta += len(commit.partitions)\n    return Records(b"".join(parts), max(delta - 1, 1), timestamp_ms)',
+        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "guarantee 7",
+    ),
+    Mutant(
+        "what has no commit has offset 0",
+        "coordinator/offset_columns.py",
+        "            [NO_OFFSET if row < 0 else offsets[row] for row in rows],",
+        "            [0 if row < 0 else offsets[row] for row in rows],",
+        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "guarantee 7",
+    ),
+    Mutant(
+        "a journal's segment is written and not synced",
+        "coordinator/segments.py",
+        "        self._write()\n        self._current.sync()\n        self._is_sound = True\n        self._synced = (",
+        "        self._write()\n        self._is_sound = True\n        self._synced = (",
+        "crash/test_journal_crashes.py::test_crash_at_every_operation[1]",
+        "crash matrix: what was acknowledged is there after any crash",
+    ),
+    Mutant(
+        "readers of the offsets topic see what is not synced",
+        "coordinator/journal.py",
+        "        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))\n",
+        """        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
+        view.durable = view.appended
+""",
+        "unit/coordinator/test_coordinator_shell.py::test_the_view_of_an_offsets_partition_ends_at_what_is_synced",
+        "crash matrix: the same through the whole coordinator",
+    ),
+    Mutant(
+        "what a start found is served before it is durable",
+        "coordinator/segments.py",
+        """            file.write(encode_header(SEGMENT, number, self._partitions))
+        file.sync()
+        self._synced = (number, file.size)
+""",
+        """            file.write(encode_header(SEGMENT, number, self._partitions))
+        self._synced = (number, file.size)
+""",
+        "crash/test_journal_crashes.py::test_power_loss_after_a_killed_process[16]",
+        "crash matrix: the same through the whole coordinator",
+    ),
+    Mutant(
+        "segments go whether or not the snapshot that stands for them was written",
+        "coordinator/journal.py",
+        "        finally:\n            self._snapshot_task = None\n",
+        """        finally:
+            await self._in_executor(partial(self._segments.drop_before, number))
+            self._snapshot_task = None
+""",
+        "crash/test_journal_states.py::test_an_error_at_every_operation_of_journal_and_snapshot",
+        "crash matrix: a snapshot that fails stops no commit",
+    ),
+    Mutant(
+        "a snapshot has its name before it is durable",
+        "coordinator/segments.py",
+        "        self._file.sync()\n        self._filesystem.rename(self._temporary, self._path)\n",
+        "        self._filesystem.rename(self._temporary, self._path)\n",
+        "crash/test_journal_crashes.py::test_a_quiet_life",
+        "crash matrix: every step of compaction can be the last one",
+    ),
+    Mutant(
+        "a frame's batch is not checked at the start",
+        "coordinator/frames.py",
+        "            if data[end] not in marks or crc32c(data[checked:end]) != batch_crc:\n",
+        "            if data[end] not in marks:\n",
+        "crash/test_journal_crashes.py::test_crash_at_every_operation[15]",
+        "crash matrix: damage is found, wherever it is",
+    ),
+    Mutant(
+        "a missing segment is passed over",
+        "coordinator/segments.py",
+        "        if number != expected:\n",
+        "        if number < expected:\n",
+        "crash/test_journal_crashes.py::test_a_missing_segment_is_damage[2]",
+        "crash matrix: damage in the middle is refused, with file and position",
+    ),
+    Mutant(
+        "a reserve's byte in a frame of a segment before the last is a torn tail",
+        "coordinator/frames.py",
+        "self._content = _Content(data) if may_be_torn else None",
+        "self._content = _Content(data)",
+        "crash/test_journal_crashes.py::test_a_torn_segment_that_is_not_the_last_is_damage",
+        "guarantee 8",
+    ),
+    Mutant(
+        "a condition is held against what is synced alone",
+        "coordinator/offset_service.py",
+        "        if waiting is not None:\n            return waiting\n",
+        "",
+        "crash/test_journal_kills.py::test_commits_under_kills",
+        "crash matrix: SIGKILL of the real process",
+    ),
+    Mutant(
+        "a refused condition is answered before what it rests on is durable",
+        "coordinator/offset_service.py",
+        "return ConditionalResult(refused or CONDITION_FAILED, rows, current, self.pending.round_of(group))",
+        "return ConditionalResult(refused or CONDITION_FAILED, rows, current, None)",
+        "unit/coordinator/test_conditional_commits.py::test_what_is_on_its_way_counts",
+        "guarantee 7",
+    ),
+    Mutant(
+        "a start leaves out the last record of each batch",
+        "coordinator/replay.py",
+        "        for _ in range(count - skip):\n",
+        "        for _ in range(count - skip - 1):\n",
+        "crash/test_offset_history.py::test_histories_under_kills[short]",
+        "crash matrix: what clients see is one history",
+    ),
+    Mutant(
+        "an offset that was committed again loses its metadata's removal",
+        "coordinator/offset_columns.py",
+        "        elif self.beside is not None:\n            self._forget_beside(partition)\n",
+        "",
+        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "crash matrix: the live state is the replayed state",
+    ),
+    Mutant(
+        "offsets of a group that just became empty go at once",
+        "coordinator/expiry.py",
+        "        committed_before = -1  # the retention has not passed for any: only what has its own can go\n",
+        "        pass\n",
+        "unit/coordinator/test_removals.py::test_the_retention_begins_when_the_last_member_leaves",
+        "crash matrix: the live state is the replayed state",
+    ),
+    Mutant(
+        "a transaction's offsets count before its marker",
+        "coordinator/offset_service.py",
+        "            self.transactional.put_commit(owner, group, accepted, base_offset, now)\n",
+        """            self.transactional.put_commit(owner, group, accepted, base_offset, now)
+            self.store.apply(group, accepted, base_offset, now, NO_TIMESTAMP)
+""",
+        "crash/test_transaction_crashes.py::test_a_crash_at_any_operation_leaves_transactions_whole[lost-lost]",
+        "crash matrix: transactions are whole, in every partition and with their offsets",
+    ),
+    Mutant(
+        "a transaction's markers are written before its decision is durable",
+        "coordinator/transaction_service.py",
+        """        self.transactions.begin(transactional_id, value)
+        self._appended[transactional_id] = durable
+""",
+        """        self.transactions.begin(transactional_id, value)
+        self._appended[transactional_id] = durable
+        if value is not None and value.state in PREPARED:
+            for one in value.partitions:
+                self._mark(value, *one)
+""",
+        "crash/test_transaction_crashes.py::test_an_error_at_an_operation_is_never_a_false_answer[3]",
+        "crash matrix: transactions are whole, in every partition and with their offsets",
+    ),
+    Mutant(
+        "a prepared transaction is left as it is by a start",
+        "coordinator/transaction_service.py",
+        """            if value.state in PREPARED:
+                self._begin_completion(transactional_id, value)
+        self.is_loaded = True
+""",
+        "        self.is_loaded = True\n",
+        "crash/test_transaction_crashes.py::test_a_crash_at_any_operation_leaves_transactions_whole[lost-lost]",
+        "crash matrix: the same for real processes",
+    ),
+    Mutant(
+        "the journal's epoch is believed, where a log knows a later one",
+        "coordinator/transaction_service.py",
+        "    if epoch <= value.epoch or value.state in PREPARED:\n        return value\n",
+        "    if epoch >= 0 or value.state in PREPARED:\n        return value\n",
+        "crash/test_lost_producer_state.py::test_an_epoch_is_not_given_twice_by_an_older_copy_of_the_journal",
+        "crash matrix: a producer id or an epoch is never given twice",
+    ),
+    Mutant(
+        "a stable group's subscribed topics expire",
+        "coordinator/expiry.py",
+        "if topic not in rule.kept_topics]",
+        "if topic]",
+        "unit/coordinator/test_removals.py::test_a_live_group_keeps_what_it_subscribes_to",
+    ),
+]

@@ -1,0 +1,100 @@
+"""Mutants of the adapters to Kafka's client: who is a member, what was heard, what is produced and read."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "records are believed without a look at their checksums",
+        "kafka/settings.py",
+        '    "check.crcs": True,\n',
+        '    "check.crcs": False,\n',
+        "integration/test_damaged_records.py::test_a_consumer_ends_at_a_damaged_record_and_goes_on_behind_it_when_it_is_told_to",
+        "crash matrix: an altered record reaches no handler",
+    ),
+    Mutant(
+        "the client commits by itself where the pipeline does not say so",
+        "kafka/settings.py",
+        '    "enable.auto.commit": False,\n    "enable.auto.offset.store"',
+        '    "enable.auto.commit": True,\n    "enable.auto.offset.store"',
+        "unit/kafka/test_client_faults.py::test_tracking_settings_cannot_be_overridden",
+        "guarantee 1",
+    ),
+    Mutant(
+        "what was on its way when the process was frozen renews the lease",
+        "kafka/heartbeats.py",
+        "if gap > self._believed_s or join_state",
+        "if join_state",
+        "unit/kafka/test_heartbeats.py::test_what_was_on_its_way_when_the_process_was_frozen_is_not_believed",
+        "guarantee 4",
+    ),
+    Mutant(
+        "what is received while the member joins renews the lease",
+        "kafka/heartbeats.py",
+        'if gap > self._believed_s or join_state != "steady" or connects',
+        "if gap > self._believed_s or connects",
+        "unit/kafka/test_heartbeats.py::test_what_it_hears_while_it_joins_may_be_that_it_is_out",
+        "guarantee 4",
+    ),
+    Mutant(
+        "answers that any client gets renew the lease",
+        "kafka/heartbeats.py",
+        'answers = broker["rx"] - sum(sent for kind, sent in broker["req"].items() if kind not in OF_MEMBERS)',
+        'answers = broker["rx"]',
+        "unit/kafka/test_heartbeats.py::test_what_any_client_may_ask_says_nothing_of_the_member",
+        "guarantee 4",
+    ),
+    Mutant(
+        "an output that was refused with its batch is its record's failure",
+        "kafka/suspects.py",
+        "        self._suspected[source] = None\n        if len",
+        "        return True\n        if len",
+        "unit/kafka/test_suspects.py::test_what_is_refused_twice_is_at_fault_however_long_that_takes",
+    ),
+    Mutant(
+        "a member that the group has given up is ready",
+        "kafka/presence.py",
+        "        self._is_lost = True\n",
+        "",
+        "unit/kafka/test_presence.py::test_a_member_that_lost_its_partitions_is_not_ready_before_it_is_steady_again",
+    ),
+    Mutant(
+        "without a commit the start is not committed before the first record",
+        "engine/start.py",
+        "return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), True",
+        "return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), False",
+        "unit/engine/test_engine_start.py::test_without_a_commit_the_policy_decides_and_is_committed_first",
+        "guarantee 3",
+    ),
+    Mutant(
+        "a start whose commit failed begins all the same",
+        "kafka/starts.py",
+        "            if not problems:\n                break\n",
+        "            if first:\n                break\n",
+        "unit/kafka/test_starts.py::test_nothing_starts_where_the_group_went_on_and_the_member_lives",
+        "guarantee 3",
+    ),
+    Mutant(
+        "a topic made anew begins with what the group took back meanwhile",
+        "kafka/membership.py",
+        "            self._deleted.get(one.topic, set()).discard((one.topic, one.partition))\n",
+        "            self._deleted.get(one.topic, set())\n",
+        "unit/kafka/test_membership_deleted.py::test_what_the_group_takes_back_meanwhile_does_not_begin",
+        "guarantee 4",
+    ),
+    Mutant(
+        "who leads is asked for each time",
+        "kafka/leaders.py",
+        "        self._known.update(new)\n",
+        "",
+        "unit/kafka/test_leaders.py::test_a_client_learns_who_leads_a_topic_before_it_is_told_to_read_it_and_once",
+    ),
+    Mutant(
+        "a member waits for itself",
+        "kafka/waiting.py",
+        "others = tuple(one.member_id for one in found.members if one.member_id != member_id)",
+        "others = tuple(one.member_id for one in found.members)",
+        "unit/kafka/test_group_wait.py::test_it_waits_for_the_others_in_a_rebalance",
+    ),
+]
