@@ -93,8 +93,26 @@ MUTANTS = [
     Mutant(
         "a member waits for itself",
         "kafka/waiting.py",
-        "others = tuple(one.member_id for one in found.members if one.member_id != member_id)",
-        "others = tuple(one.member_id for one in found.members)",
+        "others = [one for one in found.members if one.member_id != member_id]",
+        "others = list(found.members)",
         "unit/kafka/test_group_wait.py::test_it_waits_for_the_others_in_a_rebalance",
+    ),
+    Mutant(
+        "under KIP-848 a member that has all its partitions waits for those of others",
+        "kafka/waiting.py",
+        "        others = [one for one in others if wanted.intersection(one.assignment)]",
+        "        others = [one for one in others if one.assignment]",
+        "unit/kafka/test_group_wait.py::test_it_waits_for_the_others_in_a_rebalance",
+    ),
+    Mutant(
+        "a topic that the coordinator does not know is asked about for a minute",
+        "kafka/starts.py",
+        """        for name in names:
+            self._logs.bounds(*name)
+""",
+        """        for name in ():
+            self._logs.bounds(*name)
+""",
+        "unit/kafka/test_starts.py::test_a_coordinator_that_does_not_know_a_topic_is_believed_once_its_log_is_gone",
     ),
 ]

@@ -74,9 +74,9 @@ MUTANTS = [
     Mutant(
         "one_processor is read and not passed on",
         "engine/assembly.py",
-        "OneProcessor(random) if pipeline.one_processor else None",
-        "OneProcessor(random) if pipeline.one_processor and pipeline.is_async else None",
-        "unit/engine/test_engine_one_processor.py::test_handlers_are_on_one_processor_and_the_program_where_it_was",
+        "HOST.keeper(random) if pipeline.one_processor else None",
+        "HOST.keeper(random) if pipeline.one_processor and pipeline.is_async else None",
+        "unit/host/test_host_one_processor.py::test_handlers_are_on_one_processor_and_the_program_where_it_was",
         "option: one_processor",
     ),
     Mutant(
