@@ -11,7 +11,7 @@ PARALLEL := -n 4 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check cluster soak bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
+.PHONY: demo test test-full check cluster soak older-spark wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -30,7 +30,9 @@ help:
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make cluster  nodes of a three-node Apache Kafka die under every mode (needs Java 17+ and Maven)"
-	@echo "make soak   the long forms of the crash tests"
+	@echo "make older-spark  a few tests on the lowest Spark that is allowed (downloads it the first time: 450 MB)"
+	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
+	@echo "make soak   the long forms of the crash tests: it can be stopped, and goes on  (ARGS=\"-k journal\")"
 
 setup: $(VENV)/.ready
 
@@ -47,7 +49,7 @@ demo: setup
 
 # Without columns in tracebacks: for them a thread that logs one parses source, and CPython 3.11 then raises SystemError in
 # another thread that parses just then, as hypothesis does (https://github.com/python/cpython/issues/106905).
-test test-full cluster soak: export PYTHONNODEBUGRANGES = 1
+test test-full cluster soak older-spark: export PYTHONNODEBUGRANGES = 1
 
 test: setup
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
@@ -60,7 +62,32 @@ cluster: setup
 	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest -m cluster -s $(ARGS)
 
 soak: setup
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m pytest -p kit.soak -m soak $(ARGS)
+
+# The lowest Spark that pyproject.toml allows, in an environment of its own: what a newcomer's first hour needs of it.
+OLDER_SPARK := build/older-spark
+$(OLDER_SPARK)/.ready: dev.lock older-spark.lock pyproject.toml
+	@$(PYTHON) -m venv --clear $(OLDER_SPARK)
+	@grep -vE "^(pyspark|py4j)==" dev.lock | cat - older-spark.lock > $(OLDER_SPARK)/lock
+	$(OLDER_SPARK)/bin/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location --quiet -r $(OLDER_SPARK)/lock
+	$(OLDER_SPARK)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --quiet --editable .
+	@touch $@
+
+older-spark: $(OLDER_SPARK)/.ready
+	@KEYLANE_NO_SKIPS=1 $(OLDER_SPARK)/bin/python -m pytest -p no:cacheprovider $(addprefix tests/spark/,$(OLDER_SPARK_TESTS)) $(ARGS)
+
+OLDER_SPARK_TESTS := \
+	test_lanes.py::test_every_ordering_runs_each_record_once \
+	test_lanes.py::test_exactly_once_on_lanes \
+	test_lanes.py::test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions \
+	test_parallel_map.py::test_rows_become_none_one_or_many \
+	test_structured_source.py::test_a_batch_query_has_kafkas_columns \
+	test_structured_source.py::test_a_stream_goes_on_from_its_checkpoint_in_limited_batches \
+	test_structured_sink.py
+
+# The wheel and the source distribution as a stranger gets them.
+wheel-trial: setup
+	@.ci/wheel-trial $(BIN)/python
 
 bench-engine: setup
 	@PYTHONPATH=bench $(BIN)/python -m engine $(ARGS)

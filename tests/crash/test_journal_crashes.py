@@ -26,7 +26,7 @@ from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import FILL, SECTOR_BYTES
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch
 from kit.executor import InlineExecutor
-from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
+from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_different
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -214,13 +214,18 @@ def test_a_quiet_life() -> None:
     asyncio.run(check_restart(filesystem.after_crash(), told))
 
 
+def disks_after_crash(filesystem: SimulatedFileSystem) -> Iterator[SimulatedFileSystem]:
+    return all_different(
+        filesystem.after_crash(names=names, content=content, torn_share=share) for names, content, share in AFTER_CRASH
+    )
+
+
 @pytest.mark.parametrize("operation", range(1, operations() + 1))
 def test_crash_at_every_operation(operation: int) -> None:
     filesystem, told = SimulatedFileSystem(), Told()
     filesystem.crash_at(operation)
     asyncio.run(swallow(live(filesystem, told)))
-    for names, content, share in AFTER_CRASH:
-        found = filesystem.after_crash(names=names, content=content, torn_share=share)
+    for found in disks_after_crash(filesystem):
         asyncio.run(check_restart(found, told))
 
 
@@ -231,8 +236,7 @@ def test_error_at_every_operation(operation: int) -> None:
     filesystem.fail_at(operation)
     asyncio.run(swallow(live(filesystem, told)))
     assert told.acknowledged < len(prefixes()) - 1 or told.refused == 0
-    for names, content, share in AFTER_CRASH:
-        found = filesystem.after_crash(names=names, content=content, torn_share=share)
+    for found in disks_after_crash(filesystem):
         asyncio.run(check_restart(found, told))
 
 
@@ -352,15 +356,24 @@ def test_a_lost_sector_of_what_was_synced_is_damage() -> None:
     assert set(found) <= set(frames)
 
 
-@pytest.mark.parametrize("size", [0, pytest.param(65_536, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("size", "step"),
+    [(0, 5), pytest.param(0, 1, marks=pytest.mark.soak), pytest.param(65_536, 1, marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize("reserve", [b"", FILL * 5_000], ids=["closed", "with a reserve"])
-def test_every_flipped_byte_is_found(size: int, reserve: bytes, record_property: Callable[[str, object], None]) -> None:
-    """Damage is refused, with file and position, wherever it is: also in the last frame."""
+def test_every_flipped_byte_is_found(
+    size: int, step: int, reserve: bytes, record_property: Callable[[str, object], None]
+) -> None:
+    """Damage is refused, with file and position, wherever it is: also in the last frame. The short form looks at each
+    fifth byte, other ones with a reserve than without, and at all of the first frame and the last one."""
     data = journal_bytes(size)
-    record_property("bytes", len(data))
+    frames = [frame[0] for frame in SegmentReader(data, "", number=1, partitions=4, may_be_torn=False)]
+    ends = {*range(frames[1]), *range(frames[-1], len(data))}
+    positions = sorted(ends.union(range(2 if reserve else 0, len(data), step)))
+    record_property("bytes", len(positions))
 
     async def check() -> None:
-        for position in range(len(data)):
+        for position in positions:
             damaged = bytearray(data + reserve)
             damaged[position] ^= 1 << position % 8
             with pytest.raises(DataFolderError, match=f"{FOLDER}/0000000001") as caught:

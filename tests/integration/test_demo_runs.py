@@ -67,7 +67,11 @@ def last_line(output: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("ordering", "records", "latency_ms", "at_once"),
-    [("key", 2_000, 200, 100), ("unordered", 2_000, 200, 100), ("partition", 300, 10, 5)],
+    [
+        ("key", 2_000, 200, 100),
+        ("partition", 300, 10, 5),
+        pytest.param("unordered", 2_000, 200, 100, marks=pytest.mark.soak),
+    ],
 )
 def test_each_ordering_loses_repeats_and_reorders_nothing(
     place: Path, ordering: str, records: int, latency_ms: int, at_once: int

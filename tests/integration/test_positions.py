@@ -183,11 +183,24 @@ def test_a_seek_below_what_exactly_once_has_purged_is_refused(stage: Stage, tmp_
 
 
 def test_position_and_liveness_can_be_read(stage: Stage) -> None:
-    with Running(stage, commit_interval_ms=50) as running:
-        running.until(lambda: stage.all_is_committed())
-        running.until(lambda: [one.committed for one in running.consumer.snapshot().partitions] == [10, 10])
+    """While record 4 hangs, what is committed is not what was polled, and the log's end is the broker's."""
+    release = threading.Event()
+
+    class Held(Running):
+        def handler(self, record: kl.Record) -> None:
+            super().handler(record)
+            if (record.partition, record.offset) == (0, 4):
+                release.wait(60)
+
+    with Held(stage, commit_interval_ms=50, ordering="partition", threads=2) as running:
+        running.until(lambda: [one.committed for one in running.consumer.snapshot().partitions] == [4, 10])
         one = running.consumer.snapshot().partitions[0]
-        assert (one.position, one.base, one.log_end_offset, one.high_watermark, one.lag) == (10, 10, 10, 10, 0)
+        (end,) = stage.admin.log_ends([(one.topic, one.partition)]).values()
+        assert end is not None
+        assert (one.base, one.committed, one.position, one.lag) == (4, 4, 10, end - 4)
+        assert one.log_end_offset == one.high_watermark == end
+        release.set()
+        running.until(lambda: stage.all_is_committed())
         alive = running.consumer.liveness()
         assert (alive.session_timeout_ms, alive.heartbeat_interval_ms) == (6_000, 300)
         assert (alive.max_poll_interval_ms, alive.stall_timeout_ms) == (300_000, 600_000)

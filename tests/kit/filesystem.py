@@ -10,9 +10,12 @@ from __future__ import annotations
 import errno
 import threading
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from keylane.storage.filesystem import FILL, NO_ROOM, SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
 
 Names = Literal["lost", "kept"]
 Content = Literal["lost", "kept", "torn", "zeroed", "scattered"]
@@ -216,6 +219,10 @@ class SimulatedFileSystem:
         found._root = _crashed_folder(self._root, names, content, torn)
         return found
 
+    def contents(self) -> tuple[Hashable, ...]:
+        """Every name with what is below it: equal for file systems that a program cannot tell apart."""
+        return _contents(self._root)
+
     def unsynced_bytes(self) -> int:
         """Bytes that were not synced, of the file that has most of them."""
         return _unsynced(self._root)
@@ -346,6 +353,23 @@ class _Torn(NamedTuple):
 
     def of(self, size: int) -> int:
         return int(size * self.share) if self.exact is None else min(self.exact, size)
+
+
+def _contents(folder: _Folder) -> tuple[Hashable, ...]:
+    return tuple(
+        (name, _contents(entry) if isinstance(entry, _Folder) else bytes(entry.live))
+        for name, entry in sorted(folder.live.items())
+    )
+
+
+def all_different(disks: Iterable[SimulatedFileSystem]) -> Iterator[SimulatedFileSystem]:
+    """Those that are not as one before: what was done to lose something may have found nothing to lose."""
+    seen = set()
+    for disk in disks:
+        contents = disk.contents()
+        if contents not in seen:
+            seen.add(contents)
+            yield disk
 
 
 def _unsynced(entry: _File | _Folder) -> int:

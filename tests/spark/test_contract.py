@@ -7,39 +7,59 @@ on where they run. `test_every_option_is_here` fails for an option without a tes
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import sys
 import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 import keylane as kl
-from keylane.kafka.bulk import read_to_end
+from keylane.kafka.bulk import BulkProducer, read_to_end
 from kit.outputs import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 RECORDS = 60
+MANY = 2_000
+"""More than is polled at once."""
 PATIENCE_S = 180.0
 
-covered_options: set[str] = {"kafka", "topics", "handler", "assignment"}
-"""The first three are part of every test. Partitions that are assigned by hand are divided among lanes, see
-`test_partitions_that_are_assigned_by_hand_are_divided`."""
+covered_options: set[str] = {"kafka", "topics", "handler"}
+"""They are part of every test."""
+BATCHES = "unit/engine/test_engine_batches.py"
+SHOWN_ELSEWHERE = {
+    "assignment": "unit/spark/test_spark_supervisor.py::test_partitions_that_are_assigned_by_hand_are_divided",
+    "batch_min_size": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
+    "batch_linger_ms": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
+    "commit_mode": "unit/engine/test_engine_commit_modes.py::test_a_synchronous_commit_holds_up_what_would_start",
+    "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
+}
+"""What only shows in the engine's own time, and not in what a whole run leaves behind."""
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 Test = TypeVar("Test", bound="Callable[..., None]")
 
 
 def covers(*options: str) -> Callable[[Test], Test]:
-    """Says which options a test is about."""
+    """Says which options a test is about. It has to give each of them a value that is not the usual one."""
     covered_options.update(options)
-    return lambda test: test
+
+    def mark(test: Test) -> Test:
+        test.covers = set(options)  # type: ignore[attr-defined]
+        return test
+
+    return mark
 
 
 class Running(Protocol):
@@ -94,8 +114,24 @@ class Bench:
     """Work of one test, in one of the two places."""
 
     def __init__(self, work: Any, begin: Callable[..., Running], folder: Path) -> None:
-        self.work, self.begin, self.folder = work, begin, folder
+        self.work, self.folder = work, folder
+        self.given: set[str] = set()
+        """Options that a pipeline had another value of than pipelines usually have here."""
+        self._begin = begin
+        self._usual = work.pipeline()
         work.fill(RECORDS)
+
+    def begin(self, pipeline: kl.Pipeline, *, endless: bool = False) -> Running:
+        names = [one.name for one in fields(pipeline)]
+        self.given.update(name for name in names if getattr(pipeline, name) != getattr(self._usual, name))
+        return self._begin(pipeline, endless=endless)
+
+    @staticmethod
+    def until(condition: Callable[[], object], what: Callable[[], object] = lambda: None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, what()
+            time.sleep(0.01)
 
     def run(self, handler: Callable[..., Any], **options: Any) -> kl.Snapshot:
         running = self.begin(self.work.pipeline(handler, **options))
@@ -104,13 +140,16 @@ class Bench:
 
     def told(self, name: str) -> list[str]:
         """What outputs say in the header `name`, in the order of their partitions."""
+        return [text for log in self.told_by_partition(name) for text in log]
+
+    def told_by_partition(self, name: str) -> list[list[str]]:
         logs: dict[int, list[tuple[int, str]]] = {}
         for batch in read_to_end(self.work.servers, self.work.output):
             for one in batch:
                 found = next((value for key, value in one.headers if key == name and value is not None), None)
                 if found is not None:
                     logs.setdefault(one.partition, []).append((one.offset, found.decode()))
-        return [text for _, log in sorted(logs.items()) for _, text in sorted(log)]
+        return [[text for _, text in sorted(log)] for _, log in sorted(logs.items())]
 
     def all_once(self) -> bool:
         seen = self.work.outputs()
@@ -122,8 +161,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench(work: Any, begin: Callable[..., Running], tmp_path: Path) -> Bench:
-    return Bench(work, begin, tmp_path)
+def bench(work: Any, begin: Callable[..., Running], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(work, begin, tmp_path)
+    yield made
+    said: set[str] = getattr(request.function, "covers", set())
+    assert said <= made.given, f"{sorted(said - made.given)}: no pipeline had a value that is not the usual one"
 
 
 def telling(output: str, tell: Callable[[kl.Record, kl.Context], str] = lambda *_: "", pause_s: float = 0.0) -> Any:
@@ -139,11 +181,18 @@ def telling(output: str, tell: Callable[[kl.Record, kl.Context], str] = lambda *
 
 
 @covers("ordering")
-@pytest.mark.parametrize("ordering", ["key", "partition", "unordered"])
+@pytest.mark.parametrize("ordering", ["partition", "unordered"])
 def test_ordering(bench: Bench, ordering: Any) -> None:
     bench.run(telling(bench.work.output, pause_s=0.002), ordering=ordering)
     assert bench.all_once()
     assert bench.work.outputs().out_of_order(ordering) == []
+
+
+def test_the_order_of_keys_is_the_default(bench: Bench) -> None:
+    assert bench.work.pipeline().ordering == "key"
+    bench.run(telling(bench.work.output, pause_s=0.002))
+    assert bench.all_once()
+    assert bench.work.outputs().out_of_order("key") == []
 
 
 @covers("max_concurrency", "resource")
@@ -192,8 +241,6 @@ def test_one_processor(bench: Bench) -> None:
     output = bench.work.output
 
     def place(record: kl.Record) -> kl.Output:
-        import os
-
         headers = [source_of(record), ("told", str(len(os.sched_getaffinity(0))).encode())]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
@@ -202,7 +249,7 @@ def test_one_processor(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("batch_size", "batch_min_size", "batch_linger_ms")
+@covers("batch_size")
 def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
     output = bench.work.output
 
@@ -214,8 +261,8 @@ def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
         made[0] = ValueError("not this one")
         return made
 
-    options: dict[str, Any] = {"batch_size": 5, "batch_min_size": 5, "batch_linger_ms": 500, "ordering": "unordered"}
-    done = bench.run(handle, retries=kl.Retries(max_attempts=1), on_exhausted=kl.Skip(), **options)
+    once = kl.Retries(max_attempts=1)
+    done = bench.run(handle, batch_size=5, ordering="unordered", retries=once, on_exhausted=kl.Skip())
     assert max(map(int, bench.told("told"))) == 5
     assert done.skipped >= RECORDS // 5
     assert done.processed + done.skipped == RECORDS
@@ -238,28 +285,83 @@ def test_rates(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers(
-    "traversal",
-    "max_buffered_records",
-    "max_buffered_bytes",
-    "offset_metadata_max_bytes",
-    "tracing",
-    "delivery",
-    "outputs",
-)
-def test_options_that_bound_and_choose_lose_nothing(bench: Bench) -> None:
+@covers("traversal")
+def test_depth_first_finishes_a_partition_before_the_next(bench: Bench) -> None:
     bench.run(
-        telling(bench.work.output),
-        max_concurrency="auto",
+        telling(bench.work.output, lambda record, _: f"{time.monotonic_ns()} {record.partition}"),
+        max_concurrency=1,
         traversal="depth_first",
-        max_buffered_records=10,
-        max_buffered_bytes=100,
-        offset_metadata_max_bytes=64,
-        tracing="off",
-        delivery="at_least_once",
-        outputs=[bench.work.output],
+        ordering="unordered",
     )
+    order = [partition for _, partition in sorted((int(ns), one) for ns, one in map(str.split, bench.told("told")))]
+    turns = sum(one != another for one, another in pairwise(order))
+    assert turns < 10, f"a partition that is fetched late costs two turns, and fair ones take dozens: {order}"
     assert bench.all_once()
+
+
+@covers("max_buffered_records")
+def test_max_buffered_records(bench: Bench) -> None:
+    assert 0 < buffered_while_handlers_hang(bench, max_buffered_records=10) <= 10
+
+
+@covers("max_buffered_bytes")
+def test_max_buffered_bytes(bench: Bench) -> None:
+    """What is polled before the first record's size is known is more than a byte; the rest is not."""
+    bench.work.fill(MANY)
+    assert 0 < buffered_while_handlers_hang(bench, max_buffered_bytes=1) < MANY
+
+
+def buffered_while_handlers_hang(bench: Bench, **options: Any) -> int:
+    output, gate = bench.work.output, str(bench.folder / "gate")
+
+    async def wait(record: kl.Record) -> kl.Output:
+        while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240, PTH110 - it may be in another process
+            await asyncio.sleep(0.01)
+        return kl.Output(output, record.key, headers=[source_of(record)], partition=record.partition)
+
+    running = bench.begin(bench.work.pipeline(wait, max_concurrency=1, **options))
+    try:
+        bench.until(lambda: any(one.paused for one in running.snapshot().partitions), running.snapshot)
+        return running.snapshot().buffered
+    finally:
+        Path(gate).touch()
+        running.wait()
+        assert bench.all_once()
+
+
+@covers("offset_metadata_max_bytes")
+@pytest.mark.parametrize(("characters", "runs_ahead"), [(4, False), (400, True)])
+def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: int, runs_ahead: bool) -> None:
+    """Four characters have room for no map: nothing runs ahead of the first record."""
+    output = bench.work.output
+
+    async def every_other_is_slow(record: kl.Record) -> kl.Output:
+        await asyncio.sleep(0 if record.offset % 2 else 0.5)
+        headers = [source_of(record), ("told", str(record.offset).encode())]
+        return kl.Output(output, record.key, headers=headers, partition=record.partition)
+
+    options: dict[str, Any] = {"max_concurrency": RECORDS, "ordering": "unordered"}
+    bench.run(every_other_is_slow, offset_metadata_max_bytes=characters, **options)
+    assert any(log.index("0") for log in bench.told_by_partition("told")) is runs_ahead
+    assert bench.work.lag() == 0
+
+
+@covers("tracing")
+@pytest.mark.parametrize("tracing", ["on", "off"])
+def test_outputs_carry_the_trace_on(bench: Bench, tracing: Any) -> None:
+    with BulkProducer(bench.work.servers) as producer:
+        header = ("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())
+        producer.produce(kl.Output(bench.work.topic, b"key-0", b"traced", headers=[header]))
+    bench.run(telling(bench.work.output), tracing=tracing)
+    assert [TRACE in one for one in bench.told("traceparent")] == ([True] if tracing == "on" else [])
+    assert bench.all_once()
+
+
+@covers("outputs")
+def test_an_output_topic_that_is_not_there_is_told_at_the_start(bench: Bench) -> None:
+    with pytest.raises(kl.KeylaneError, match="no-such-topic"):
+        bench.run(refuse, outputs=["no-such-topic"])
+    assert bench.work.lag() == RECORDS, "before anything ran"
 
 
 @covers("max_uncommitted")
@@ -372,7 +474,7 @@ def test_offset_reset(bench: Bench) -> None:
         run("error")
 
 
-@covers("drain_timeout_ms", "revoke_timeout_ms")
+@covers("drain_timeout_ms")
 def test_stop_waits_for_handlers_no_longer_than_it_may(bench: Bench) -> None:
     place = str(bench.folder / "begun")
 
@@ -381,13 +483,12 @@ def test_stop_waits_for_handlers_no_longer_than_it_may(bench: Bench) -> None:
             file.write("begun\n")
         await asyncio.sleep(120)
 
-    running = bench.begin(bench.work.pipeline(hang, drain_timeout_ms=100, revoke_timeout_ms=100))
-    deadline = time.monotonic() + PATIENCE_S
-    while not bench.file("begun"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    running = bench.begin(bench.work.pipeline(hang, drain_timeout_ms=100, stall_timeout_ms=0))
+    bench.until(lambda: bench.file("begun"))
+    stopped = time.monotonic()
     running.stop()
     running.wait()
+    assert time.monotonic() - stopped < 25, "by default it waits for 30 s"
     assert running.snapshot().processed == 0
     assert bench.work.lag() == RECORDS
 
@@ -416,17 +517,21 @@ def test_worker_processes(bench: Bench) -> None:
     output = bench.work.output
 
     def compute(record: kl.Record) -> kl.Output:
-        import os
-
-        headers = [source_of(record), ("told", str(os.getpid()).encode())]
+        time.sleep(0.01)
+        headers = [
+            source_of(record),
+            ("told", f"{'keylane.engine.process_main' in sys.orig_argv} {os.getpid()}".encode()),
+        ]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
     bench.run(compute, workers="process", processes=2, ordering="unordered")
-    assert 1 <= len(set(bench.told("told"))) <= 2
+    told = set(bench.told("told"))
+    assert len(told) == 2
+    assert all(one.startswith("True ") for one in told), "in worker processes, and not where the engine is"
     assert bench.all_once()
 
 
-@covers("commit_mode", "commit_every_records", "on_commit", "on_committed")
+@covers("commit_every_records", "on_commit", "on_committed")
 def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
     place = str(bench.folder / "commits")
 
@@ -440,7 +545,6 @@ def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
 
     bench.run(
         telling(bench.work.output),
-        commit_mode="sync",
         commit_every_records=10,
         commit_interval_ms=60_000,
         on_commit=note,
@@ -452,7 +556,7 @@ def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("handler_timeout_ms", "stall_timeout_ms", "beyond_log_end", "on_foreign_metadata")
+@covers("handler_timeout_ms")
 def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
     async def hang_once(record: kl.Record, context: kl.Context) -> None:
         if context.attempt == 1 and record.offset == 0:
@@ -461,16 +565,44 @@ def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
     done = bench.run(
         hang_once,
         handler_timeout_ms=100,
-        stall_timeout_ms=60_000,
-        beyond_log_end="earliest",
-        on_foreign_metadata="fail",
         retries=kl.Retries(max_attempts=2, delay_ms=1),
     )
     assert (done.processed, done.failed) == (RECORDS, 4)
     assert bench.work.lag() == 0
 
 
-@covers("store", "identity", "identity_retention_ms")
+@covers("stall_timeout_ms")
+def test_a_consumer_whose_handlers_all_hang_ends_and_names_a_record(bench: Bench) -> None:
+    async def hang(record: kl.Record) -> None:
+        await asyncio.sleep(120)
+
+    with pytest.raises(kl.HandlerError, match=rf"^{bench.work.topic}-\d@\d+: no handler has ended for 0.3 s"):
+        bench.run(hang, stall_timeout_ms=300, drain_timeout_ms=100)
+    assert bench.work.lag() == RECORDS
+
+
+@covers("beyond_log_end")
+def test_a_commit_beyond_the_logs_end(bench: Bench) -> None:
+    beyond = {(bench.work.topic, partition): 1_000 for partition in range(4)}
+    bench.work.admin.commit_offsets(bench.work.group, beyond)
+    with pytest.raises(kl.KeylaneError, match="1000"):
+        bench.run(telling(bench.work.output))
+    assert bench.run(telling(bench.work.output), beyond_log_end="earliest").processed == RECORDS
+    assert bench.all_once()
+
+
+@covers("on_foreign_metadata")
+def test_metadata_that_is_no_map(bench: Bench) -> None:
+    with closing(Consumer({"bootstrap.servers": bench.work.servers, "group.id": bench.work.group})) as other:
+        marked = [TopicPartition(bench.work.topic, one, 0, "a word of somebody else's") for one in range(4)]
+        other.commit(offsets=marked, asynchronous=False)
+    with pytest.raises(kl.KeylaneError, match="metadata"):
+        bench.run(telling(bench.work.output), on_foreign_metadata="fail")
+    assert bench.run(telling(bench.work.output)).processed == RECORDS
+    assert bench.all_once()
+
+
+@covers("store", "identity", "delivery")
 def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench: Bench) -> None:
     place = str(bench.folder / "effects.db")
     with closing(sqlite3.connect(place)) as effects:
@@ -484,7 +616,7 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
         assert record.value is not None
         context.transaction.execute("INSERT INTO effects VALUES (?)", (record.value.decode(),))
 
-    options: dict[str, Any] = {"store": place, "identity": known_by, "identity_retention_ms": 60_000}
+    options: dict[str, Any] = {"store": place, "identity": known_by}
     bench.run(insert, delivery="exactly_once", **options)
     bench.work.fill(RECORDS)  # the same values once more
     bench.run(insert, delivery="exactly_once", **options)
@@ -493,6 +625,27 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
     values = {one.value for batch in read_to_end(bench.work.servers, bench.work.topic) for one in batch}
     assert found == (len(values), len(values))
     assert bench.work.lag() == 0
+
+
+@covers("identity_retention_ms")
+@pytest.mark.parametrize(("retention_ms", "times"), [(1, 2), (60_000, 1)])
+def test_an_identity_is_known_for_so_long(bench: Bench, retention_ms: int, times: int) -> None:
+    place = str(bench.folder / "effects.db")
+    with closing(sqlite3.connect(place)) as effects:
+        effects.execute("CREATE TABLE effects (value blob)")
+
+    def known_by(record: kl.Record) -> bytes:
+        return record.value or b""
+
+    def insert(record: kl.Record, context: kl.Context) -> None:
+        context.transaction.execute("INSERT INTO effects VALUES (?)", (record.value,))
+
+    options: dict[str, Any] = {"store": place, "identity": known_by, "identity_retention_ms": retention_ms}
+    bench.run(insert, delivery="exactly_once", **options)
+    bench.work.fill(RECORDS)  # the same values once more
+    bench.run(insert, delivery="exactly_once", **options)
+    with closing(sqlite3.connect(place)) as effects:
+        assert effects.execute("SELECT count(*) FROM effects").fetchone() == (times * RECORDS,)
 
 
 @covers("commits", "start_offsets")
@@ -511,10 +664,7 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
     ends = {partition: end for (_, partition), end in logs.items()}
     pipeline = bench.work.pipeline(telling(bench.work.output), commit_interval_ms=20, **options)
     running = bench.begin(pipeline, endless=True)
-    deadline = time.monotonic() + PATIENCE_S
-    while {int(part): int(end) for part, end in map(str.split, bench.file("offsets"))} != ends:
-        assert time.monotonic() < deadline, bench.file("offsets")
-        time.sleep(0.01)
+    bench.until(lambda: {int(part): int(end) for part, end in map(str.split, bench.file("offsets"))} == ends)
     running.stop()
     running.wait()
     assert len(bench.told("told")) == sum(ends.values()) - 5 * len(ends)
@@ -522,4 +672,7 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
 
 
 def test_every_option_is_here() -> None:
-    assert {one.name for one in fields(kl.Pipeline)} == covered_options
+    assert {one.name for one in fields(kl.Pipeline)} == covered_options | SHOWN_ELSEWHERE.keys()
+    assert covered_options & SHOWN_ELSEWHERE.keys() == set()
+    for file, _, test in (place.partition("::") for place in SHOWN_ELSEWHERE.values()):
+        assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()

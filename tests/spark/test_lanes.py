@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 import urllib.request
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,11 @@ from confluent_kafka import Consumer
 
 import keylane as kl
 from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import read_to_end
 from keylane.metrics.prometheus import MetricsServer
-from kit.outputs import covered
+from kit.outputs import covered, source_of
 from kit.processes import words
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,27 +64,92 @@ def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work:
     assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
     assert work.lag() == 0
     assert query.snapshot().transactions_aborted == 0
+    with ProtocolClient(work.servers) as client:
+        found = client.ask("list_transactions", 0, state_filters=(), producer_id_filters=()).transaction_states
+    states = [one.transaction_state for one in found if work.group in one.transactional_id]
+    assert states == ["CompleteCommit"] * 2, "each lane has a transactional id of its own"
+    ends = work.admin.log_ends([(work.output, partition) for partition in range(4)])
+    assert sum(ends.values()) > 600, "the marks of transactions take offsets"
 
 
-@pytest.mark.parametrize(
-    "delivery",
-    [
-        pytest.param("at_most_once", marks=pytest.mark.soak),
-        pytest.param("almost_once", marks=pytest.mark.soak),
-        "exactly_once",
-    ],
-)
-def test_guarantees_on_lanes(spark: SparkSession, work: Any, delivery: str, tmp_path: Path) -> None:
+def place_of(record: kl.Record) -> tuple[str, int, int]:
+    return record.topic, record.partition, record.offset
+
+
+@pytest.mark.soak
+def test_at_most_once_on_lanes(spark: SparkSession, work: Any) -> None:
+    """Its commit has a record before it starts; a failed attempt is not repeated."""
     work.fill(200)
-    more = {"store": str(tmp_path / "effects.db")} if delivery == "exactly_once" else {}
-    query = kl.spark.start(work.pipeline(delivery=delivery, **more), spark, lanes=2, trigger=AVAILABLE_NOW)
+    servers, group, output = work.servers, work.group, work.output
+
+    def handle(record: kl.Record) -> kl.Output:
+        known = covered(Admin({"bootstrap.servers": servers}), group)
+        if record.offset % 5 == 0:
+            raise ValueError("not this one")
+        told = str(place_of(record) in known).encode()
+        return kl.Output(output, record.key, headers=[source_of(record), ("told", told)], partition=record.partition)
+
+    pipeline = work.pipeline(handle, delivery="at_most_once", on_exhausted=kl.Skip())
+    query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
+    assert seen.lost
+    assert {offset % 5 for _, _, offset in seen.lost} == {0}
+    snapshot = query.snapshot()
+    assert (work.lag(), snapshot.skipped, snapshot.retried) == (0, len(seen.lost), 0)
+    assert told(work) == {b"True"}
+
+
+@pytest.mark.soak
+def test_almost_once_on_lanes(spark: SparkSession, work: Any) -> None:
+    """With one place, the commit has all that ran before when the next record starts, and not that one."""
+    work.fill(200)
+    servers, group, output = work.servers, work.group, work.output
+    ran: list[tuple[str, int, int]] = []
+
+    def handle(record: kl.Record) -> kl.Output:
+        known = covered(Admin({"bootstrap.servers": servers}), group)
+        right = all(one in known for one in ran) and place_of(record) not in known
+        ran.append(place_of(record))
+        headers = [source_of(record), ("told", str(right).encode())]
+        return kl.Output(output, record.key, headers=headers, partition=record.partition)
+
+    pipeline = work.pipeline(handle, delivery="almost_once", max_concurrency=1, commit_interval_ms=60_000)
+    query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
     work.finish(query)
     seen = work.outputs()
     assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
     assert (work.lag(), query.snapshot().processed) == (0, 200)
-    if more:
-        with sqlite3.connect(more["store"]) as effects:
-            assert effects.execute("SELECT sum(below) FROM keylane_purged").fetchone() == (200,)
+    assert told(work) == {b"True"}
+
+
+def told(work: Any) -> set[bytes | None]:
+    """What the outputs say in the header `told`."""
+    logs = read_to_end(work.servers, work.output)
+    return {value for batch in logs for one in batch for name, value in one.headers if name == "told"}
+
+
+def test_exactly_once_on_lanes(spark: SparkSession, work: Any, tmp_path: Path) -> None:
+    """What was produced twice has its effect once, and what is committed is purged."""
+    store = str(tmp_path / "effects.db")
+    with closing(sqlite3.connect(store)) as effects:
+        effects.execute("CREATE TABLE effects (value text)")
+
+    def insert(record: kl.Record, context: kl.Context) -> None:
+        context.transaction.execute("INSERT INTO effects VALUES (?)", ((record.value or b"").decode(),))
+
+    def known_by(record: kl.Record) -> bytes:
+        return record.value or b""
+
+    work.fill(200)
+    work.fill(200)
+    options = {"delivery": "exactly_once", "store": store, "identity": known_by, "identity_retention_ms": 60_000}
+    query = kl.spark.start(work.pipeline(insert, **options), spark, lanes=2, trigger=AVAILABLE_NOW)
+    work.finish(query)
+    assert (work.lag(), query.snapshot().processed) == (0, 400)
+    with closing(sqlite3.connect(store)) as effects:
+        assert effects.execute("SELECT count(*), count(DISTINCT value) FROM effects").fetchone() == (200, 200)
 
 
 def test_available_now_leaves_what_came_later(spark: SparkSession, work: Any) -> None:

@@ -7,13 +7,11 @@ docs/reliability.md, and the points at which the DataFrames' crash matrix lets a
 from __future__ import annotations
 
 import ast
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from keylane import Pipeline
 from keylane.guarantees import Delivery
 from mutants.all import MUTANTS
 
@@ -30,20 +28,21 @@ def covered(kind: str) -> set[str]:
 
 
 def options_of_the_contract() -> set[str]:
-    """By the marks of its tests; those whose one value is None have no effect."""
+    """By the marks of its tests, and what it shows elsewhere."""
     contract = ast.parse((TESTS / "spark" / "test_contract.py").read_text())
     calls = (node for node in ast.walk(contract) if isinstance(node, ast.Call))
     marks = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "covers"]
-    parts = next(
-        node.value.elts
-        for node in ast.walk(contract)
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and node.target.id == "covered_options"
-        and isinstance(node.value, ast.Set)
-    )
-    named = {ast.literal_eval(one) for one in [*parts, *(name for mark in marks for name in mark.args)]}
-    return named - {one.name for one in fields(Pipeline) if one.type == "None"}
+    values = {
+        ast.unparse(target): node.value
+        for node in contract.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    parts, elsewhere = values["covered_options"], values["SHOWN_ELSEWHERE"]
+    assert isinstance(parts, ast.Set)
+    assert isinstance(elsewhere, ast.Dict)
+    names = [*parts.elts, *elsewhere.keys, *(name for mark in marks for name in mark.args)]
+    return {ast.literal_eval(one) for one in names if one is not None}
 
 
 def claims() -> list[str]:

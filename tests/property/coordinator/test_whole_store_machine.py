@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -513,7 +514,14 @@ def rows_of(store: OffsetStore) -> dict[Key, Entry]:
     return rows
 
 
+class LongMachine(WholeStoreMachine):
+    """The same with more examples: a class of its own, as settings belong to one."""
+
+
+SETTINGS = settings(stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+
 TestWholeStore = WholeStoreMachine.TestCase
-TestWholeStore.settings = settings(
-    max_examples=1_000, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestWholeStore.settings = settings(SETTINGS, max_examples=200)
+
+TestWholeStoreForLong = pytest.mark.soak(LongMachine.TestCase)
+TestWholeStoreForLong.settings = settings(SETTINGS, max_examples=2_000)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.ordering import ByKey, ByPartition, Shards, Unordered, shards_for
+from keylane.engine.ordering import ByKey, ByPartition, Shards, shards_for
 from keylane.errors import InternalError
 from keylane.records import PlainMessage
 
@@ -103,9 +103,13 @@ def test_each_ordering_in_a_whole(ordering: Any, ready: list[int], done: list[in
     assert drain(shards, out) == done
 
 
-def test_unordered_has_no_shards() -> None:
-    assert isinstance(shards_for("unordered"), Unordered)
-    assert shards_for("unordered").count == 0
+def test_unordered_lets_all_out_at_once() -> None:
+    shards = shards_for("unordered")
+    some = records(b"a", b"a", b"a", None)
+    assert admit(shards, some) == [0, 1, 2, 3], "records of one key are out at once"
+    assert admit(shards, records(b"a", first=4)) == [4], "while nothing of them is released"
+    assert release(shards, some[2]) == []
+    assert shards.count == 0
 
 
 @pytest.mark.parametrize("shards", [ByKey(), ByPartition()])
