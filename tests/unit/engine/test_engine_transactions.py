@@ -149,17 +149,25 @@ def test_what_the_handler_returns_during_a_commit_goes_into_the_next_transaction
 
 
 def test_lost_partitions_take_their_transaction_back() -> None:
-    log = broker(50)
-    engine = FakeEngine(pipeline(copied, commit_interval_ms=4_000), log)
+    let = threading.Event()
+
+    def waits_at_the_last(record: Record) -> Output | None:
+        return copied(record) if record.offset < 50 or let.wait(30) else None
+
+    log = broker(51)
+    # While a handler runs the transaction stays open for its whole interval.
+    kafka = {"bootstrap.servers": "fake:0", "group.id": "g", "transaction.timeout.ms": 120_000}
+    engine = FakeEngine(pipeline(waits_at_the_last, kafka=kafka, commit_interval_ms=60_000), log)
     with engine:
-        until(lambda: engine.loop.snapshot().produced == 50, "all is produced")
+        until(lambda: engine.loop.snapshot().produced == 50, "all but one are produced")
         engine.consumer.lose([T0])
         until(lambda: engine.loop.snapshot().transactions_aborted == 1, "it is aborted")
         assert seen(engine) == []
+        let.set()
         engine.consumer.assign([T0])
-        until(lambda: engine.loop.snapshot().produced == 100, "it runs again")
-    assert sorted(seen(engine)) == list(range(50))
-    assert log.committed[T0] == (50, "")
+        until(lambda: engine.loop.snapshot().produced == 50 + 51, "it runs again")
+    assert sorted(seen(engine)) == list(range(51))
+    assert log.committed[T0] == (51, "")
 
 
 def test_revoked_partitions_are_given_back_once_their_results_are_committed() -> None:
