@@ -126,7 +126,9 @@ def download(command: list[str], folder: Path) -> Path:
     subprocess.run(command, cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     (archive,) = [path for path in folder.iterdir() if path.suffix in (".gz", ".tgz")]
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        # Debian's Python 3.11 has no filters yet.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        tar.extractall(folder)
     archive.unlink()
     return next(path for path in folder.iterdir() if path.is_dir())
 
