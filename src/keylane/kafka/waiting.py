@@ -109,6 +109,7 @@ class GroupWait:
         admin = Admin(self._kafka, timeout_ms=ANSWER_MS)
         told = False
         while not over.is_set():
+            pause_s = AGAIN_S
             try:
                 found = admin.describe_group(str(self._kafka["group.id"]))
             except KeylaneError as error:
@@ -116,6 +117,8 @@ class GroupWait:
                 wait = None
             else:
                 wait = wait_of(found, self._member_id, session_s(self._kafka))
+                if found.protocol == "consumer" and found.state == "stable":
+                    pause_s = session_s(self._kafka)  # one member too many: nobody owes it anything, as a rule for long
             with self._lock:
                 if over.is_set():
                     return
@@ -123,4 +126,4 @@ class GroupWait:
             if wait is not None and not told:
                 logger.warning("%s", wait)
                 told = True
-            over.wait(AGAIN_S)
+            over.wait(pause_s)

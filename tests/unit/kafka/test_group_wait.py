@@ -30,14 +30,14 @@ def group(state: str, *members: str) -> GroupDescription:
 T0, T1 = ("t", 0), ("t", 1)
 
 
-def new_group(target: tuple[tuple[tuple[str, int], ...], ...]) -> GroupDescription:
+def new_group(target: tuple[tuple[tuple[str, int], ...], ...], state: str = "reconciling") -> GroupDescription:
     """Of KIP-848's protocol: this member has partition 0, and a dead one partition 1."""
     mine, other = target
     members = (
         Member("me", "client", "host", None, (T0,), mine),
         Member("dead", "client", "host", None, (T1,), other),
     )
-    return GroupDescription("g", "reconciling", "consumer", "uniform", "here:1", members)
+    return GroupDescription("g", state, "consumer", "uniform", "here:1", members)
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,22 @@ def test_closing_ends_the_questions(coordinator: type[Coordinator]) -> None:
     member.joins("wait-join", 120.0)
     member.joins("wait-join", 130.0)
     assert now(member) is None
+
+
+def test_a_member_too_many_asks_seldom(coordinator: type[Coordinator], monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: SimpleQueue[float | None] = SimpleQueue()
+    wait = threading.Event.wait
+
+    def noted(event: threading.Event, timeout: float | None = None) -> bool:
+        if threading.current_thread().name == "test-group-wait":
+            pauses.put(timeout)
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", noted)
+    member = GroupWait(KAFKA, lambda: "me", "test")
+    member.joins("wait-sync", 100.0)
+    member.joins("wait-sync", 100.0 + AFTER_S)
+    coordinator.answers.put(new_group(target=((T0,), (T1,))))
+    coordinator.answers.put(new_group(target=((T0,), (T1,)), state="stable"))
+    assert [pauses.get(timeout=WAIT_S) for _ in range(2)] == [waiting.AGAIN_S, 30.0]
+    member.close()
