@@ -42,7 +42,7 @@ IDLE_S = 4.0
 """The longest timer of a consumer that waits is its heartbeat, every 3 s."""
 SETTLE_S = 2.0
 """What was done to warm up has then ended, also on a busy machine, and is not taken for what runs idle."""
-AFTER_S = 0.05
+AFTER_S = 0.2
 """What comes after an answer belongs to it."""
 WITHIN_S = 30.0
 MANY = 100_000
@@ -253,6 +253,7 @@ def _last_rows(task: Task, tracer: Tracer, at_once: int) -> list[Files]:
 
     for output in task(batches()):
         assert output.num_rows == at_once
+        time.sleep(AFTER_S)
         found.append(entered(idle, tracer.stop()))
         if len(found) == TIMES:
             break
