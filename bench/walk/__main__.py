@@ -72,7 +72,7 @@ def size(file: str) -> int:
 
 
 def purpose(file: Path) -> str:
-    """The first sentence of a file's docstring, in one line."""
+    """The first paragraph of a file's docstring, in one line."""
     docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
     return " ".join(docstring.split("\n\n", 1)[0].split())
 

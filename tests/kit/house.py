@@ -8,7 +8,7 @@
 - Owners: nobody changes another object's attribute. What is found: `other.name = …` (with an operator too, in `for`,
   `with` and `del`, and through an attribute of one's own: `self.other.name = …`), `setattr` and `delattr` on it, and
   any use of its `_private` attribute, which is how its containers would be changed. One's own is what `self` and `cls`
-  name, and `super()`. Python's own attributes (`made.__cause__ = error`) are left out.
+  name, and `super()`. Python's own attributes (`made.__cause__ = error`) are left out, `__dict__` apart.
 - Arrows: which package imports which, without the arrows that follow from others.
 """
 

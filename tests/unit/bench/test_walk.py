@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pages import marks
 from walk import __main__ as command
 from walk import walks
 from walk.tracer import Tracer, each_time, entered
@@ -137,19 +138,52 @@ def test_a_file_counts_when_it_is_there_each_time() -> None:
     assert each_time([["a", "timer", "b"], ["b", "a"], ["a", "b", "heartbeat"]]) == ["a", "b"]
 
 
-def test_limits_are_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the walk of a record found: files one more than allowed, and the fourth too long."""
     monkeypatch.setattr(walks, "ROOT", tmp_path / "keylane")
+    (tmp_path / "keylane").mkdir()
     files = []
     for number in range(command.MAX_FILES + 1):
         path = tmp_path / "keylane" / f"{number}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("x = 1\n" * (command.MAX_LINES + (number == 3)))
+        path.write_text(f'"""Number\n{number}.\n\nMore."""\n' + "x = 1\n" * (command.MAX_LINES - 4 + (number == 3)))
         files.append(str(path))
-    assert command.faults("record", files[:3]) == []
-    assert command.faults("record", files) == [
+    monkeypatch.setitem(command.WALKS, "record", lambda: [files])
+    return files
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["walk", *arguments])
+    return command.main()
+
+
+def test_above_the_limits_it_fails_and_names_them(
+    walked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "record") == 1
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
         "one record: keylane/3.py has 601 lines, allowed are 600",
         "one record: 16 files, allowed are 15",
     ]
+    assert printed.out.splitlines()[0] == "one record: 16 files, 9601 lines"
+    assert printed.out.splitlines()[4].split() == ["4", "keylane/3.py", "601"]
+    del walked[3]
+    assert run(monkeypatch, "record") == 0
+    assert capsys.readouterr().err == ""
+    assert run(monkeypatch, "recrod") == 2
+
+
+def test_the_tour_says_what_each_file_is_for(
+    walked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["before", *marks("walk of a record"), "after"]))
+    del walked[2:]
+    assert run(monkeypatch, "record", "--markdown", "--page", str(page)) == 0
+    tour = "One record passes 2 files.\n\n1. `keylane/0.py`: Number 0.\n2. `keylane/1.py`: Number 1.\n"
+    assert tour in capsys.readouterr().out
+    assert tour in page.read_text()
 
 
 @pytest.mark.soak
