@@ -11,7 +11,7 @@ PARALLEL := -n 4 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check cluster soak older-spark wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants clean setup
+.PHONY: demo test test-full check cluster soak older-spark wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,8 @@ help:
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
+	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
+	@echo "make house  statements, Any, circles of files; writes the packages' arrows into docs/architecture.md"
 	@echo "make cluster  nodes of a three-node Apache Kafka die under every mode (needs Java 17+ and Maven)"
 	@echo "make older-spark  a few tests on the lowest Spark that is allowed (downloads it the first time: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
@@ -119,11 +121,21 @@ bench-scenarios: setup
 mutants: setup
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
+walk: setup
+	@PYTHONPATH=bench $(BIN)/python -m walk $(ARGS)
+
+house: setup
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house figures --page docs/architecture.md
+
+# Packages of src/keylane in which nobody assigns another object's attribute, or looks at its private ones.
+OWN_STATE := http metrics
+
 check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house owners $(OWN_STATE)
 
 clean:
 	@rm -rf $(VENV)

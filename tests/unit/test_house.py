@@ -1,0 +1,206 @@
+"""Circles of files and `Any` do not grow, docs/architecture.md is true, and each check finds what is planted."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import marks
+from walk.__main__ import purpose
+
+from kit import house
+
+PAGE = house.ROOT / "docs" / "architecture.md"
+CIRCLES = [18, 12, 3, 2, 2, 2]
+"""How many files are in each circle, by size: only smaller, and shorter, until it is empty."""
+MAX_ANY = 703
+
+
+def test_circles_of_files_only_shrink() -> None:
+    found = house.circles(house.imports("keylane", "pyspark_keylane"))
+    assert [len(names) for names in found] == CIRCLES, f"if these are fewer or smaller, write them down: {found}"
+
+
+def test_explicit_any_does_not_grow() -> None:
+    assert house.all_any() <= MAX_ANY
+
+
+def test_the_page_draws_the_packages_as_they_are() -> None:
+    drawn = written("packages")
+    assert drawn == house.drawing(house.arrows(house.imports("keylane"))).strip(), "make house draws them"
+
+
+@pytest.mark.parametrize("name", ["record", "commit", "row"])
+def test_the_pages_tours_pass_files_that_exist_and_say_what_they_say(name: str) -> None:
+    rows = re.findall(r"^\d+\. `(.+?)`: (.*)$", written(f"walk of a {name}"), re.MULTILINE)
+    assert len(rows) > 3
+    for file, text in rows:
+        path = house.ROOT / "src" / file
+        assert path.exists(), f"{file} is gone: {REMADE}"
+        assert purpose(path) == text, f"{file} says something else now: {REMADE}"
+
+
+REMADE = 'make walk ARGS="--page docs/architecture.md" writes the tours'
+
+
+def written(name: str) -> str:
+    """What stands between the page's marks."""
+    begin, end = marks(name)
+    return PAGE.read_text().split(begin)[1].split(end)[0].strip()
+
+
+# --- each check finds what is planted ---
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """The name of a package with the files that the test's parameter names."""
+    name = f"planted_{abs(hash(tmp_path))}"
+    for file, text in request.param.items():
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("planted", name))
+        (path.parent / "__init__.py").touch()
+    (tmp_path / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from planted import b\n"
+
+
+@pytest.mark.parametrize(
+    ("planted", "circles"),
+    [
+        ({"a.py": "from planted import b", "b.py": "", "c.py": "import planted.a"}, []),
+        ({"a.py": TYPES, "b.py": "from planted.a import TYPE_CHECKING"}, [["a", "b"]]),
+        ({"a.py": "def f():\n    from planted import b", "b.py": "from planted import c", "c.py": "import planted.a"},
+         [["a", "b", "c"]]),
+    ],
+    indirect=["planted"],
+)  # fmt: skip
+def test_circles_through_types_and_functions_are_found(planted: str, circles: list[list[str]]) -> None:
+    found = house.circles(house.imports(planted))
+    assert [[name.removeprefix(f"{planted}.") for name in names] for names in found] == circles
+
+
+def test_arrows_that_follow_are_left_out_and_circles_are_one() -> None:
+    graph = {
+        "p.top.a": {"p.middle.b", "p.low", "p.top.x"},
+        "p.middle.b": {"p.low"},
+        "p.low": {"p.beside"},
+        "p.beside": {"p.low"},
+        "p": {"p.top.a"},
+    }
+    assert house.arrows(graph, "p") == [("middle", "beside, low"), ("top", "middle")]
+    assert house.drawing([("middle", "beside, low")]).splitlines()[2] == "  middle --> beside_low[beside, low]"
+
+
+def test_statements_are_counted_without_docstrings() -> None:
+    text = '"""A file."""\nx = 1\n"""What x is."""\ndef f():\n    """A function."""\n    if x:\n        return x\n'
+    assert house.statements(ast.parse(text)) == 4
+
+
+def test_any_is_counted_where_it_stands_and_not_where_it_is_imported() -> None:
+    text = "from typing import Any\nimport typing\ndef f(a: Any, b: dict[str, typing.Any]) -> Any: return any([a])\n"
+    assert house.any_count(ast.parse(text)) == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "other.name = 1",
+        "other.count += 1",
+        "other.name: int = 1",
+        "del other.name",
+        "self.other.name = 1",
+        "self.lines[0].name = 1",
+        "first, other.name = 1, 2",
+        "for other.name in range(3): pass",
+        "with open('f') as other.file: pass",
+        "other._lines[0] = 1",
+        "other._lines.append(1)",
+        "print(self.other._lines)",
+        "setattr(other, 'name', 1)",
+        "object.__setattr__(other, 'name', 1)",
+        "other.__dict__['name'] = 1",
+    ],
+)
+def test_a_change_of_another_object_is_found(fault: str) -> None:
+    tree = ast.parse(f"class A:\n    def f(self, other):\n        {fault}\n")
+    assert [line for line, _ in house.intrusions(tree)] == [3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "self.name = other.name",
+        "self._lines[0] = 1",
+        "self.lines[other.name] += 1",
+        "cls._made = 1",
+        "super()._begin()",
+        "type(self)._made",
+        "object.__setattr__(self, 'name', 1)",
+        "other.lines.append(1)",
+        "entry._replace(name=1)",
+        "error.__cause__ = other",
+        "other: int = 1",
+    ],
+)
+def test_a_change_of_ones_own_is_none(text: str) -> None:
+    tree = ast.parse(f"class A:\n    def f(self, other):\n        {text}\n")
+    assert list(house.intrusions(tree)) == []
+
+
+def test_the_command_names_the_place_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    monkeypatch.setattr(house, "SOURCES", tmp_path)
+    (tmp_path / "flow" / "inner").mkdir(parents=True)
+    (tmp_path / "flow" / "inner" / "a.py").write_text("def f(a):\n    a.b = 1\n")
+    (tmp_path / "clean.py").write_text("x = 1\n")
+
+    def run(*packages: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["house", "owners", *packages])
+        return house.main()
+
+    assert run("clean") == 0
+    assert capsys.readouterr().out == ""
+    assert run("clean", "flow") == 1
+    assert capsys.readouterr().out == "flow/inner/a.py:2: a.b is another object's\n"
+    with pytest.raises(SystemExit, match="2"):
+        run("folw")
+    assert "'folw' is no package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("planted", "code"),
+    [
+        ({"inner/door.py": "import planted.inner.room", "inner/room.py": "", "a.py": "import planted.inner.door"}, 0),
+        ({"inner/door.py": "import planted.inner.room", "inner/room.py": "", "a.py": "import planted.inner.room"}, 1),
+        ({"inner/door.py": "", "inner/room.py": "", "a.py": ""}, 1),
+    ],
+    ids=["by the door", "not by the door", "a door that nothing imports"],
+    indirect=["planted"],
+)
+def test_the_contract_of_doors_finds_who_comes_in_elsewhere(planted: str, code: int, tmp_path: Path) -> None:
+    """In the form that pyproject.toml has it."""
+    (tmp_path / "contracts.toml").write_text(f"""
+[tool.importlinter]
+root_package = "{planted}"
+[[tool.importlinter.contracts]]
+name = "Doors"
+type = "protected"
+protected_modules = ["{planted}.inner"]
+allowed_importers = []
+ignore_imports = ["** -> {planted}.inner.door"]
+""")
+    linter = Path(sys.executable).with_name("lint-imports")
+    command = [str(linter), "--no-cache", "--config", "contracts.toml"]
+    ran = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=False)
+    assert ran.returncode == code, ran.stdout
