@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Many tests wait for brokers and clients: four workers keep two cores busy. `tests/conftest.py` says what stays together.
-PARALLEL := -n 4 --no-loadscope-reorder
+# Many tests wait for brokers and clients: six workers keep two cores busy. `tests/conftest.py` says what stays together.
+PARALLEL := -n 6 --no-loadscope-reorder
 
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import ipaddress
 import logging
 import os
@@ -21,16 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPARK, DRIVERS, INTEROP = "tests/spark/", "tests/spark/drivers/", "tests/interop/"
+CONTRACT = "tests/spark/test_contract.py"
+"""Beside those of the soak, its tests run in this process alone."""
+LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java options that halve what the start of a JVM costs; those of tests have nothing to optimise."""
+SLOW = (SPARK, "tests/integration/", "tests/crash/", "tests/property/")
+"""What takes longest first, after what is shared."""
+
+
+def shared_by(nodeid: str) -> str | None:
+    """What a test shares with tests of other files, so that all of them are for one worker."""
+    if nodeid.startswith((DRIVERS, CONTRACT)):
+        return None
+    return next((one for one in (SPARK, INTEROP) if nodeid.startswith(one)), None)
 
 
 class OneOfEach(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """A file's tests stay with one worker of `pytest -n`. So do all tests in Spark sessions, as a worker has one JVM,
-    and it takes half a minute of two busy cores to be up and warm; all with drivers of their own, one after the other;
-    and all that share an Apache Kafka."""
+    and it takes half a minute of two busy cores to be up and warm; and all that share an Apache Kafka."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = (one for one in (DRIVERS, SPARK, INTEROP) if nodeid.startswith(one))
-        return next(shared, str(super()._split_scope(nodeid)))
+        return shared_by(nodeid) or str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
@@ -39,15 +51,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
-    items.sort(key=lambda item: [not item.nodeid.startswith(one) for one in (SPARK, INTEROP)])
+    items.sort(key=lambda item: (shared_by(item.nodeid) is None, [not item.nodeid.startswith(one) for one in SLOW]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: the garbage collector need not look through it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
-    Processes that tests start, Spark's workers among them, find the test kit."""
+    Processes that tests start, Spark's workers among them, find the test kit, and JVMs are light."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", LIGHT_JVM)
 
 
 # How long an example takes is the machine's affair, and not the code's.

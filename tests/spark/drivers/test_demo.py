@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 
 from keylane.demo.rows import COLUMNS
-from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,7 @@ def test_the_demo_on_lanes_loses_repeats_and_reorders_nothing(tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, "-m", "keylane", "demo", *options],
         cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "JAVA_TOOL_OPTIONS": LIGHT_JVM},
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

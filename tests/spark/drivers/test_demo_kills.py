@@ -21,7 +21,6 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from kit.cluster import LIGHT_JVM
 from kit.outputs import Outputs, covered
 from kit.processes import parent, words
 
@@ -106,7 +105,7 @@ def demo(place: Path, master: str) -> Iterator[Demo]:
     with subprocess.Popen(
         [*command, "--lanes", "2", "--master", master, "--latency-ms", "200", "--max-concurrency", "60"],
         cwd=place,
-        env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home), "JAVA_TOOL_OPTIONS": LIGHT_JVM},
+        env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
