@@ -15,34 +15,38 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from kit.jvms import java_options
 from kit.processes import children, words
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-SPARK, DRIVERS, INTEROP = "tests/spark/", "tests/spark/drivers/", "tests/interop/"
+GROUPS = (
+    ("tests/spark/test_acknowledged.py", "tests/spark/test_older_checkpoints.py", "tests/spark/test_structured_"),
+    ("tests/spark/test_",),
+    ("tests/interop/",),
+)
+"""Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka."""
 CONTRACT = "tests/spark/test_contract.py"
-"""Beside those of the soak, its tests run in this process alone."""
-LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options that halve what the start of a JVM costs; those of tests have nothing to optimise."""
-SLOW = (SPARK, "tests/integration/", "tests/crash/", "tests/property/")
-"""What takes longest first, after what is shared."""
+"""In no group: what is not for the soak runs without Spark."""
+SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
+"""What takes longest first, after the groups."""
 
 
-def shared_by(nodeid: str) -> str | None:
-    """What a test shares with tests of other files, so that all of them are for one worker."""
-    if nodeid.startswith((DRIVERS, CONTRACT)):
-        return None
-    return next((one for one in (SPARK, INTEROP) if nodeid.startswith(one)), None)
+def group_of(nodeid: str) -> int:
+    """Which of `GROUPS`; behind them all for a test that is in none."""
+    groups = () if nodeid.startswith(CONTRACT) else GROUPS
+    return next((number for number, files in enumerate(groups) if nodeid.startswith(files)), len(GROUPS))
 
 
 class OneOfEach(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """A file's tests stay with one worker of `pytest -n`. So do all tests in Spark sessions, as a worker has one JVM,
-    and it takes half a minute of two busy cores to be up and warm; and all that share an Apache Kafka."""
+    """A file's tests stay with one worker of `pytest -n`. So do all tests of a group: a worker has one JVM, and it
+    takes half a minute of two busy cores to be up and warm."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return shared_by(nodeid) or str(super()._split_scope(nodeid))
+        number = group_of(nodeid)
+        return f"group {number}" if number < len(GROUPS) else str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
@@ -51,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
-    items.sort(key=lambda item: (shared_by(item.nodeid) is None, [not item.nodeid.startswith(one) for one in SLOW]))
+    items.sort(key=lambda item: (group_of(item.nodeid), [not item.nodeid.startswith(one) for one in SLOW]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", LIGHT_JVM)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options(config.rootpath / "build" / "spark-classes.jsa"))
 
 
 # How long an example takes is the machine's affair, and not the code's.

@@ -96,10 +96,12 @@ class Demo:
 
 @contextmanager
 def demo(place: Path, master: str) -> Iterator[Demo]:
-    home = place / "spark-home"  # executors of a local cluster work below it, and not in the installed package
-    home.mkdir()
-    for one in Path(pyspark.__file__).parent.iterdir():
-        (home / one.name).symlink_to(one)
+    home = Path(pyspark.__file__).parent
+    if master.startswith("local-cluster"):  # its executors work below it, and not in the installed package
+        home = place / "spark-home"
+        home.mkdir()
+        for one in Path(pyspark.__file__).parent.iterdir():
+            (home / one.name).symlink_to(one)
     (place / "tmp").mkdir()
     command = [sys.executable, "-m", "keylane", "demo", "--json", "--keep", "kept", "--records", str(RECORDS)]
     with subprocess.Popen(
