@@ -27,7 +27,7 @@ from kit.processes import parent, words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORDS = 3_000
+RECORDS = 1_200
 TIMEOUT_S = 300
 """Ten times what it takes on an idle machine of two cores."""
 
@@ -105,7 +105,7 @@ def demo(place: Path, master: str) -> Iterator[Demo]:
     (place / "tmp").mkdir()
     command = [sys.executable, "-m", "keylane", "demo", "--json", "--keep", "kept", "--records", str(RECORDS)]
     with subprocess.Popen(
-        [*command, "--lanes", "2", "--master", master, "--latency-ms", "200", "--max-concurrency", "60"],
+        [*command, "--lanes", "2", "--master", master, "--latency-ms", "400", "--max-concurrency", "60"],
         cwd=place,
         env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home)},
         stdout=subprocess.PIPE,
