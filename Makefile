@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Many tests wait for brokers and clients: four workers keep two cores busy. `tests/conftest.py` says what stays together.
-PARALLEL := -n 4 --no-loadscope-reorder
+# Many tests wait for brokers and clients: six workers keep two cores busy. `tests/conftest.py` says what stays together.
+PARALLEL := -n 6 --no-loadscope-reorder
 
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,14 +49,21 @@ $(VENV)/.ready: dev.lock pyproject.toml
 demo: setup
 	@$(BIN)/keylane demo $(ARGS)
 
+# The classes that Spark loads, as the tests' JVMs map them: each of a dozen starts takes half the time.
+SPARK_CLASSES := build/spark-classes.jsa
+$(SPARK_CLASSES): $(VENV)/.ready tests/kit/spark_classes.py
+	@echo "keylane: writing $@ for the tests' JVMs (the first time, half a minute)"
+	@mkdir -p $(@D)
+	@PYTHONPATH=tests $(BIN)/python -m kit.spark_classes $@ 2>$@.log || { cat $@.log; exit 1; }
+
 # Without columns in tracebacks: for them a thread that logs one parses source, and CPython 3.11 then raises SystemError in
 # another thread that parses just then, as hypothesis does (https://github.com/python/cpython/issues/106905).
 test test-full cluster soak older-spark: export PYTHONNODEBUGRANGES = 1
 
-test: setup
+test: setup $(SPARK_CLASSES)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-full: setup
+test-full: setup $(SPARK_CLASSES)
 	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 # What they need and do not find is a failure here, and not a skip.

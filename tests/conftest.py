@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import ipaddress
 import logging
 import os
@@ -14,23 +15,38 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from kit.jvms import java_options
 from kit.processes import children, words
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-SPARK, DRIVERS, INTEROP = "tests/spark/", "tests/spark/drivers/", "tests/interop/"
+GROUPS = (
+    ("tests/spark/test_acknowledged.py", "tests/spark/test_older_checkpoints.py", "tests/spark/test_structured_"),
+    ("tests/spark/test_",),
+    ("tests/interop/",),
+)
+"""Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka."""
+CONTRACT = "tests/spark/test_contract.py"
+"""In no group: what is not for the soak runs without Spark."""
+SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
+"""What takes longest first, after the groups."""
+
+
+def group_of(nodeid: str) -> int:
+    """Which of `GROUPS`; behind them all for a test that is in none."""
+    groups = () if nodeid.startswith(CONTRACT) else GROUPS
+    return next((number for number, files in enumerate(groups) if nodeid.startswith(files)), len(GROUPS))
 
 
 class OneOfEach(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """A file's tests stay with one worker of `pytest -n`. So do all tests in Spark sessions, as a worker has one JVM,
-    and it takes half a minute of two busy cores to be up and warm; all with drivers of their own, one after the other;
-    and all that share an Apache Kafka."""
+    """A file's tests stay with one worker of `pytest -n`. So do all tests of a group: a worker has one JVM, and it
+    takes half a minute of two busy cores to be up and warm."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = (one for one in (DRIVERS, SPARK, INTEROP) if nodeid.startswith(one))
-        return next(shared, str(super()._split_scope(nodeid)))
+        number = group_of(nodeid)
+        return f"group {number}" if number < len(GROUPS) else str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
@@ -39,15 +55,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneOfEach:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
-    items.sort(key=lambda item: [not item.nodeid.startswith(one) for one in (SPARK, INTEROP)])
+    items.sort(key=lambda item: (group_of(item.nodeid), [not item.nodeid.startswith(one) for one in SLOW]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: the garbage collector need not look through it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
-    Processes that tests start, Spark's workers among them, find the test kit."""
+    Processes that tests start, Spark's workers among them, find the test kit, and JVMs are light."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options(config.rootpath / "build" / "spark-classes.jsa"))
 
 
 # How long an example takes is the machine's affair, and not the code's.

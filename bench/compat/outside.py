@@ -14,13 +14,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from archives import unpack
 
 from compat.results import Outcome, check
 
@@ -125,10 +126,7 @@ def download(command: list[str], folder: Path) -> Path:
     folder.mkdir()
     subprocess.run(command, cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     (archive,) = [path for path in folder.iterdir() if path.suffix in (".gz", ".tgz")]
-    with tarfile.open(archive) as tar:
-        # Debian's Python 3.11 has no filters yet.
-        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-        tar.extractall(folder)
+    unpack(archive, folder)
     archive.unlink()
     return next(path for path in folder.iterdir() if path.is_dir())
 

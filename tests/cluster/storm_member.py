@@ -120,10 +120,8 @@ def on_data_frames(options: dict[str, Any]) -> None:
 
 
 def session(master: str) -> SparkSession:
-    from kit.cluster import LIGHT_JVM
-
-    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
-    return kl.spark.session(master, "keylane storm", **{"spark.sql.shuffle.partitions": "2", **settings})
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    return kl.spark.session(master, "keylane storm", **settings)
 
 
 class _End(threading.Event):

@@ -68,7 +68,7 @@ def last_line(output: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ordering", "records", "latency_ms", "at_once"),
     [
-        ("key", 2_000, 200, 100),
+        ("key", 1_000, 200, 100),
         ("partition", 300, 10, 5),
         pytest.param("unordered", 2_000, 200, 100, marks=pytest.mark.soak),
     ],
@@ -105,7 +105,7 @@ def test_each_ordering_loses_repeats_and_reorders_nothing(
 
 
 def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) -> None:
-    arguments = ["--keep", "kept", "--records", "3000", "--latency-ms", "100", "--max-concurrency", "100"]
+    arguments = ["--keep", "kept", "--records", "1200", "--latency-ms", "250", "--max-concurrency", "100"]
     with subprocess.Popen(
         [*DEMO, *arguments],
         cwd=place,
@@ -118,14 +118,14 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
         assert run.stderr is not None
         assert run.stdout is not None
         for line in run.stderr:
-            if re.match(r"Enriching\D*[1-9][\d,]* of 3,000", line):
+            if re.match(r"Enriching\D*[1-9][\d,]* of 1,200", line):
                 break
         run.send_signal(signal.SIGINT)
         told = run.stderr.read()
         stopped = last_line(run.stdout.read())
         assert run.wait(TIMEOUT_S) == 130, told
     assert stopped["interrupted"] is True
-    assert 0 < stopped["complete"] < 3_000
+    assert 0 < stopped["complete"] < 1_200
     assert stopped["complete"] == sum(one["end"] - one["start"] - one["remaining"] for one in stopped["partitions"])
     assert stopped["lag"] == sum(one["end"] - (one["committed"] or 0) for one in stopped["partitions"]) > 0
     assert "SIGINT: finishing what is in flight and committing" in told
@@ -134,15 +134,15 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
     done = demo(place, "--keep", "kept")
     report = last_line(done.stdout)
     assert done.returncode == 0, done.stderr
-    assert report["processed"] == 3_000 - stopped["complete"], "what was complete and committed must not run again"
-    assert [report[key] for key in ("records", "lost", "duplicated", "out_of_order", "lag")] == [3_000, 0, 0, 0, 0]
+    assert report["processed"] == 1_200 - stopped["complete"], "what was complete and committed must not run again"
+    assert [report[key] for key in ("records", "lost", "duplicated", "out_of_order", "lag")] == [1_200, 0, 0, 0, 0]
 
-    again = last_line(demo(place, "--keep", "kept", "--records", "3200").stdout)
-    assert [again[key] for key in ("processed", "records", "lost", "duplicated", "lag")] == [200, 3_200, 0, 0, 0]
+    again = last_line(demo(place, "--keep", "kept", "--records", "1300").stdout)
+    assert [again[key] for key in ("processed", "records", "lost", "duplicated", "lag")] == [100, 1_300, 0, 0, 0]
 
 
 def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place: Path) -> None:
-    arguments = ["--keep", "kept", "--records", "2500", "--latency-ms", "100", "--max-concurrency", "100"]
+    arguments = ["--keep", "kept", "--records", "1000", "--latency-ms", "250", "--max-concurrency", "100"]
     with subprocess.Popen(
         [*DEMO, *arguments],
         cwd=place,
@@ -157,7 +157,7 @@ def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place
         told = ""
         for line in run.stderr:
             told += line
-            if line.startswith("Enriching") and " of 2,500" in line:
+            if line.startswith("Enriching") and " of 1,000" in line:
                 break
         os.kill(broker_of(place), signal.SIGKILL)
         told += run.stderr.read()
@@ -165,7 +165,7 @@ def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place
         assert run.wait(TIMEOUT_S) == 0, told
     assert report["broker_restarts"] == 1
     judged = ("records", "lost", "out_of_order", "altered", "foreign", "lag")
-    assert [report[key] for key in judged] == [2_500, 0, 0, 0, 0, 0]
+    assert [report[key] for key in judged] == [1_000, 0, 0, 0, 0, 0]
     assert "the broker had ended; it is up again on its data" in told
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60.0
 """For a JVM that takes two seconds on an idle machine."""
 POLL_S = 0.05
-LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options that halve what the start of a JVM costs; these processes have nothing to optimise."""
 
 
 class StandaloneCluster:
@@ -57,7 +55,7 @@ class StandaloneCluster:
         self._environment = {
             **os.environ,
             "JAVA_HOME": str(launch_home(find_java())),
-            "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT_JVM} {properties}",
+            "SPARK_DAEMON_JAVA_OPTS": properties,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),

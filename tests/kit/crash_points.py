@@ -7,6 +7,7 @@ forked from a server that has everything imported, so that one costs millisecond
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -107,6 +108,7 @@ class Fuse:
 
 
 def _run(plan: Plan) -> None:
+    faulthandler.enable()  # a member that dies of something else says where
     logging.disable(logging.CRITICAL)
     fuse = Fuse(plan)
     lay_points(fuse.at)

@@ -7,10 +7,10 @@ same. So it is clients' code, but for the metadata of commits, which confluent-k
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import archives
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
@@ -32,10 +32,7 @@ WAITING = "ledger"
 
 def unpack(name: str, folder: Path) -> Path:
     """A folder of the fixture, below `folder`."""
-    with tarfile.open(FIXTURES / COMMIT / f"{name}.tar.gz") as archive:
-        # Debian's Python 3.11 has no filters yet.
-        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-        archive.extractall(folder)
+    archives.unpack(FIXTURES / COMMIT / f"{name}.tar.gz", folder)
     return folder / name
 
 

@@ -21,7 +21,6 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from kit.cluster import LIGHT_JVM
 from kit.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SETTINGS = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": LIGHT_JVM}
+SETTINGS = {"spark.ui.enabled": "false"}
 PATIENCE_S = 180.0
 """For what takes a second or two on an idle machine."""
 

@@ -15,7 +15,6 @@ import random
 import time
 
 import keylane as kl
-from kit.cluster import LIGHT_JVM
 from kit.outputs import source_of
 
 parser = argparse.ArgumentParser()
@@ -54,8 +53,7 @@ def main() -> None:
 
         spark = SparkSession.builder.getOrCreate()
     else:
-        settings = {f"spark.{jvm}.extraJavaOptions": LIGHT_JVM for jvm in ("driver", "executor")}
-        settings |= {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+        settings = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
         spark = kl.spark.session(args.master, "keylane driver program", **{"spark.ui.enabled": "false", **settings})
     trigger = {"availableNow": True} if args.until_done else None
     query = kl.spark.start(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import keylane as kl
 from keylane.spark import CarryOver, acknowledged, parallel_map
-from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,8 +45,7 @@ def main() -> None:
         part.rename(file)
 
     (folder / "out").mkdir(exist_ok=True)
-    settings = {f"spark.{jvm}.extraJavaOptions": LIGHT_JVM for jvm in ("driver", "executor")}
-    settings |= {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+    settings = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
     spark = kl.spark.session(master, "keylane stream program", **{"spark.ui.enabled": "false", **settings})
     kafka = {"bootstrap.servers": servers}
     carry = CarryOver(str(folder / "lists"), deadline_ms=20_000, dead_letter=dead_letter, kafka=kafka)

@@ -14,7 +14,7 @@ import pytest
 
 import keylane as kl
 from keylane.spark.java import find_java
-from kit.cluster import LIGHT_JVM, StandaloneCluster
+from kit.cluster import StandaloneCluster
 from kit.outputs import covered
 from kit.processes import is_alive, parent
 
@@ -50,8 +50,6 @@ def spark(jvm: None, cluster: StandaloneCluster, bare_python: Path) -> Iterator[
     """A session whose executors do not have keylane."""
     settings = {
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": LIGHT_JVM,
-        "spark.executor.extraJavaOptions": LIGHT_JVM,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "2",
         "spark.cores.max": "4",  # the master would give all cores to the first driver
@@ -180,8 +178,6 @@ def test_a_driver_under_spark_submit_joins_the_group_and_is_killed(
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.url]
     submit += ["--py-files", str(zipped), "--conf", f"spark.pyspark.python={bare_python}"]
     submit += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
-    for jvm in ("driver", "executor"):
-        submit += ["--conf", f"spark.{jvm}.extraJavaOptions={LIGHT_JVM}"]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment["JAVA_HOME"] = str(find_java().home)
     driver = drivers("-", work, environment, "--lanes", "1", "--name", "submitted", launcher=submit)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
-
-from kit.cluster import LIGHT_JVM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +22,6 @@ def test_keylane_run_on_spark_ends_at_lag_0(examples: Path) -> None:
     done = subprocess.run(
         [*command, "--available-now", "--json", "--conf", "spark.ui.enabled=false"],
         cwd=examples,
-        env=os.environ | {"JAVA_TOOL_OPTIONS": LIGHT_JVM},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
