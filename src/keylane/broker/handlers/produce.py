@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.broker.topic_settings import TopicValues
+    from keylane.broker.topic_values import TopicValues
     from keylane.storage.log import PartitionLog
 
 API_KEY = 0

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
-from keylane.broker.topic_settings import FIXED, HONOURED, setting
+from keylane.broker.topic_settings import FIXED, HONOURED
+from keylane.broker.topic_values import setting
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
