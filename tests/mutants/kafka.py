@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was on its way when the process was frozen renews the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         "if gap > self._believed_s or join_state",
         "if join_state",
         "unit/kafka/test_heartbeats.py::test_what_was_on_its_way_when_the_process_was_frozen_is_not_believed",
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is received while the member joins renews the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         'if gap > self._believed_s or join_state != "steady" or connects',
         "if gap > self._believed_s or connects",
         "unit/kafka/test_heartbeats.py::test_what_it_hears_while_it_joins_may_be_that_it_is_out",
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers that any client gets renew the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         'answers = broker["rx"] - sum(sent for kind, sent in broker["req"].items() if kind not in OF_MEMBERS)',
         'answers = broker["rx"]',
         "unit/kafka/test_heartbeats.py::test_what_any_client_may_ask_says_nothing_of_the_member",

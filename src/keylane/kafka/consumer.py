@@ -15,11 +15,10 @@ from confluent_kafka import Consumer, KafkaException
 from keylane.kafka import exact
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.fetcher import Fetcher
-from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
 from keylane.kafka.instance import InstanceName
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.membership import Membership, problems_of
-from keylane.kafka.presence import Presence
+from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.kafka.waiting import GroupWait
 from keylane.options import DeadLetter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.engine.snapshot import Wait
 from keylane.errors import KeylaneError
 from keylane.kafka.admin import Admin
-from keylane.kafka.heartbeats import session_s
+from keylane.kafka.presence import session_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
