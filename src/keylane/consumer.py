@@ -31,7 +31,7 @@ from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.starts import Target
-from keylane.kafka.transactions import TransactionalProducer
+from keylane.kafka.transactional_producer import TransactionalProducer
 from keylane.options import Rates
 from keylane.telling import with_named_options
 

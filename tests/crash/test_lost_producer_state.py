@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.broker.producer_ids import BLOCK_SIZE
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import DataFolderError
 from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header

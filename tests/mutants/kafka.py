@@ -47,10 +47,10 @@ MUTANTS = [
     ),
     Mutant(
         "an output that was refused with its batch is its record's failure",
-        "kafka/suspects.py",
+        "kafka/refused_batches.py",
         "        self._suspected[source] = None\n        if len",
         "        return True\n        if len",
-        "unit/kafka/test_suspects.py::test_what_is_refused_twice_is_at_fault_however_long_that_takes",
+        "unit/kafka/test_refused_batches.py::test_what_is_refused_twice_is_at_fault_however_long_that_takes",
     ),
     Mutant(
         "a member that the group has given up is ready",

@@ -195,7 +195,7 @@ MUTANTS = [
     ),
     Mutant(
         "the last stable offset goes past a transaction that is open, once a later one has ended",
-        "storage/transactions.py",
+        "storage/partition_transactions.py",
         "        return next(iter(self._undecided.items()), None)\n",
         "        return next(reversed(self._undecided.items()), None)\n",
         "unit/storage/test_partition_transactions.py::test_a_reader_is_told_of_every_aborted_transaction_in_its_range",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import Api
     from keylane.broker.node import Node
-    from keylane.coordinator.commits import KnownCommit
+    from keylane.coordinator.formats.commit_batch import KnownCommit
     from keylane.storage.group_sync import Round
     from keylane.wire.requests import OffsetCommit, OffsetFetch
 

@@ -14,7 +14,7 @@ from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
 from keylane.broker.upgrade import upgrade
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.segments import last_segment
+from keylane.coordinator.journal.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed

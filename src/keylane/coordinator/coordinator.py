@@ -1,8 +1,8 @@
 """The coordinator: committed offsets and consumer groups behind one durable journal.
 
-The thin shell around pure parts. `Groups` decides, `OffsetStore` remembers, the journal makes durable; what is answered
-and what is shown to readers is durable first. Here is who may be served at all: nobody before the journal is loaded,
-and nobody after `close`.
+The thin shell around pure parts. `GroupRegistry` decides, `OffsetStore` remembers, the journal makes durable; what is
+answered and what is shown to readers is durable first. Here is who may be served at all: nobody before the journal is
+loaded, and nobody after `close`.
 
 Thread safety: everything runs in the event loop's thread; only the journal's file work is in the executor.
 """
@@ -13,11 +13,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import KnownCommit, known_record_head
+from keylane.coordinator.formats.commit_batch import KnownCommit, known_record_head
+from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.coordinator.group_service import GroupService
-from keylane.coordinator.image import Image
-from keylane.coordinator.journal import FileJournal
-from keylane.coordinator.members import JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.states import State
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import FileJournal
 from keylane.coordinator.offset_service import (
     CommitRequest,
     CommitResult,
@@ -25,9 +27,7 @@ from keylane.coordinator.offset_service import (
     FetchedTopic,
     OffsetService,
 )
-from keylane.coordinator.records import partition_for
 from keylane.coordinator.removals import Expired, Removals
-from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from keylane.coordinator.journal import Journal
-    from keylane.coordinator.members import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
+    from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
+    from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.transaction_service import Ports
-    from keylane.coordinator.transactions import Producer
+    from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.group_sync import Round
 

@@ -11,11 +11,11 @@ import functools
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_known, encode_record
-from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.offset_columns import NO_OFFSET, FetchedColumns
-from keylane.coordinator.pending import PendingChanges
-from keylane.coordinator.records import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.formats.commit_batch import Records, TopicCommit, encode_commit, encode_known, encode_record
+from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.journal.journal import BatchTooLargeError
+from keylane.coordinator.offsets.columns import NO_OFFSET, FetchedColumns
+from keylane.coordinator.offsets.pending import PendingChanges
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
@@ -26,12 +26,12 @@ from keylane.wire.control import marker_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.commits import KnownCommit
-    from keylane.coordinator.journal import Done, Journal
-    from keylane.coordinator.offsets import OffsetStore
+    from keylane.coordinator.formats.commit_batch import KnownCommit
+    from keylane.coordinator.journal.journal import Done, Journal
+    from keylane.coordinator.offsets.store import OffsetStore
+    from keylane.coordinator.offsets.transactional import Owner, TransactionalOffsets
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.transactional_offsets import Owner, TransactionalOffsets
-    from keylane.coordinator.transactions import Producer
+    from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.group_sync import Round
 
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)

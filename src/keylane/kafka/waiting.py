@@ -19,7 +19,7 @@ from keylane.kafka.presence import session_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from keylane.kafka.members import GroupDescription
+    from keylane.kafka.group_descriptions import GroupDescription
 
 logger = logging.getLogger("keylane.waits")
 

@@ -25,9 +25,9 @@ from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.log_view import LogView
+from keylane.storage.partition_transactions import Ended
 from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import Segment, segment_name
-from keylane.storage.transactions import Ended
 from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
 from keylane.wire.control import encode_marker
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from keylane.storage.facts import LogFacts
     from keylane.storage.filesystem import FileSystem
+    from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.producers import ProducerDescription, Producers, ProducerState
-    from keylane.storage.transactions import PartitionTransactions
 
 logger = logging.getLogger("keylane.storage")
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.commits import TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.records import (
+from keylane.coordinator.formats.commit_batch import TopicCommit, encode_batch, encode_commit, encode_records
+from keylane.coordinator.formats.consumer_offsets import (
     GroupKey,
     GroupValue,
     MemberValue,

@@ -10,12 +10,8 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keylane.coordinator.commits import TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.frames import SegmentReader, encode_frame
-from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
-from keylane.coordinator.image import Image
-from keylane.coordinator.offsets import OffsetStore
-from keylane.coordinator.records import (
+from keylane.coordinator.formats.commit_batch import TopicCommit, encode_batch, encode_commit, encode_records
+from keylane.coordinator.formats.consumer_offsets import (
     GroupValue,
     OffsetValue,
     RecordFormatError,
@@ -24,9 +20,13 @@ from keylane.coordinator.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from keylane.coordinator.replay import Replayer, records_of
-from keylane.coordinator.tail import TailReplay
-from keylane.coordinator.views import View
+from keylane.coordinator.journal.batch_replay import Replayer, records_of
+from keylane.coordinator.journal.frames import SegmentReader, encode_frame
+from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.partition_views import View
+from keylane.coordinator.journal.tail_replay import TailReplay
+from keylane.coordinator.offsets.store import OffsetStore
 from keylane.wire import batches
 from keylane.wire.batches import CRC_START
 

@@ -20,7 +20,7 @@ from keylane.wire import codes
 from kit.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 if TYPE_CHECKING:
-    from keylane.coordinator.members import JoinAnswer, SyncAnswer
+    from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
 
 CLIENTS = 4
 PROTOCOLS = ((("range", b"a"),), (("range", b"b"), ("sticky", b"b")), (("sticky", b"c"), ("range", b"c")))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.commits import TopicCommit
-from keylane.coordinator.offset_columns import OffsetColumns
-from keylane.coordinator.offsets import OffsetStore
-from keylane.coordinator.records import OffsetValue
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import OffsetValue
+from keylane.coordinator.offsets.columns import OffsetColumns
+from keylane.coordinator.offsets.store import OffsetStore
 
 PARTITION = st.integers(0, 12) | st.integers(0, 2**31 - 1)
 VALUE = st.builds(

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.image import Image
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.journal.batch_replay import Replayer
+from keylane.coordinator.journal.image import Image
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.coordinator.records import partition_for
-from keylane.coordinator.replay import Replayer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import batches

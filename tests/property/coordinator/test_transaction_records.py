@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.records import RecordFormatError
-from keylane.coordinator.transaction_records import (
+from keylane.coordinator.formats.consumer_offsets import RecordFormatError
+from keylane.coordinator.transactions.records import (
     decode_transaction,
     decode_transaction_key,
     encode_transaction,
     encode_transaction_key,
 )
-from keylane.coordinator.transaction_states import State
-from keylane.coordinator.transactions import Transaction
+from keylane.coordinator.transactions.states import State
+from keylane.coordinator.transactions.transactional_ids import Transaction
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 I64 = st.integers(-(2**63), 2**63 - 1)

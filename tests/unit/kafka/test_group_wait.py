@@ -11,7 +11,7 @@ import pytest
 from keylane.engine.snapshot import Snapshot, Wait
 from keylane.errors import BrokerUnavailableError
 from keylane.kafka import waiting
-from keylane.kafka.members import GroupDescription, Member
+from keylane.kafka.group_descriptions import GroupDescription, Member
 from keylane.kafka.waiting import AFTER_S, GroupWait, wait_of
 from kit.stage import until
 

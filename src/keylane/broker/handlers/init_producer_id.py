@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.transactions import NO_EPOCH, NO_PRODUCER_ID, Producer
+from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID, Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_type
