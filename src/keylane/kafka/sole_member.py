@@ -18,7 +18,7 @@ from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
-from keylane.kafka.instance import InstanceName, is_fenced
+from keylane.kafka.instance_name import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
 from keylane.kafka.settings import consumer_settings, member_settings
 

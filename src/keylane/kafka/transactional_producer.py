@@ -3,7 +3,7 @@
 The idea: librdkafka's calls for transactions block, so one thread of its own makes them, one after the other as the
 loop asks for them, and reports what became of each. What may be tried again is, here; what has to be aborted, and what
 the producer cannot recover from, is the loop's to decide. Offsets go only as a member that has the partitions
-(`Membership.owning`), which is what fences a zombie (docs/adr/0051).
+(`GroupMember.owning`), which is what fences a zombie (docs/adr/0051).
 """
 
 from __future__ import annotations

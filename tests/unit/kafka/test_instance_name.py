@@ -9,7 +9,7 @@ import pytest
 
 from keylane.errors import BrokerUnavailableError, FencedError
 from keylane.kafka import exact_transactions
-from keylane.kafka.instance import InstanceName, _Reader
+from keylane.kafka.instance_name import InstanceName, _Reader
 from keylane.kafka.logs import Patience
 
 if TYPE_CHECKING:
