@@ -123,7 +123,7 @@ async def seen(node: Node) -> Seen:
         found["offsets", partition] = end = node.coordinator.end_offset(partition)
         for offset in range(end):
             found["offsets", partition, offset] = await asked(node.coordinator.read(partition, offset, 1))
-    found["new producer"] = await node.producer_ids.take() > 0
+    found["new producer"] = await node.producer_ids.new_id() > 0
     return found
 
 

@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         "what the group went on without keeps its last commit for later",
         "kafka/membership.py",
-        "            yield from self.lost(self._ending.names)\n",
+        "            yield from self._lose(self._ending.names)\n",
         "            pass\n",
         "property/kafka/test_membership_machine.py",
         "guarantee 4",

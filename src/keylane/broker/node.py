@@ -73,7 +73,9 @@ class Node:
             options=config,
             partition_count=self._partition_count,
             clock=clock,
-            ports=Ports(self.topics.log, self.producer_ids.take, self.topics.producers, self.producer_ids.start_above),
+            ports=Ports(
+                self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
+            ),
             may_sync_inline=True,
             on_load_failure=on_load_failure,
         )

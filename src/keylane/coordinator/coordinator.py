@@ -316,8 +316,8 @@ class Coordinator:
             return error
         errors = [[self._check_delete(group, topic, one) for one in partitions] for topic, partitions in topics]
         wanted = [
-            (topic, [one for one, code in zip(partitions, found, strict=True) if code == codes.NONE])
-            for (topic, partitions), found in zip(topics, errors, strict=True)
+            (topic, [one for one, code in zip(partitions, row, strict=True) if code == codes.NONE])
+            for (topic, partitions), row in zip(topics, errors, strict=True)
         ]
         try:
             return DeleteResult(errors, self._removals.delete_offsets(group, wanted))

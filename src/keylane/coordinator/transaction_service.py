@@ -111,14 +111,14 @@ class TransactionService:
 
         Raises `DataFolderError` when a log has an open transaction that the journal knows nothing of.
         """
-        found = dict(image.transactions())
+        last = dict(image.transactions())
         known = list(self._ports.producers())
-        _check_open(found.values(), known)
-        self._ports.start_ids_above(max((value.producer_id for value in found.values()), default=NO_PRODUCER_ID))
+        _check_open(last.values(), known)
+        self._ports.start_ids_above(max((value.producer_id for value in last.values()), default=NO_PRODUCER_ID))
         epochs: dict[int, int] = {}
         for _, producer in known:
             epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, NO_EPOCH))
-        for transactional_id, stored in found.items():
+        for transactional_id, stored in last.items():
             value = _not_below(stored, epochs.get(stored.producer_id, NO_EPOCH), transactional_id)
             self.ids.restore(transactional_id, value)
             if value.state in PREPARED:
@@ -263,7 +263,7 @@ class TransactionService:
         def done(failure: StorageError | None, _base_offset: int) -> None:
             del self._appended[transactional_id]
             if isinstance(failure, NoRoomError):
-                self.ids.taken_back(transactional_id)
+                self.ids.not_stored(transactional_id)
                 return
             if failure is not None:
                 self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart

@@ -242,7 +242,7 @@ class GroupMember:
 
     def _on_fenced(self, instance: InstanceName) -> None:
         """librdkafka has given the client up: nothing of it can be committed any more."""
-        self._do(self._membership.lost(sorted(self._membership.ours)))
+        self._do(self._membership.fenced())
         try:
             instance.check_fence(self._client, self._patience)
         except PeerError as error:
@@ -260,14 +260,14 @@ class GroupMember:
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         if self._instance is not None:
             self._instance.note(self._client)
-        self._do(self._membership.given(_names(partitions)))
+        self._do(self._membership.assigned(_names(partitions)))
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._do(self._membership.taken_back(_names(partitions)))
+        self._do(self._membership.revoked(_names(partitions)))
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self.on_lost()
-        self._do(self._membership.given_to_others(_names(partitions)))
+        self._do(self._membership.lost(_names(partitions)))
 
     # --- what the membership decides ---
 

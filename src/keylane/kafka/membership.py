@@ -141,17 +141,17 @@ class Membership:
 
     # --- what the group does ---
 
-    def given(self, names: list[Name]) -> Iterator[Action]:
-        """The group gives these."""
+    def assigned(self, names: list[Name]) -> Iterator[Action]:
+        """The group gives these to the member."""
         if self._ending is not None and self._ending.targets:
             yield from self.finish()  # a cooperative group gives more of them while some are sought in: those stay
         elif self._ending is not None:  # the session timed out meanwhile, and the group went on
-            yield from self.lost(self._ending.names)
+            yield from self._lose(self._ending.names)
         self._no_longer_absent(names)  # else they would begin twice
         yield Begin(names, {})
         yield Keep()
 
-    def taken_back(self, names: list[Name]) -> Iterator[Action]:
+    def revoked(self, names: list[Name]) -> Iterator[Action]:
         """The group wants these back."""
         self._no_longer_absent(names)
         yield from self.finish()
@@ -165,17 +165,15 @@ class Membership:
         else:
             yield Keep()
 
-    def given_to_others(self, names: list[Name]) -> Iterator[Action]:
+    def lost(self, names: list[Name]) -> Iterator[Action]:
         """The group went on without this member."""
         self._no_longer_absent(names)
-        yield from self.lost(self._known(names))
+        yield from self._lose(self._known(names))
         yield from self._give_back([])
 
-    def lost(self, names: list[Name]) -> Iterator[Action]:
-        """These are another member's, and the client need not be told."""
-        if names:
-            yield Lost(names)
-        yield from self._forget(names)
+    def fenced(self) -> Iterator[Action]:
+        """The member's client was given up."""
+        yield from self._lose(sorted(self.ours))
 
     # --- what the consumer does ---
 
@@ -269,6 +267,11 @@ class Membership:
     def _end(self, names: list[Name], targets: Mapping[Name, Target]) -> Iterator[Action]:
         self._ending = _Ending(names, targets)
         yield End(names)
+
+    def _lose(self, names: list[Name]) -> Iterator[Action]:
+        if names:
+            yield Lost(names)
+        yield from self._forget(names)
 
     def _give_back(self, names: list[Name]) -> Iterator[Action]:
         yield from self._forget(names)

@@ -179,9 +179,9 @@ class Heartbeats:
         self.joins(statistics["cgrp"]["join_state"], monotonic())
         states = (broker["state"] for broker in statistics["brokers"].values() if broker["name"] == COORDINATOR)
         self._presence.read(statistics["cgrp"]["join_state"], monotonic(), has_coordinator="UP" in states)
-        taken = statistics["ts"] / 1e6
-        gap, self._before = taken - self._before, taken
-        self._ahead = min(self._ahead, monotonic() - taken)
+        made_at = statistics["ts"] / 1e6
+        gap, self._before = made_at - self._before, made_at
+        self._ahead = min(self._ahead, monotonic() - made_at)
         for broker in statistics["brokers"].values():
             if broker["name"] != COORDINATOR:
                 continue
@@ -194,7 +194,7 @@ class Heartbeats:
                 self._heard(self._received_at)
             is_new = answers > self._old
             self._old = max(self._old, answers)
-            self._received_at = taken + self._ahead - broker["rxidle"] / 1e6 if is_new else None
+            self._received_at = made_at + self._ahead - broker["rxidle"] / 1e6 if is_new else None
             if self._is_kip_848:
                 self._check_kip_848(join_state, broker["nodename"] if broker["state"] == "UP" else "")
 

@@ -106,7 +106,7 @@ class Member(RuleBasedStateMachine):
             self.has -= self.wanted
             self.wanted = None
         new = names - self.has
-        done = self.do(self.membership.given(sorted(new)))
+        done = self.do(self.membership.assigned(sorted(new)))
         assert [one for one in done if isinstance(one, Keep | GiveBack)] == [Keep()]
         self.has |= new
 
@@ -114,7 +114,7 @@ class Member(RuleBasedStateMachine):
     @rule(names=SOME)
     def the_group_takes_back(self, names: set[Name]) -> None:
         names &= self.has
-        done = self.do(self.membership.taken_back(sorted(names)))
+        done = self.do(self.membership.revoked(sorted(names)))
         answers = [one for one in done if isinstance(one, Keep | GiveBack)]
         if answers == [Keep()]:
             self.wanted = names
@@ -125,7 +125,7 @@ class Member(RuleBasedStateMachine):
 
     @rule()
     def the_group_goes_on_without_it(self) -> None:
-        done = self.do(self.membership.given_to_others(sorted(self.has)))
+        done = self.do(self.membership.lost(sorted(self.has)))
         assert [one for one in done if isinstance(one, Keep | GiveBack)] == [GiveBack()]
         assert not any(isinstance(one, Finish) for one in done), "nobody would take its last commit"
         self.has, self.wanted = set(), None

@@ -185,13 +185,13 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | UnknownKey:
     reader = _Reader(key, "key")
     version = reader.int16()
     if version in (0, OFFSET_KEY_VERSION):
-        found: OffsetKey | GroupKey = OffsetKey(reader.string(), reader.string(), reader.int32())
+        name: OffsetKey | GroupKey = OffsetKey(reader.string(), reader.string(), reader.int32())
     elif version == GROUP_KEY_VERSION:
-        found = GroupKey(reader.string())
+        name = GroupKey(reader.string())
     else:
         return UnknownKey(version)
     reader.finish()
-    return found
+    return name
 
 
 def decode_offset_key_prefix(prefix: bytes) -> tuple[str, str]:
@@ -203,8 +203,8 @@ def decode_offset_key_prefix(prefix: bytes) -> tuple[str, str]:
             return prefix[4:group_end].decode(), topic.decode()
     except (struct.error, UnicodeDecodeError):
         pass
-    found = decode_key(prefix + bytes(4))  # says what is wrong with it
-    raise RecordFormatError(f"{found} instead of an offset's key")
+    name = decode_key(prefix + bytes(4))  # says what is wrong with it
+    raise RecordFormatError(f"{name} instead of an offset's key")
 
 
 def decode_offset_value(value: bytes) -> OffsetValue:

@@ -149,7 +149,7 @@ class Group:
         if len(self.roster) < before:
             self._rebalance.member_removed(now_ms)
         else:
-            self._rebalance.complete_if_all_joined(now_ms)
+            self._rebalance.end_join_if_all_joined(now_ms)
         return results, self._outbox.take()
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
@@ -185,7 +185,7 @@ class Group:
         if silent:
             self._rebalance.member_removed(now_ms)
         elif unjoined:
-            self._rebalance.complete_if_all_joined(now_ms)
+            self._rebalance.end_join_if_all_joined(now_ms)
         self._rebalance.tick(now_ms)
         return self._outbox.take()
 
@@ -250,7 +250,7 @@ class Group:
     def _check_join(self, request: JoinRequest) -> int:
         if self.state is State.DEAD:
             return codes.COORDINATOR_NOT_AVAILABLE
-        if not self._can_take(request):
+        if not self._shares_a_protocol(request):
             return codes.INCONSISTENT_GROUP_PROTOCOL
         if len(self.roster) >= self._max_size and self._is_additional(request):
             return codes.GROUP_MAX_SIZE_REACHED
@@ -265,7 +265,7 @@ class Group:
         is_back = request.instance_id is not None and request.instance_id in self.roster.static_ids
         return not is_back and request.member_id not in self.roster.members
 
-    def _can_take(self, request: JoinRequest) -> bool:
+    def _shares_a_protocol(self, request: JoinRequest) -> bool:
         """Whether the group still has a protocol that all support, with this member."""
         if self.state is State.EMPTY:
             return bool(request.protocol_type and request.protocols)

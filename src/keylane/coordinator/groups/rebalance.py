@@ -63,23 +63,23 @@ class Rebalance:
         if (self.state, State.PREPARING_REBALANCE) in ALLOWED:
             self._prepare(now_ms)
         else:
-            self.complete_if_all_joined(now_ms)
+            self.end_join_if_all_joined(now_ms)
 
     def member_removed(self, now_ms: int) -> None:
         """Members are gone, and have been answered."""
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare(now_ms)
         else:
-            self.complete_if_all_joined(now_ms)
+            self.end_join_if_all_joined(now_ms)
 
     def member_synced(self, member: Member) -> None:
         """It has asked for its assignment."""
         self._pending_sync.discard(member.member_id)
         self._forget_pending_sync()
 
-    def complete_if_all_joined(self, now_ms: int) -> None:
+    def end_join_if_all_joined(self, now_ms: int) -> None:
         if self.state is State.PREPARING_REBALANCE and not self._is_initial and self._roster.all_joined:
-            self._complete_join(now_ms)
+            self._end_join(now_ms)
 
     def tick(self, now_ms: int) -> None:
         if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
@@ -126,7 +126,7 @@ class Rebalance:
             self._join_deadline_ms = now_ms + self._initial_delay_ms
         else:
             self._join_deadline_ms = now_ms + timeout_ms
-            self.complete_if_all_joined(now_ms)
+            self.end_join_if_all_joined(now_ms)
 
     def _join_timed_out(self, now_ms: int) -> None:
         if self._is_initial and self._was_joined and self._initial_left_ms > 0:
@@ -135,9 +135,9 @@ class Rebalance:
             self._join_deadline_ms = now_ms + min(self._initial_delay_ms, self._initial_left_ms)
             self._initial_left_ms = max(self._initial_left_ms - self._initial_delay_ms, 0)
             return
-        self._complete_join(now_ms)
+        self._end_join(now_ms)
 
-    def _complete_join(self, now_ms: int) -> None:
+    def _end_join(self, now_ms: int) -> None:
         """The joining is over: who did not rejoin is out (static members keep their place); the next generation."""
         roster = self._roster
         for member in [m for m in roster if m.join_token is None and m.instance_id is None]:

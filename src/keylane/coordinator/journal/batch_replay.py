@@ -182,10 +182,10 @@ class Replayer:
         owner = (partition, header.producer_id)
         if not header.is_control:
             for log_offset, key, value in records_of(batch):
-                found = decode_key(key)
-                if value is None or not isinstance(found, OffsetKey):
+                name = decode_key(key)
+                if value is None or not isinstance(name, OffsetKey):
                     raise RecordFormatError(f"a transactional record at offset {log_offset} that commits no offset")
-                self._image.transactional.put(owner, found, Waiting(log_offset, decode_offset_value(value)))
+                self._image.transactional.put(owner, name, Waiting(log_offset, decode_offset_value(value)))
             return
         try:
             committed = is_commit(batch) if header.attributes == TRANSACTIONAL_MASK | CONTROL_MASK else None
@@ -205,10 +205,10 @@ class Replayer:
 
     def _replay_other(self, log_offset: int, key: bytes, value: bytes | None) -> None:
         """A tombstone, a group, or what old or newer software wrote."""
-        found = decode_key(key)
-        if isinstance(found, OffsetKey):
+        name = decode_key(key)
+        if isinstance(name, OffsetKey):
             if value is None:
-                self._store.remove(*found)
-                self._image.transactional.remove(*found)
+                self._store.remove(*name)
+                self._image.transactional.remove(*name)
             else:
-                self._store.put(*found, decode_offset_value(value), log_offset)
+                self._store.put(*name, decode_offset_value(value), log_offset)

@@ -46,7 +46,7 @@ def check_journal(filesystem: FileSystem, folder: str) -> list[Finding]:
     for number in files.segments:
         checker.check_segment(number, is_last=number == files.segments[-1])
     leftovers = [Finding(path, "leftover", len(filesystem.read(path))) for path in files.leftovers]
-    return [*checker.found, *leftovers, *manifest]
+    return [*checker.findings, *leftovers, *manifest]
 
 
 def _check_manifest(filesystem: FileSystem, folder: str) -> tuple[int, list[Finding]]:
@@ -114,7 +114,7 @@ class _Checker:
     """Loads everything as a start does, into an image that nobody uses."""
 
     def __init__(self, filesystem: FileSystem, folder: str, partitions: int) -> None:
-        self.found: list[Finding] = []
+        self.findings: list[Finding] = []
         self._filesystem = filesystem
         self._folder = folder
         self._partitions = partitions
@@ -134,12 +134,12 @@ class _Checker:
                     self._ends = snapshot_format.decode_ends(chunk)
                 elif chunk.kind != snapshot_format.END:
                     snapshot_format.load_chunk(chunk, self._image)
-            self.found.append(Finding(file.path, "sound", file.size, file.size))
+            self.findings.append(Finding(file.path, "sound", file.size, file.size))
         except JournalDamagedError as error:
-            self.found.append(Finding(file.path, "damaged", file.size, error.position, error.reason))
+            self.findings.append(Finding(file.path, "damaged", file.size, error.position, error.reason))
             self._knows_ends = False
         except (DataFolderError, struct.error, ValueError) as error:
-            self.found.append(Finding(file.path, "damaged", file.size, position, str(error)))
+            self.findings.append(Finding(file.path, "damaged", file.size, position, str(error)))
             self._knows_ends = False
         finally:
             file.close()
@@ -148,7 +148,7 @@ class _Checker:
         path = segment_path(self._folder, number)
         data = self._filesystem.read(path)
         if self._is_broken:
-            self.found.append(Finding(path, "behind", len(data), 0, "an earlier segment is damaged"))
+            self.findings.append(Finding(path, "behind", len(data), 0, "an earlier segment is damaged"))
             return
         try:
             reader = SegmentReader(data, path, number=number, partitions=self._partitions, may_be_torn=is_last)
@@ -158,10 +158,10 @@ class _Checker:
                 self._replay(path, position, partition, batch)
         except JournalDamagedError as error:
             self._is_broken = True
-            self.found.append(Finding(path, "damaged", len(data), error.position, error.reason))
+            self.findings.append(Finding(path, "damaged", len(data), error.position, error.reason))
             return
         reason = "unacknowledged bytes that a crash left" if reader.is_torn else ""
-        self.found.append(Finding(path, "torn" if reader.is_torn else "sound", len(data), reader.end, reason))
+        self.findings.append(Finding(path, "torn" if reader.is_torn else "sound", len(data), reader.end, reason))
 
     def _check_frame(self, path: str, position: int, partition: int, base_offset: int) -> None:
         if not TRANSACTION_STATE <= partition < self._partitions:

@@ -83,9 +83,9 @@ class Image:
         for (partition, key), kept in self.kept.items():
             if partition == TRANSACTION_STATE:
                 continue
-            found = decode_key(key)
-            if isinstance(found, GroupKey):
-                yield found.group, decode_group_value(kept.value)
+            name = decode_key(key)
+            if isinstance(name, GroupKey):
+                yield name.group, decode_group_value(kept.value)
 
     def transactions(self) -> Iterator[tuple[str, Transaction]]:
         """Every transactional id, with its last state. Raises `RecordFormatError`."""

@@ -105,7 +105,7 @@ def write_manifest(filesystem: FileSystem, folder: str, last: int) -> None:
 
 
 def last_segment(filesystem: FileSystem, folder: str) -> int:
-    """The last segment that is found; 0 for none."""
+    """The last segment that is there; 0 for none."""
     return max(_numbers(filesystem.listdir(folder), SEGMENT_SUFFIX), default=0)
 
 

@@ -123,13 +123,13 @@ class Snapshots:
         return await asyncio.get_running_loop().run_in_executor(self._executor, step)
 
     async def _groups_by_partition(self) -> list[list[str]]:
-        found: list[list[str]] = [[] for _ in range(self._partitions)]
+        groups: list[list[str]] = [[] for _ in range(self._partitions)]
         for count, group in enumerate(list(self._image.store.groups), 1):
-            found[partition_for(group, self._partitions)].append(group)
+            groups[partition_for(group, self._partitions)].append(group)
             if count % SLICE_GROUPS == 0:
                 self._check_stop()
                 await asyncio.sleep(0)
-        return found
+        return groups
 
     def _chunks(
         self, waiting: list[tuple[Owner, OffsetKey, Waiting]], groups: list[list[str]]

@@ -225,12 +225,12 @@ class OffsetColumns:
         rows = zip(self.partitions, self.timestamps, strict=True)
         if beside is None:
             return [partition for partition, timestamp in rows if timestamp <= committed_before_ms]
-        found = []
+        stale = []
         for partition, timestamp in rows:
             expires = beside[partition][1] if partition in beside else NO_TIMESTAMP
             if expires <= now_ms if expires != NO_TIMESTAMP else timestamp <= committed_before_ms:
-                found.append(partition)
-        return found
+                stale.append(partition)
+        return stale
 
     def _forget_beside(self, partition: int) -> None:
         if self.beside is not None and self.beside.pop(partition, None) is not None and not self.beside:

@@ -52,5 +52,5 @@ def stale_offsets(
     committed_before = now_ms - retention_ms
     if rule.since_ms > committed_before:
         committed_before = -1  # the retention has not passed for any: only what has its own can go
-    found = store.stale(group, committed_before, now_ms)
-    return [(topic, partitions) for topic, partitions in found if topic not in rule.kept_topics]
+    stale = store.stale(group, committed_before, now_ms)
+    return [(topic, partitions) for topic, partitions in stale if topic not in rule.kept_topics]

@@ -220,22 +220,22 @@ class OffsetStore:
         if isinstance(known, tuple):
             topic, partition, _, _, timestamp_ms, _ = known
             return [(topic, [partition])] if timestamp_ms <= committed_before_ms else []
-        found = []
+        stale = []
         for topic, columns in (known or {}).items():
             partitions = columns.stale(committed_before_ms, now_ms)
             if partitions:
-                found.append((topic, partitions))
-        return found
+                stale.append((topic, partitions))
+        return stale
 
     def topics(self) -> set[str]:
         """Every topic that some group has an offset in."""
-        found: set[str] = set()
+        names: set[str] = set()
         for topics in self._groups.values():
             if isinstance(topics, tuple):
-                found.add(topics[0])
+                names.add(topics[0])
             else:
-                found.update(topics)
-        return found
+                names.update(topics)
+        return names
 
     def entries_of(self, topic: str) -> Iterator[tuple[str, list[int]]]:
         """Groups with offsets in `topic`, each with its partitions."""

@@ -54,7 +54,7 @@ def decode_transaction(data: bytes) -> Transaction:
     if not data.startswith(VERSION):
         raise RecordFormatError(f"a transaction of version {int.from_bytes(data[:2], 'big')}: 0 is read")
     try:
-        producer_id, epoch, timeout_ms, state, count = _HEAD.unpack_from(data, len(VERSION))
+        producer_id, epoch, timeout_ms, number, count = _HEAD.unpack_from(data, len(VERSION))
         at = len(VERSION) + _HEAD.size
         partitions = set()
         for _ in range(max(count, 0)):
@@ -67,7 +67,7 @@ def decode_transaction(data: bytes) -> Transaction:
         updated_ms, started_ms = _TIMES.unpack_from(data, at)
         if at + _TIMES.size != len(data):
             raise RecordFormatError(f"{len(data) - at - _TIMES.size} bytes follow a transaction")
-        found = State(state)
+        state = State(number)
     except (struct.error, ValueError) as error:
         raise RecordFormatError(f"a transaction of {len(data)} bytes: {error}") from None
-    return Transaction(producer_id, epoch, timeout_ms, found, frozenset(partitions), started_ms, updated_ms)
+    return Transaction(producer_id, epoch, timeout_ms, state, frozenset(partitions), started_ms, updated_ms)

@@ -109,7 +109,7 @@ class TransactionalIds:
         """The change is durable, and the id's state from now on."""
         self.restore(transactional_id, self._busy.pop(transactional_id))
 
-    def taken_back(self, transactional_id: str) -> None:
+    def not_stored(self, transactional_id: str) -> None:
         """The change was not written: the id is as it was."""
         del self._busy[transactional_id]
 
