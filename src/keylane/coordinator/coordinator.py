@@ -196,23 +196,13 @@ class Coordinator:
     def commit(self, request: CommitRequest) -> int | CommitResult:
         """Append one commit: one batch, whole or not at all. An error code, when the whole request is refused."""
         group = request.group
-        return self._check_commit(request) or self._offsets.commit(partition_for(group, self._partitions), request)
+        refusal = self._check_commit(request, has_offsets=group in self._offsets.store)
+        return refusal or self._offsets.commit(partition_for(group, self._partitions), request)
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
-        return None if self._check_known(known) else self._offsets.commit_known(known, offset, leader_epoch)
-
-    def _check_known(self, known: KnownCommit) -> int:
-        group = known.group
-        return self._refusal(group) or self._groups.groups.check_commit(
-            group,
-            known.member_id,
-            known.instance_id,
-            known.generation,
-            self._groups.now_ms(),
-            api_version=known.api_version,
-            has_offsets=True,
-        )
+        refusal = self._check_commit(known, has_offsets=True)
+        return None if refusal else self._offsets.commit_known(known, offset, leader_epoch)
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
         """For commits like this one, if it is of one partition without metadata."""
@@ -236,19 +226,19 @@ class Coordinator:
         """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
         An error code, when the whole request is refused."""
         partition = partition_for(request.group, self._partitions)
-        return self._check_commit(request) or self._offsets.commit_if(partition, request, expected)
+        refusal = self._check_commit(request, has_offsets=request.group in self._offsets.store)
+        return refusal or self._offsets.commit_if(partition, request, expected)
 
-    def _check_commit(self, request: CommitRequest) -> int:
+    def _check_commit(self, commit: CommitRequest | KnownCommit, *, has_offsets: bool) -> int:
         """Why nothing may be committed, or NONE."""
-        group = request.group
-        return self._refusal(group) or self._groups.groups.check_commit(
-            group,
-            request.member_id,
-            request.instance_id,
-            request.generation,
+        return self._refusal(commit.group) or self._groups.groups.check_commit(
+            commit.group,
+            commit.member_id,
+            commit.instance_id,
+            commit.generation,
             self._groups.now_ms(),
-            api_version=request.api_version,
-            has_offsets=group in self._offsets.store,
+            api_version=commit.api_version,
+            has_offsets=has_offsets,
         )
 
     def commit_in_transaction(

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from keylane.wire.field_reader import FieldError, FieldReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -115,21 +119,15 @@ def _address(node: Any) -> str:
 
 def _read_assignment(data: bytes, group: str, member_id: str) -> tuple[Partition, ...]:
     """The partitions in a member's assignment; none, with a warning, when the bytes are not in Kafka's format."""
-    places = []
+    reader = FieldReader(data)
     try:
-        _, topics = struct.unpack_from(">hi", data)
-        at = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", data, at)
-            if length < 0:
-                raise ValueError(f"a topic's name has the length {length}")
-            topic = data[at + 2 : at + 2 + length].decode()
-            at += 2 + length
-            (count,) = struct.unpack_from(">i", data, at)
-            partitions = struct.unpack_from(f">{count}i", data, at + 4)
-            at += 4 + 4 * count
-            places += [(topic, partition) for partition in partitions]
-    except (struct.error, ValueError) as error:
+        reader.int16()  # the version
+        return tuple(sorted((topic, number) for topic, numbers in _topics(reader) for number in numbers))
+    except FieldError as error:
         logger.warning("group %r: the assignment of member %s cannot be read: %s", group, member_id, error)
         return ()
-    return tuple(sorted(places))
+
+
+def _topics(reader: FieldReader) -> Iterator[tuple[str, list[int]]]:
+    for _ in reader.items():
+        yield reader.string(), [reader.int32() for _ in reader.items()]

@@ -11,7 +11,6 @@ that this consumer had, or that was there before it came, is no other process th
 from __future__ import annotations
 
 import logging
-import struct
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ from confluent_kafka import KafkaError
 
 from keylane.errors import FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
+from keylane.wire.encoders import array_length, string
+from keylane.wire.field_reader import FieldError, FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,6 @@ ANSWER_S = 5.0
 
 _DESCRIBE_GROUPS, _VERSION = 15, 4
 """Version 4 (Kafka 2.4) is the first that tells members' names."""
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 
 
 class InstanceName:
@@ -116,20 +115,26 @@ class InstanceName:
                 problem = error
         raise problem
 
-    def _read(self, reader: _Reader) -> str | None:
-        error = reader.number(_I16)
-        if error:
-            raise OSError(f"the coordinator answers with Kafka's error code {error}")
-        for _ in range(4):  # group, state, protocol type, protocol
-            reader.text()
-        found = None
-        for _ in range(reader.number(_I32)):
-            member_id, name, _client_id, _host = (reader.text() for _ in range(4))
-            reader.skip_bytes()
-            reader.skip_bytes()
-            if name == self.name:
-                found = member_id
-        return found
+    def _read(self, answer: bytes) -> str | None:
+        """The answer to DescribeGroups about the one group."""
+        reader = FieldReader(answer)
+        try:
+            reader.int32()  # the throttle time
+            reader.int32()  # one group
+            if code := reader.int16():
+                raise OSError(f"the coordinator answers with Kafka's error code {code}")
+            for _ in range(4):  # group, state, protocol type, protocol
+                reader.string()
+            holder = None
+            for _ in reader.items():
+                member_id, name, _client_id, _host = (reader.nullable_string() for _ in range(4))
+                reader.sized_bytes()  # its metadata
+                reader.sized_bytes()  # its assignment
+                if name == self.name:
+                    holder = member_id
+        except FieldError as error:
+            raise OSError(f"the coordinator answers what is no description of a group: {error}") from error
+        return holder
 
 
 def is_fenced(client: Consumer, error: KafkaError) -> bool:
@@ -140,31 +145,5 @@ def is_fenced(client: Consumer, error: KafkaError) -> bool:
     )
 
 
-def _described(link: Link, group: str) -> _Reader:
-    """The answer to DescribeGroups, from the one group's row on."""
-    name = group.encode()
-    answer = link.ask(_DESCRIBE_GROUPS, _VERSION, _I32.pack(1) + _I16.pack(len(name)) + name + b"\0")
-    return _Reader(answer, 2 * _I32.size)  # behind the throttle time and the number of groups
-
-
-class _Reader:
-    """Kafka's fields, one after the other."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._at = at
-
-    def number(self, form: struct.Struct) -> int:
-        (found,) = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return int(found)
-
-    def text(self) -> str:
-        """Empty for none."""
-        size = max(0, self.number(_I16))
-        begin, self._at = self._at, self._at + size
-        return self._data[begin : self._at].decode(errors="replace")
-
-    def skip_bytes(self) -> None:
-        size = max(0, self.number(_I32))
-        self._at += size
+def _described(link: Link, group: str) -> bytes:
+    return link.ask(_DESCRIBE_GROUPS, _VERSION, array_length(1) + string(group) + b"\0")

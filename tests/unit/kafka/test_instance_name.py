@@ -9,7 +9,7 @@ import pytest
 
 from keylane.errors import BrokerUnavailableError, FencedError
 from keylane.kafka import exact_transactions
-from keylane.kafka.instance_name import InstanceName, _Reader
+from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.logs import Patience
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def test_the_answer_is_read_field_by_field() -> None:
     dynamic = text("id-0") + struct.pack(">h", -1) + text("app") + text("/h") + struct.pack(">ii", 0, 0)
     rows += dynamic + member("id-1", "other", "app", "/h") + member("id-2", "one", "äpp", "/10.0.0.7")
     name = InstanceName({"bootstrap.servers": "nowhere:1", "group.id": "g", "group.instance.id": "one"})
-    assert name._read(_Reader(rows, 0)) == "id-2"
+    assert name._read(bytes(4) + struct.pack(">i", 1) + rows) == "id-2"
     with pytest.raises(OSError, match="error code 15"):
-        name._read(_Reader(struct.pack(">h", 15), 0))
+        name._read(bytes(8) + struct.pack(">h", 15))
+    with pytest.raises(OSError, match="no description of a group: 2 bytes are due at byte 8 of 8"):
+        name._read(bytes(8))

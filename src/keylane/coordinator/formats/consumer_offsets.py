@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from keylane.errors import DataFolderError
-from keylane.wire.varints import read_unsigned_varint
+from keylane.wire.field_reader import FieldError, FieldReader
 
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
@@ -182,15 +182,18 @@ def is_offset_key(key: bytes) -> bool:
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | UnknownKey:
     """Raises `RecordFormatError` for bytes that are no coordinator key."""
-    reader = _Reader(key, "key")
-    version = reader.int16()
-    if version in (0, OFFSET_KEY_VERSION):
-        name: OffsetKey | GroupKey = OffsetKey(reader.string(), reader.string(), reader.int32())
-    elif version == GROUP_KEY_VERSION:
-        name = GroupKey(reader.string())
-    else:
-        return UnknownKey(version)
-    reader.finish()
+    reader = FieldReader(key)
+    try:
+        version = reader.int16()
+        if version in (0, OFFSET_KEY_VERSION):
+            name: OffsetKey | GroupKey = OffsetKey(reader.string(), reader.string(), reader.int32())
+        elif version == GROUP_KEY_VERSION:
+            name = GroupKey(reader.string())
+        else:
+            return UnknownKey(version)
+        reader.finish()
+    except FieldError as error:
+        raise _wrong("key", error) from error
     return name
 
 
@@ -209,28 +212,34 @@ def decode_offset_key_prefix(prefix: bytes) -> tuple[str, str]:
 
 def decode_offset_value(value: bytes) -> OffsetValue:
     """Versions 0 to 4. Raises `RecordFormatError`."""
-    reader = _Reader(value, "offset value")
-    version = reader.version()
-    offset = reader.int64()
-    leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
-    metadata = reader.string()
-    committed = reader.int64()
-    expires = reader.int64() if version == 1 else NO_TIMESTAMP
-    reader.finish()
+    reader = FieldReader(value)
+    try:
+        version = _read_version(reader)
+        offset = reader.int64()
+        leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
+        metadata = reader.string()
+        committed = reader.int64()
+        expires = reader.int64() if version == 1 else NO_TIMESTAMP
+        reader.finish()
+    except FieldError as error:
+        raise _wrong("offset value", error) from error
     return OffsetValue(offset, leader_epoch, metadata, committed, expires)
 
 
 def decode_group_value(value: bytes) -> GroupValue:
     """Versions 0 to 4. Raises `RecordFormatError`."""
-    reader = _Reader(value, "group value")
-    version = reader.version()
-    protocol_type = reader.string()
-    generation = reader.int32()
-    protocol = reader.nullable_string()
-    leader = reader.nullable_string()
-    state_timestamp = reader.int64() if version >= 2 else NO_TIMESTAMP
-    members = tuple(_read_member(reader, version) for _ in range(reader.count()))
-    reader.finish()
+    reader = FieldReader(value)
+    try:
+        version = _read_version(reader)
+        protocol_type = reader.string()
+        generation = reader.int32()
+        protocol = reader.nullable_string()
+        leader = reader.nullable_string()
+        state_timestamp = reader.int64() if version >= 2 else NO_TIMESTAMP
+        members = tuple(_read_member(reader, version) for _ in reader.items())
+        reader.finish()
+    except FieldError as error:
+        raise _wrong("group value", error) from error
     return GroupValue(protocol_type, generation, protocol, leader, state_timestamp, members)
 
 
@@ -239,12 +248,27 @@ def read_topics(subscription: bytes) -> frozenset[str]:
 
     Raises `RecordFormatError`.
     """
-    reader = _Reader(subscription, "subscription")
-    reader.int16()  # the version
-    return frozenset(reader.string() for _ in range(reader.int32()))
+    reader = FieldReader(subscription)
+    try:
+        reader.int16()  # the version
+        return frozenset(reader.string() for _ in reader.items())
+    except FieldError as error:
+        raise _wrong("subscription", error) from error
 
 
-def _read_member(reader: _Reader, version: int) -> MemberValue:
+def _wrong(what: str, error: FieldError) -> RecordFormatError:
+    return RecordFormatError(f"a coordinator's {what}: {error}")
+
+
+def _read_version(reader: FieldReader) -> int:
+    version = reader.int16()
+    if not 0 <= version <= MAX_VALUE_VERSION:
+        raise FieldError(f"version {version}: 0 to {MAX_VALUE_VERSION} are read")
+    reader.is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    return version
+
+
+def _read_member(reader: FieldReader, version: int) -> MemberValue:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -259,92 +283,8 @@ def _read_member(reader: _Reader, version: int) -> MemberValue:
         # Version 0 knew one timeout only; Kafka reads it as both.
         session if rebalance < 0 else rebalance,
         session,
-        reader.data(),
-        reader.data(),
+        reader.sized_bytes(),
+        reader.sized_bytes(),
     )
     reader.skip_tags()
     return member
-
-
-class _Reader:
-    """Reads one key or value; every overrun is a `RecordFormatError` that says what was read."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
-        self._what = what
-        self._at = 0
-        self._flexible = False
-
-    def _take(self, size: int) -> bytes:
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise RecordFormatError(
-                f"a coordinator {self._what} of {len(self._data)} bytes wants {size} more bytes at byte {self._at}"
-            )
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
-
-    def int16(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def int32(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def int64(self) -> int:
-        return int.from_bytes(self._take(8), "big", signed=True)
-
-    def version(self) -> int:
-        version = self.int16()
-        if not 0 <= version <= MAX_VALUE_VERSION:
-            raise RecordFormatError(
-                f"a coordinator {self._what} of version {version}: 0 to {MAX_VALUE_VERSION} are read"
-            )
-        self._flexible = version >= FIRST_FLEXIBLE_VERSION
-        return version
-
-    def _uvarint(self) -> int:
-        try:
-            value, self._at = read_unsigned_varint(self._data, self._at)
-        except IndexError:
-            raise RecordFormatError(f"a coordinator {self._what} that ends within a varint") from None
-        except ValueError as error:
-            raise RecordFormatError(f"a coordinator {self._what} with {error} at byte {self._at}") from error
-        return value
-
-    def count(self) -> int:
-        return self._uvarint() - 1 if self._flexible else self.int32()
-
-    def nullable_string(self) -> str | None:
-        size = self._uvarint() - 1 if self._flexible else self.int16()
-        if size == -1:
-            return None
-        data = self._take(size)
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise RecordFormatError(f"a coordinator {self._what} with text that is not UTF-8: {error}") from error
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise RecordFormatError(
-                f"a coordinator {self._what} with null where a string is due, before byte {self._at}"
-            )
-        return text
-
-    def data(self) -> bytes:
-        return self._take(self.count())
-
-    def skip_tags(self) -> None:
-        if self._flexible:
-            for _ in range(self._uvarint()):
-                self._uvarint()
-                self._take(self._uvarint())
-
-    def finish(self) -> None:
-        self.skip_tags()
-        if self._at != len(self._data):
-            raise RecordFormatError(
-                f"a coordinator {self._what} with {len(self._data) - self._at} bytes left over at byte {self._at}"
-            )

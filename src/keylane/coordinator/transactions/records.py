@@ -11,13 +11,12 @@ from itertools import groupby
 from keylane.coordinator.formats.consumer_offsets import RecordFormatError, encode_string
 from keylane.coordinator.transactions.states import State
 from keylane.coordinator.transactions.transactional_ids import Transaction
+from keylane.wire.field_reader import FieldError, FieldReader
 
 VERSION = b"\0\0"
 _HEAD = struct.Struct(">qhibi")
 """Producer id, epoch, timeout, state, number of topics (-1: null, as Kafka writes it for an empty transaction)."""
 _TIMES = struct.Struct(">qq")
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
@@ -27,13 +26,14 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 def decode_transaction_key(key: bytes) -> str:
     """Raises `RecordFormatError`."""
+    reader = FieldReader(key)
     try:
-        (size,) = _I16.unpack_from(key, 2)
-        if not key.startswith(VERSION) or len(key) != 4 + size:
-            raise RecordFormatError(f"a key of {len(key)} bytes that is no transactional id's")
-        return key[4:].decode()
-    except (struct.error, UnicodeDecodeError) as error:
+        _check_version(reader)
+        transactional_id = reader.string()
+        reader.finish()
+    except FieldError as error:
         raise RecordFormatError(f"a transactional id's key of {len(key)} bytes: {error}") from None
+    return transactional_id
 
 
 def encode_transaction(value: Transaction) -> bytes:
@@ -51,23 +51,22 @@ def encode_transaction(value: Transaction) -> bytes:
 
 def decode_transaction(data: bytes) -> Transaction:
     """Raises `RecordFormatError`."""
-    if not data.startswith(VERSION):
-        raise RecordFormatError(f"a transaction of version {int.from_bytes(data[:2], 'big')}: 0 is read")
+    reader = FieldReader(data)
     try:
-        producer_id, epoch, timeout_ms, number, count = _HEAD.unpack_from(data, len(VERSION))
-        at = len(VERSION) + _HEAD.size
+        _check_version(reader)
+        producer_id, epoch, timeout_ms, number, count = reader.numbers(_HEAD)
+        state = State(number)
         partitions = set()
         for _ in range(max(count, 0)):
-            (size,) = _I16.unpack_from(data, at)
-            topic = data[at + 2 : at + 2 + size].decode()
-            at += 2 + size
-            (indexes,) = _I32.unpack_from(data, at)
-            partitions |= {(topic, index) for index in struct.unpack_from(f">{indexes}i", data, at + 4)}
-            at += 4 + 4 * indexes
-        updated_ms, started_ms = _TIMES.unpack_from(data, at)
-        if at + _TIMES.size != len(data):
-            raise RecordFormatError(f"{len(data) - at - _TIMES.size} bytes follow a transaction")
-        state = State(number)
-    except (struct.error, ValueError) as error:
+            topic = reader.string()
+            partitions |= {(topic, reader.int32()) for _ in reader.items()}
+        updated_ms, started_ms = reader.numbers(_TIMES)
+        reader.finish()
+    except ValueError as error:
         raise RecordFormatError(f"a transaction of {len(data)} bytes: {error}") from None
     return Transaction(producer_id, epoch, timeout_ms, state, frozenset(partitions), started_ms, updated_ms)
+
+
+def _check_version(reader: FieldReader) -> None:
+    if version := reader.int16():
+        raise FieldError(f"version {version}: 0 is read")
