@@ -35,7 +35,7 @@ from kit.filesystem import SimulatedFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=100)
 FOLDER = "/t-0"

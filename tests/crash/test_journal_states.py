@@ -29,7 +29,7 @@ from keylane.coordinator.formats.consumer_offsets import (
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
 from keylane.errors import PeerError
-from keylane.storage import group_sync
+from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_different
@@ -52,7 +52,7 @@ State = dict[object, object]
 @pytest.fixture(autouse=True)
 def syncs_on_the_spot_never_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is: one life's operations are in the same order as the next one's."""
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", math.inf)
+    monkeypatch.setattr(shared_sync, "INLINE_LIMIT_S", math.inf)
 
 
 @dataclass

@@ -10,7 +10,7 @@ MUTANTS = [
         "coordinator/formats/commit_batch.py",
         "if value is not None and fields[column : count * _FIELDS : _FIELDS].count(value) < count:",
         "if value is not None and fields[column::_FIELDS].count(value) < count:",
-        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
         "guarantee 7",
     ),
     Mutant(
@@ -18,7 +18,7 @@ MUTANTS = [
         "coordinator/formats/commit_batch.py",
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), delta, timestamp_ms)',
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), max(delta - 1, 1), timestamp_ms)',
-        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
         "guarantee 7",
     ),
     Mutant(
@@ -26,7 +26,7 @@ MUTANTS = [
         "coordinator/offsets/columns.py",
         "            [NO_OFFSET if row < 0 else offsets[row] for row in rows],",
         "            [0 if row < 0 else offsets[row] for row in rows],",
-        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "guarantee 7",
     ),
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS = [
         "coordinator/offsets/columns.py",
         "        elif self.beside is not None:\n            self._forget_beside(partition)\n",
         "",
-        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "crash matrix: the live state is the replayed state",
     ),
     Mutant(

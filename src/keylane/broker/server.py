@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
     from keylane.broker.security import Security
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.broker")
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.transaction_service import Ports
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.filesystem import FileSystem
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 

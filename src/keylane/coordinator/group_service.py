@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.groups.protocol import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 

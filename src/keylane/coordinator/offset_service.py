@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.offsets.transactional import Owner, TransactionalOffsets
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.transactions.transactional_ids import Producer
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
 """The errors of a commit of one topic that has none."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.offset_service import OffsetService
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.filesystem import StorageError
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from keylane.coordinator.offset_service import OffsetService
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.transactions.transactional_ids import TopicPartition
-    from keylane.storage.group_sync import Round
     from keylane.storage.log import PartitionLog
     from keylane.storage.producers import ProducerDescription
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaException
 
 from keylane.kafka import exact
-from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of, problems_of
 from keylane.kafka.fetcher import Fetcher
-from keylane.kafka.group_member import GroupMember, problems_of
+from keylane.kafka.group_member import GroupMember
 from keylane.kafka.group_wait import GroupWait
 from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.logs import ANSWER_S, Logs, Patience

@@ -14,14 +14,14 @@ import threading
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from keylane.engine.commits import CommitProblem
 from keylane.errors import PeerError
 from keylane.kafka import exact, exact_transactions
-from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
+from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of, problems_of
 from keylane.kafka.instance_name import is_fenced
 from keylane.kafka.logs import MissingError
 from keylane.kafka.membership import (
@@ -40,8 +40,6 @@ from keylane.kafka.starts import Starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from confluent_kafka import KafkaError
 
     from keylane.engine.assignment import Start
     from keylane.engine.events import Revoking
@@ -374,13 +372,3 @@ class GroupMember:
 
 def _names(partitions: list[TopicPartition]) -> list[Name]:
     return [(one.topic, one.partition) for one in partitions]
-
-
-def problems_of(
-    error: KafkaError | None, partitions: Sequence[exact.GroupOffset]
-) -> dict[tuple[str, int], CommitProblem]:
-    """Partitions that were not committed. An error of the request, and of no partition, is every partition's."""
-    each: dict[tuple[str, int], Any] = {(one.topic, one.partition): one.error for one in partitions}
-    if error is not None and not any(each.values()):
-        each = dict.fromkeys(each, error)
-    return {name: commit_problem(found) for name, found in each.items() if found is not None}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.offsets.store import OffsetStore
 
     Message = Callable[[], Coroutine[Any, Any, None] | None]
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 T = TypeVar("T")
 GROUPS = ("a", "ç")

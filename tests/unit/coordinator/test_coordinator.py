@@ -24,7 +24,7 @@ from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError
-from keylane.storage import group_sync
+from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import batches, decode_records
@@ -370,7 +370,7 @@ def test_reading_on_from_any_offset(max_bytes: int) -> None:
 
 def test_known_commits_stand_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers and a restart see one log, whichever way a commit went; segments end where they are full."""
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", 60.0)
+    monkeypatch.setattr(shared_sync, "INLINE_LIMIT_S", 60.0)
 
     async def check() -> None:
         filesystem = SimulatedFileSystem()

@@ -17,7 +17,7 @@ from keylane.coordinator.formats.consumer_offsets import GroupKey, OffsetKey, de
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import Round
+from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 from keylane.wire.batches import batches, decode_records
 from kit.executor import InlineExecutor

@@ -257,7 +257,7 @@ def read_topics(subscription: bytes) -> frozenset[str]:
 
 
 def _wrong(what: str, error: FieldError) -> RecordFormatError:
-    return RecordFormatError(f"a coordinator's {what}: {error}")
+    return RecordFormatError(f"a coordinator {what}: {error}")
 
 
 def _read_version(reader: FieldReader) -> int:

@@ -40,7 +40,7 @@ from keylane.coordinator.journal.snapshots import Snapshots, SnapshotStoppedErro
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
-from keylane.storage.group_sync import GroupSync
+from keylane.storage.shared_sync import SharedSync
 from keylane.wire.batches import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.segments import Found
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.filesystem import FileSystem
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class FileJournal:
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
-        self._sync = GroupSync(self._segments, executor, on_failed=self._on_failed, may_sync_inline=may_sync_inline)
+        self._sync = SharedSync(self._segments, executor, on_failed=self._on_failed, may_sync_inline=may_sync_inline)
         self._views = {partition: View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
         self._number = 0
         self._position = 0

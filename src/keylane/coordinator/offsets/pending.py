@@ -15,7 +15,7 @@ from keylane.coordinator.offsets.columns import NO_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 
 class PendingChanges:

@@ -84,7 +84,7 @@ class Round(asyncio.Future[None]):
         return False
 
 
-class GroupSync:
+class SharedSync:
     """Appends to one file and tells when they are durable.
 
     `on_synced(mark)` is called in the loop's thread when a round is durable, before its waiters wake, with the mark of

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keylane.storage import group_sync
+from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import (
+from keylane.storage.shared_sync import (
     INLINE_APPENDS,
     INLINE_LIMIT_S,
     JOIN_LIMIT_BYTES,
     SHARED_INLINE_LIMIT_S,
-    GroupSync,
     Round,
+    SharedSync,
 )
 from kit.executor import InlineExecutor
 
@@ -52,7 +52,7 @@ def test_appends_of_one_turn_share_one_write_and_one_sync() -> None:
     async def scenario() -> None:
         file = Recorder()
         marks: list[int] = []
-        group = GroupSync(file, InlineExecutor(), on_synced=marks.append)
+        group = SharedSync(file, InlineExecutor(), on_synced=marks.append)
         rounds = [group.append(b"%d" % number, number) for number in range(3)]
         assert file.done == []
         assert not group.is_idle
@@ -69,7 +69,7 @@ def test_what_is_appended_during_a_sync_goes_into_the_next_round() -> None:
         file = Recorder()
         marks: list[int] = []
         with ThreadPoolExecutor(1) as executor:
-            group = GroupSync(file, executor, on_synced=marks.append)
+            group = SharedSync(file, executor, on_synced=marks.append)
             file.may_sync.clear()
             first = group.append(b"a", 1)
             await asyncio.to_thread(file.has_written.wait, 10)
@@ -90,7 +90,7 @@ def test_what_is_appended_during_a_sync_goes_into_the_next_round() -> None:
 def test_steps_run_in_order_with_writes_and_large_pieces_are_not_joined() -> None:
     async def scenario() -> None:
         file = Recorder()
-        group = GroupSync(file, InlineExecutor())
+        group = SharedSync(file, InlineExecutor())
         large = b"x" * (JOIN_LIMIT_BYTES + 1)
         group.append(b"a")
         group.append(b"b")
@@ -108,7 +108,7 @@ def test_a_failure_is_for_good_and_reaches_every_waiter() -> None:
         file = Recorder()
         marks: list[int] = []
         with ThreadPoolExecutor(1) as executor:
-            group = GroupSync(file, executor, on_synced=marks.append)
+            group = SharedSync(file, executor, on_synced=marks.append)
             file.may_sync.clear()
             file.error = OSError(5, "broken")
             first = group.append(b"a", 1)
@@ -136,7 +136,7 @@ def test_a_waiter_that_is_cancelled_takes_nobody_with_it() -> None:
     async def scenario() -> None:
         file = Recorder()
         with ThreadPoolExecutor(1) as executor:
-            group = GroupSync(file, executor)
+            group = SharedSync(file, executor)
             file.may_sync.clear()
 
             async def wait() -> str:
@@ -158,7 +158,7 @@ def test_a_waiter_that_is_cancelled_takes_nobody_with_it() -> None:
 def test_flush_and_close_wait_for_what_was_appended() -> None:
     async def scenario() -> None:
         file = Recorder()
-        group = GroupSync(file, InlineExecutor())
+        group = SharedSync(file, InlineExecutor())
         await group.flush()
         group.append(b"a")
         await group.flush()
@@ -190,7 +190,7 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
 
     async def scenario() -> None:
         with ThreadPoolExecutor(1, "executor") as executor:
-            group = GroupSync(Disk(), executor, may_sync_inline=True)
+            group = SharedSync(Disk(), executor, may_sync_inline=True)
             first, second = group.append(b"a"), group.append(b"b")
             assert first is second
             await first
@@ -213,7 +213,7 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
 def test_answers_come_before_other_calls() -> None:
     async def scenario() -> None:
         order: list[str] = []
-        group = GroupSync(Recorder(), InlineExecutor())
+        group = SharedSync(Recorder(), InlineExecutor())
         round_ = group.append(b"a")
         round_.when_over(lambda _: order.append("store"))
         round_.when_over(lambda _: order.append("answer"), first=True)
@@ -225,7 +225,7 @@ def test_answers_come_before_other_calls() -> None:
 
 def test_calls_come_in_order_at_the_end_of_a_round_and_before_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the next round is short and done on the loop, and when a call fails."""
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", SHORT_S)
+    monkeypatch.setattr(shared_sync, "INLINE_LIMIT_S", SHORT_S)
 
     async def scenario() -> None:
         order: list[str] = []
@@ -241,7 +241,7 @@ def test_calls_come_in_order_at_the_end_of_a_round_and_before_waiters(monkeypatc
 
         file = Recorder()
         with ThreadPoolExecutor(1) as executor:
-            group = GroupSync(file, executor, may_sync_inline=True)
+            group = SharedSync(file, executor, may_sync_inline=True)
             group._last_s = SHORT_S
             file.may_sync.clear()
             first = group.append(b"a")
@@ -269,7 +269,7 @@ def test_calls_are_told_of_a_failure() -> None:
     async def scenario() -> None:
         file = Recorder()
         file.error = OSError(5, "broken")
-        group = GroupSync(file, InlineExecutor(), may_sync_inline=True)
+        group = SharedSync(file, InlineExecutor(), may_sync_inline=True)
         told: list[str] = []
         round_ = group.append(b"a")
         round_.when_over(lambda over: told.append(str(over.exception())))
