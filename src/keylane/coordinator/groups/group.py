@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.formats.consumer_offsets import RecordFormatError, read_topics
+from keylane.coordinator.groups.members import Member, Roster
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
     Action,
@@ -22,15 +23,12 @@ from keylane.coordinator.groups.protocol import (
     JoinRequest,
     Leaver,
     Left,
-    Member,
     MemberDescription,
-    Outbox,
     SyncAnswer,
     SyncRequest,
     Token,
 )
-from keylane.coordinator.groups.rebalance import Rebalance
-from keylane.coordinator.groups.roster import Roster
+from keylane.coordinator.groups.rebalance import Outbox, Rebalance
 from keylane.coordinator.groups.states import State
 from keylane.wire import codes
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from keylane.coordinator.formats.consumer_offsets import GroupValue
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
+    Answer,
     JoinAnswer,
     JoinedMember,
+    Persist,
     SyncAnswer,
 )
 from keylane.coordinator.groups.states import ALLOWED, State
@@ -24,8 +26,8 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from keylane.coordinator.groups.protocol import Member, Outbox
-    from keylane.coordinator.groups.roster import Roster
+    from keylane.coordinator.groups.members import Member, Roster
+    from keylane.coordinator.groups.protocol import Action, Token
 
 MAX_GENERATION = (1 << 31) - 1
 
@@ -251,3 +253,49 @@ class Rebalance:
             raise InternalError(f"group {self._group_id!r}: no transition from {self.state.value} to {state.value}")
         self.state = state
         self.state_timestamp_ms = now_ms
+
+
+class Outbox:
+    """Collects the actions of one event. Each waiting request is answered through it, and is then forgotten."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._actions: list[Action] = []
+        self._last_ticket = 0
+
+    def take(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def persist(self, value: GroupValue) -> int:
+        """The ticket under which its outcome will be told."""
+        self._last_ticket += 1
+        self._actions.append(Persist(self._group, self._last_ticket, value))
+        return self._last_ticket
+
+    def answer(self, token: Token, response: JoinAnswer | SyncAnswer) -> None:
+        self._actions.append(Answer(token, response))
+
+    def answer_join(self, member: Member, answer: JoinAnswer, now_ms: int) -> None:
+        """The member is part of a generation now, whether it waited for it or (a static one) kept its place."""
+        token, member.join_token = member.join_token, None
+        member.is_new = False
+        if token is not None:
+            self.answer(token, answer)
+        member.touch(now_ms)
+
+    def answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+        """Whether it waited for an assignment."""
+        token, member.sync_token = member.sync_token, None
+        if token is not None:
+            self.answer(token, answer)
+        return token is not None
+
+    def dismiss(self, member: Member, error: int) -> None:
+        """Answer what a member waits for here, with an error: it is no longer what it was."""
+        token, member.join_token = member.join_token, None
+        if token is not None:
+            # A fenced member is told which one it was; any other is to begin anew, without an id.
+            member_id = member.member_id if error == codes.FENCED_INSTANCE_ID else UNKNOWN_MEMBER_ID
+            self.answer(token, JoinAnswer(error, member_id))
+        self.answer_sync(member, SyncAnswer(error))

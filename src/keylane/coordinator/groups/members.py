@@ -3,14 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.formats.consumer_offsets import MemberValue
 from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keylane.coordinator.groups.protocol import Member
+    from keylane.coordinator.groups.protocol import Protocols, Token
+
+
+@dataclass(slots=True)
+class Member:
+    """One member of a group."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    join_token: Token | None = None
+    """The JoinGroup that waits for the next generation."""
+    sync_token: Token | None = None
+    """The SyncGroup that waits for the leader's assignment."""
+    is_new: bool = False
+    """Has not had an answer to its first JoinGroup: it does not know its id, and cannot send heartbeats."""
+    deadline_ms: int | None = None
+    """When it is given up, unless it is heard of before; None while a request of its own waits here."""
+
+    def supports(self, protocol: str) -> bool:
+        return any(name == protocol for name, _ in self.protocols)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def touch(self, now_ms: int) -> None:
+        """It was heard of: its session begins anew (but not while it waits here, where it cannot expire)."""
+        if self.join_token is None and self.sync_token is None:
+            self.deadline_ms = now_ms + self.session_timeout_ms
+
+    def value(self, protocol: str | None, assignment: bytes) -> MemberValue:
+        """What is kept of it in the journal."""
+        return MemberValue(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol),
+            assignment,
+        )
+
+    @classmethod
+    def restored(cls, value: MemberValue, protocol: str | None, now_ms: int) -> Member:
+        """A member as the journal knew it; it has one session timeout from now to be heard of."""
+        return cls(
+            value.member_id,
+            value.group_instance_id,
+            value.client_id,
+            value.client_host,
+            value.rebalance_timeout_ms,
+            value.session_timeout_ms,
+            () if protocol is None else ((protocol, value.subscription),),
+            value.assignment,
+            deadline_ms=now_ms + value.session_timeout_ms,
+        )
 
 
 class Roster:
