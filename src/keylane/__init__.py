@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
+from keylane.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keylane import http as http
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from keylane.engine.snapshot import Snapshot
     from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
     from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BrokerUnavailableError",

@@ -29,9 +29,9 @@ from keylane.guarantees import check_no_stream
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
+from keylane.kafka.membership import Target
 from keylane.kafka.producer import KafkaProducer, check_producer
-from keylane.kafka.starts import Target
-from keylane.kafka.transactions import TransactionalProducer
+from keylane.kafka.transactional_producer import TransactionalProducer
 from keylane.options import Rates
 from keylane.telling import with_named_options
 

@@ -19,7 +19,7 @@ from keylane.broker.checkup import check_folder
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import META
 from keylane.broker.node import Node
-from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.formats.commit_batch import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.sealed import seal
@@ -123,7 +123,7 @@ async def seen(node: Node) -> Seen:
         found["offsets", partition] = end = node.coordinator.end_offset(partition)
         for offset in range(end):
             found["offsets", partition, offset] = await asked(node.coordinator.read(partition, offset, 1))
-    found["new producer"] = await node.producer_ids.take() > 0
+    found["new producer"] = await node.producer_ids.new_id() > 0
     return found
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import open_data_folder
 from keylane.broker.topics import TopicRegistry
-from keylane.coordinator.commits import TopicCommit, encode_commit
-from keylane.coordinator.image import Image
-from keylane.coordinator.journal import FileJournal
+from keylane.coordinator.formats.commit_batch import TopicCommit, encode_commit
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import FileJournal
 from keylane.errors import PeerError
 from keylane.storage.compacting import Compactor
 from keylane.storage.facts import FACTS_FILE
@@ -35,7 +35,7 @@ from kit.filesystem import SimulatedFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=100)
 FOLDER = "/t-0"

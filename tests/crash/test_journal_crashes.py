@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.frames import SegmentReader, encode_frame
-from keylane.coordinator.headers import SEGMENT, JournalDamagedError, encode_header
-from keylane.coordinator.members import JoinRequest, SyncRequest
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.groups.protocol import JoinRequest, SyncRequest
+from keylane.coordinator.journal.frames import SegmentReader, encode_frame
+from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
+from keylane.coordinator.journal.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.coordinator.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import FILL, SECTOR_BYTES
 from keylane.wire.batches import CRC_START, NewRecord, encode_batch

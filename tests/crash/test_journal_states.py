@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit, encode_commit, encode_records
-from keylane.coordinator.image import Image
-from keylane.coordinator.journal import FileJournal
-from keylane.coordinator.records import GroupValue, encode_group_key, encode_group_value, encode_offset_key
+from keylane.coordinator.formats.commit_batch import TopicCommit, encode_commit, encode_records
+from keylane.coordinator.formats.consumer_offsets import (
+    GroupValue,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+)
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import FileJournal
 from keylane.errors import PeerError
-from keylane.storage import group_sync
+from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_different
@@ -32,8 +37,8 @@ from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_differe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keylane.coordinator.commits import Records
-    from keylane.coordinator.offsets import OffsetStore
+    from keylane.coordinator.formats.commit_batch import Records
+    from keylane.coordinator.offsets.store import OffsetStore
     from kit.filesystem import Names
 
 FOLDER = "/coordinator"
@@ -47,7 +52,7 @@ State = dict[object, object]
 @pytest.fixture(autouse=True)
 def syncs_on_the_spot_never_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is: one life's operations are in the same order as the next one's."""
-    monkeypatch.setattr(group_sync, "INLINE_LIMIT_S", math.inf)
+    monkeypatch.setattr(shared_sync, "INLINE_LIMIT_S", math.inf)
 
 
 @dataclass

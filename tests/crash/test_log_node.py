@@ -68,7 +68,7 @@ async def two_starts(filesystem: SimulatedFileSystem, told: Told) -> None:
     try:
         await node.topics.create("t", 1)
         told.topics.add("t")
-        told.producer_ids.append(await node.producer_ids.take())
+        told.producer_ids.append(await node.producer_ids.new_id())
         await append_six(node, told)
         await node.topics.create("again", 1)
         await append(node, "again", TWO_RECORDS)
@@ -76,7 +76,7 @@ async def two_starts(filesystem: SimulatedFileSystem, told: Told) -> None:
         await node.close()
     node = await open_node(filesystem)
     try:
-        told.producer_ids.append(await node.producer_ids.take())
+        told.producer_ids.append(await node.producer_ids.new_id())
         await append_six(node, told)
         await replace_topic(node)
     finally:
@@ -111,7 +111,7 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
             await again.prepare(0)
             header = read_header(again.read(0, 1, at_least_one=True))
             assert header.record_count == again.high_watermark, "the watermark of the files that are there"
-        assert await node.producer_ids.take() not in told.producer_ids
+        assert await node.producer_ids.new_id() not in told.producer_ids
     finally:
         await node.close()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.broker.producer_ids import BLOCK_SIZE
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import DataFolderError
 from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
@@ -96,7 +96,7 @@ class History:
         if not node.topics.exists("t"):
             await node.topics.create("t", 1)
         for _ in range(producers):
-            producer = Producer(await node.producer_ids.take(), 0)
+            producer = Producer(await node.producer_ids.new_id(), 0)
             self.given.append(producer.producer_id)
             for sequence in range(batches):
                 value = b"%d %d %d" % (len(self.given), producer.producer_id, sequence)
@@ -164,7 +164,7 @@ def test_an_expired_producer_still_counts_after_a_clean_stop() -> None:
         assert log_of(node).producers() == []
         await node.close()
         node = await open_node(filesystem)
-        assert await node.producer_ids.take() == 5 + BLOCK_SIZE + 1
+        assert await node.producer_ids.new_id() == 5 + BLOCK_SIZE + 1
         await node.close()
 
     asyncio.run(scenario())
@@ -192,7 +192,7 @@ def test_ids_of_transactional_producers_count_though_they_wrote_nothing() -> Non
         await node.close()
         put(filesystem, IDS, None)
         node = await open_node(filesystem)
-        assert await node.producer_ids.take() == BLOCK_SIZE + 1
+        assert await node.producer_ids.new_id() == BLOCK_SIZE + 1
         await node.close()
 
     asyncio.run(scenario())

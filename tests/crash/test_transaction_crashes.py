@@ -17,11 +17,11 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
-from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.records import partition_for
 from keylane.coordinator.transaction_service import OFFSETS_TOPIC
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import PeerError
 from keylane.wire import codes
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header

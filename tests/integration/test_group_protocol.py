@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
-from keylane.coordinator.records import partition_for
+from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.wire.versions import entity, request_type
 from kit.protocol import ProtocolClient, decode_answer
 

@@ -26,9 +26,9 @@ from keylane.errors import BrokerUnavailableError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.kafka.conditional import Change, ConditionalCommits
-from keylane.kafka.heartbeats import offers_kip_848
 from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import LoginError, before_login_of
+from keylane.kafka.presence import offers_kip_848
 from keylane.records import Output
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import keylane as kl
-from keylane.kafka.transactions import TransactionalProducer
+from keylane.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

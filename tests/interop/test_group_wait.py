@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.cli.run import note_of
-from keylane.kafka import waiting
+from keylane.kafka import group_wait
 from kit.stage import Member, Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(waiting, "AFTER_S", 1.0)
+    monkeypatch.setattr(group_wait, "AFTER_S", 1.0)
     stage = Stage(bootstrap, f"wait-{strategy}")
     stage.create(2)
     stage.fill((b"key", 0) for _ in range(20))
@@ -58,7 +58,7 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
 def test_under_kip_848_it_names_who_has_its_partitions(
     apache_kafka: peers.ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "AFTER_S", 1.0)
+    monkeypatch.setattr(group_wait, "AFTER_S", 1.0)
     stage = Stage(apache_kafka.bootstrap, "wait-consumer")
     stage.create(2)  # of one, a dead member stays the rightful owner
     stage.fill((b"key", 0) for _ in range(20))

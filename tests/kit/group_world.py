@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.groups import Groups
-from keylane.coordinator.members import (
+from keylane.coordinator.groups.protocol import (
     Action,
     Answer,
     JoinAnswer,
@@ -17,11 +16,12 @@ from keylane.coordinator.members import (
     SyncAnswer,
     SyncRequest,
 )
+from keylane.coordinator.groups.registry import GroupRegistry
 from keylane.wire import codes
 
 if TYPE_CHECKING:
+    from keylane.coordinator.formats.consumer_offsets import GroupValue
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.records import GroupValue
 
 GROUP = "weather"
 SESSION_MS = 10_000
@@ -34,7 +34,7 @@ class World:
     def __init__(self, options: CoordinatorOptions) -> None:
         self.now = 1_000_000
         self.ids: Counter[str] = Counter()
-        self.groups = Groups(options, self._member_id)
+        self.groups = GroupRegistry(options, self._member_id)
         self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
         self.answered_ms: dict[int, int] = {}
         self.stored: list[GroupValue] = []

@@ -7,31 +7,31 @@ from mutants import Mutant
 MUTANTS = [
     Mutant(
         "a run of records goes on over another topic's offset, which is lost",
-        "coordinator/commits.py",
+        "coordinator/formats/commit_batch.py",
         "if value is not None and fields[column : count * _FIELDS : _FIELDS].count(value) < count:",
         "if value is not None and fields[column::_FIELDS].count(value) < count:",
-        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
         "guarantee 7",
     ),
     Mutant(
         "a commit's batch is in part for each of its topics",
-        "coordinator/commits.py",
+        "coordinator/formats/commit_batch.py",
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), delta, timestamp_ms)',
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), max(delta - 1, 1), timestamp_ms)',
-        "property/coordinator/test_coordinator_replay.py::test_a_replayed_commit_is_the_commit",
+        "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
         "guarantee 7",
     ),
     Mutant(
         "what has no commit has offset 0",
-        "coordinator/offset_columns.py",
+        "coordinator/offsets/columns.py",
         "            [NO_OFFSET if row < 0 else offsets[row] for row in rows],",
         "            [0 if row < 0 else offsets[row] for row in rows],",
-        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "guarantee 7",
     ),
     Mutant(
         "a journal's segment is written and not synced",
-        "coordinator/segments.py",
+        "coordinator/journal/segments.py",
         "        self._write()\n        self._current.sync()\n        self._is_sound = True\n        self._synced = (",
         "        self._write()\n        self._is_sound = True\n        self._synced = (",
         "crash/test_journal_crashes.py::test_crash_at_every_operation[1]",
@@ -39,17 +39,17 @@ MUTANTS = [
     ),
     Mutant(
         "readers of the offsets topic see what is not synced",
-        "coordinator/journal.py",
+        "coordinator/journal/journal.py",
         "        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))\n",
         """        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         view.durable = view.appended
 """,
-        "unit/coordinator/test_coordinator_shell.py::test_the_view_of_an_offsets_partition_ends_at_what_is_synced",
+        "unit/coordinator/test_coordinator.py::test_the_view_of_an_offsets_partition_ends_at_what_is_synced",
         "crash matrix: the same through the whole coordinator",
     ),
     Mutant(
         "what a start found is served before it is durable",
-        "coordinator/segments.py",
+        "coordinator/journal/segments.py",
         """            file.write(encode_header(SEGMENT, number, self._partitions))
         file.sync()
         self._synced = (number, file.size)
@@ -62,7 +62,7 @@ MUTANTS = [
     ),
     Mutant(
         "segments go whether or not the snapshot that stands for them was written",
-        "coordinator/journal.py",
+        "coordinator/journal/journal.py",
         "        finally:\n            self._snapshot_task = None\n",
         """        finally:
             await self._in_executor(partial(self._segments.drop_before, number))
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "a snapshot has its name before it is durable",
-        "coordinator/segments.py",
+        "coordinator/journal/segments.py",
         "        self._file.sync()\n        self._filesystem.rename(self._temporary, self._path)\n",
         "        self._filesystem.rename(self._temporary, self._path)\n",
         "crash/test_journal_crashes.py::test_a_quiet_life",
@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     Mutant(
         "a frame's batch is not checked at the start",
-        "coordinator/frames.py",
+        "coordinator/journal/frames.py",
         "            if data[end] not in marks or crc32c(data[checked:end]) != batch_crc:\n",
         "            if data[end] not in marks:\n",
         "crash/test_journal_crashes.py::test_crash_at_every_operation[15]",
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         "a missing segment is passed over",
-        "coordinator/segments.py",
+        "coordinator/journal/segments.py",
         "        if number != expected:\n",
         "        if number < expected:\n",
         "crash/test_journal_crashes.py::test_a_missing_segment_is_damage[2]",
@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "a reserve's byte in a frame of a segment before the last is a torn tail",
-        "coordinator/frames.py",
+        "coordinator/journal/frames.py",
         "self._content = _Content(data) if may_be_torn else None",
         "self._content = _Content(data)",
         "crash/test_journal_crashes.py::test_a_torn_segment_that_is_not_the_last_is_damage",
@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "a start leaves out the last record of each batch",
-        "coordinator/replay.py",
+        "coordinator/journal/batch_replay.py",
         "        for _ in range(count - skip):\n",
         "        for _ in range(count - skip - 1):\n",
         "crash/test_offset_history.py::test_histories_under_kills[short]",
@@ -129,15 +129,15 @@ MUTANTS = [
     ),
     Mutant(
         "an offset that was committed again loses its metadata's removal",
-        "coordinator/offset_columns.py",
+        "coordinator/offsets/columns.py",
         "        elif self.beside is not None:\n            self._forget_beside(partition)\n",
         "",
-        "property/coordinator/test_offset_columns.py::test_columns_are_a_dictionary",
+        "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "crash matrix: the live state is the replayed state",
     ),
     Mutant(
         "offsets of a group that just became empty go at once",
-        "coordinator/expiry.py",
+        "coordinator/offsets/expiry.py",
         "        committed_before = -1  # the retention has not passed for any: only what has its own can go\n",
         "        pass\n",
         "unit/coordinator/test_removals.py::test_the_retention_begins_when_the_last_member_leaves",
@@ -156,10 +156,10 @@ MUTANTS = [
     Mutant(
         "a transaction's markers are written before its decision is durable",
         "coordinator/transaction_service.py",
-        """        self.transactions.begin(transactional_id, value)
+        """        self.ids.begin(transactional_id, value)
         self._appended[transactional_id] = durable
 """,
-        """        self.transactions.begin(transactional_id, value)
+        """        self.ids.begin(transactional_id, value)
         self._appended[transactional_id] = durable
         if value is not None and value.state in PREPARED:
             for one in value.partitions:
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "a stable group's subscribed topics expire",
-        "coordinator/expiry.py",
+        "coordinator/offsets/expiry.py",
         "if topic not in rule.kept_topics]",
         "if topic]",
         "unit/coordinator/test_removals.py::test_a_live_group_keeps_what_it_subscribes_to",

@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was on its way when the process was frozen renews the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         "if gap > self._believed_s or join_state",
         "if join_state",
         "unit/kafka/test_heartbeats.py::test_what_was_on_its_way_when_the_process_was_frozen_is_not_believed",
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is received while the member joins renews the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         'if gap > self._believed_s or join_state != "steady" or connects',
         "if gap > self._believed_s or connects",
         "unit/kafka/test_heartbeats.py::test_what_it_hears_while_it_joins_may_be_that_it_is_out",
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers that any client gets renew the lease",
-        "kafka/heartbeats.py",
+        "kafka/presence.py",
         'answers = broker["rx"] - sum(sent for kind, sent in broker["req"].items() if kind not in OF_MEMBERS)',
         'answers = broker["rx"]',
         "unit/kafka/test_heartbeats.py::test_what_any_client_may_ask_says_nothing_of_the_member",
@@ -47,10 +47,10 @@ MUTANTS = [
     ),
     Mutant(
         "an output that was refused with its batch is its record's failure",
-        "kafka/suspects.py",
+        "kafka/refused_batches.py",
         "        self._suspected[source] = None\n        if len",
         "        return True\n        if len",
-        "unit/kafka/test_suspects.py::test_what_is_refused_twice_is_at_fault_however_long_that_takes",
+        "unit/kafka/test_refused_batches.py::test_what_is_refused_twice_is_at_fault_however_long_that_takes",
     ),
     Mutant(
         "a member that the group has given up is ready",
@@ -78,9 +78,32 @@ MUTANTS = [
     Mutant(
         "a topic made anew begins with what the group took back meanwhile",
         "kafka/membership.py",
-        "            self._deleted.get(one.topic, set()).discard((one.topic, one.partition))\n",
-        "            self._deleted.get(one.topic, set())\n",
-        "unit/kafka/test_membership_deleted.py::test_what_the_group_takes_back_meanwhile_does_not_begin",
+        "            self._absent.get(name[0], set()).discard(name)\n",
+        "            self._absent.get(name[0], set())\n",
+        "unit/kafka/test_membership.py::test_what_the_group_takes_back_meanwhile_does_not_begin",
+        "guarantee 4",
+    ),
+    Mutant(
+        "what is read of a topic that has no log any more is not told with it",
+        "kafka/membership.py",
+        "names = sorted(name for name in self.ours if name[0] == topic and name not in ending)",
+        "names: list[Name] = []",
+        "unit/kafka/test_membership.py::test_what_is_read_of_a_topic_without_a_log_is_told_with_it",
+    ),
+    Mutant(
+        "partitions go back before their last commit",
+        "kafka/membership.py",
+        "        yield Finish(ending.names)\n",
+        "",
+        "property/kafka/test_membership_machine.py",
+        "guarantee 3",
+    ),
+    Mutant(
+        "what the group went on without keeps its last commit for later",
+        "kafka/membership.py",
+        "            yield from self._lose(self._ending.names)\n",
+        "            pass\n",
+        "property/kafka/test_membership_machine.py",
         "guarantee 4",
     ),
     Mutant(
@@ -92,14 +115,14 @@ MUTANTS = [
     ),
     Mutant(
         "a member waits for itself",
-        "kafka/waiting.py",
+        "kafka/group_wait.py",
         "others = [one for one in found.members if one.member_id != member_id]",
         "others = list(found.members)",
         "unit/kafka/test_group_wait.py::test_it_waits_for_the_others_in_a_rebalance",
     ),
     Mutant(
         "under KIP-848 a member that has all its partitions waits for those of others",
-        "kafka/waiting.py",
+        "kafka/group_wait.py",
         "        others = [one for one in others if wanted.intersection(one.assignment)]",
         "        others = [one for one in others if one.assignment]",
         "unit/kafka/test_group_wait.py::test_it_waits_for_the_others_in_a_rebalance",

@@ -32,10 +32,8 @@ MUTANTS = [
     Mutant(
         "partitions that are assigned by hand are left without their last commit",
         "kafka/membership.py",
-        """            if self._by_hand and self._ours:
-                self._revoking = self._listening.on_revoking(sorted(self._ours))
-""",
-        "",
+        "        if self._is_by_hand and self.ours:",
+        "        if False:",
         "integration/test_consumer_subscriptions.py::test_a_listener_hears_of_partitions_assigned_by_hand",
         "option: assignment",
     ),
@@ -364,8 +362,8 @@ MUTANTS = [
     Mutant(
         "offsets that are kept elsewhere are committed to the group as well, where a revoke waits for them",
         "kafka/consumer.py",
-        "return {} if self._external else self._membership.commit_now(offsets, timeout_s)",
-        "return self._membership.commit_now(offsets, timeout_s)",
+        "return {} if self._external else self._member.commit_now(offsets, timeout_s)",
+        "return self._member.commit_now(offsets, timeout_s)",
         "unit/kafka/test_starts.py::test_what_is_kept_elsewhere_is_committed_to_no_group",
         "option: commits",
     ),

@@ -7,7 +7,7 @@ from mutants import Mutant
 MUTANTS = [
     Mutant(
         "a round is over when it is written, and not when it is synced",
-        "storage/group_sync.py",
+        "storage/shared_sync.py",
         """            self._file.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         self._file.sync()
 """,
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "after a sync that failed the next one is believed",
-        "storage/group_sync.py",
+        "storage/shared_sync.py",
         "failure = self._failure = StorageError(",
         "failure = StorageError(",
         "crash/test_log_crashes.py::test_a_crash_at_any_operation_loses_nothing_acknowledged[lost-kept-0.0]",
@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "a write without room is not cut off again",
-        "storage/group_sync.py",
+        "storage/shared_sync.py",
         "        try:\n            self._file.cut()\n        except BaseException as worse:",
         "        try:\n            pass\n        except BaseException as worse:",
         "crash/test_full_disk.py::test_a_log_knows_what_a_restart_would_find_whatever_was_refused",
@@ -195,7 +195,7 @@ MUTANTS = [
     ),
     Mutant(
         "the last stable offset goes past a transaction that is open, once a later one has ended",
-        "storage/transactions.py",
+        "storage/partition_transactions.py",
         "        return next(iter(self._undecided.items()), None)\n",
         "        return next(reversed(self._undecided.items()), None)\n",
         "unit/storage/test_partition_transactions.py::test_a_reader_is_told_of_every_aborted_transaction_in_its_range",

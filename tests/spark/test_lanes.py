@@ -438,7 +438,7 @@ def test_a_broker_that_does_not_answer_is_told_at_once(
 def test_an_executor_with_another_version_is_told(
     spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kl, "__version__", "9.9.9")
+    monkeypatch.setattr("keylane.spark.jobs.__version__", "9.9.9")
     query = kl.spark.start(work.pipeline(), spark, lanes=1)
     with pytest.raises(kl.UsageError, match=r"the executors have keylane .*, the driver has 9\.9\.9"):
         work.finish(query)

@@ -18,8 +18,8 @@ from keylane.broker.node import CLEAN_SHUTDOWN_KIND
 from keylane.broker.producer_ids import KIND as PRODUCER_IDS_KIND
 from keylane.broker.topic_files import KIND as TOPICS_KIND
 from keylane.broker.topic_files import LIVE
-from keylane.coordinator.check import check_journal, salvage_snapshot
-from keylane.coordinator.segments import MANIFEST, SNAPSHOT_SUFFIX, last_segment, read_manifest, write_manifest
+from keylane.coordinator.journal.check import check_journal, salvage_snapshot
+from keylane.coordinator.journal.segments import MANIFEST, SNAPSHOT_SUFFIX, last_segment, read_manifest, write_manifest
 from keylane.errors import DataFolderError, UsageError
 from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding

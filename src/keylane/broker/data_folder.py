@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.broker.config import parse_properties
-from keylane.coordinator.segments import MANIFEST, write_manifest
+from keylane.coordinator.journal.segments import MANIFEST, write_manifest
 from keylane.errors import DataFolderError, UsageError, other_format
 from keylane.storage.filesystem import TEMPORARY_SUFFIX
 from keylane.storage.sealed import write_sealed

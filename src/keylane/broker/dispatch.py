@@ -27,7 +27,7 @@ from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
 if TYPE_CHECKING:
     from keylane.broker.node import Node
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import Api
     from keylane.broker.node import Node
-    from keylane.coordinator.commits import KnownCommit
-    from keylane.storage.group_sync import Round
+    from keylane.coordinator.formats.commit_batch import KnownCommit
+    from keylane.storage.shared_sync import Round
     from keylane.wire.requests import OffsetCommit, OffsetFetch
 
 MAX_BYTES = 32 * 1024 * 1024

@@ -14,7 +14,7 @@ from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
 from keylane.broker.upgrade import upgrade
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.segments import last_segment
+from keylane.coordinator.journal.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
@@ -73,7 +73,9 @@ class Node:
             options=config,
             partition_count=self._partition_count,
             clock=clock,
-            ports=Ports(self.topics.log, self.producer_ids.take, self.topics.producers, self.producer_ids.start_above),
+            ports=Ports(
+                self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
+            ),
             may_sync_inline=True,
             on_load_failure=on_load_failure,
         )

@@ -45,9 +45,9 @@ class ProducerIds:
     def start_above(self, highest: int) -> None:
         """Give no id that may be in use, now that this one was found in a log or the journal; -1 for none.
 
-        A block more is left out: ids may have been given whose producers have written nothing yet. No id was taken yet.
+        A block more is left out: ids may have been given whose producers have written nothing yet. No id was given yet.
         """
-        assert self._next == self._reserved_until, "an id was taken before all that are in use were known"
+        assert self._next == self._reserved_until, "an id was given before all that are in use were known"
         first = highest + 1 + BLOCK_SIZE if highest >= 0 else 0
         if highest >= self._reserved_until:
             logger.warning(
@@ -60,7 +60,7 @@ class ProducerIds:
             )
         self._next = self._reserved_until = max(first, self._reserved_until)
 
-    async def take(self) -> int:
+    async def new_id(self) -> int:
         """An id that nobody has had before. Raises `StorageError` when none can be reserved."""
         async with self._reserving:
             if self._next == self._reserved_until:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
     from keylane.broker.security import Security
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.broker")
 
@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer is not None:
             self._answers.append(place)
             self._bytes_in_flight += place.size
-            self._take(None, place, answer)
+            self._put(None, place, answer)
             return
         call = decode_request(frame, self._host, self._server.apis, self._session)
         self._server.known.remember(frame, call.request)
@@ -177,13 +177,13 @@ class Connection(asyncio.BufferedProtocol):
             task.add_done_callback(tasks.discard)
 
     def advance(self, call: Call | None, place: _Answer, step: Callable[[], Any]) -> None:
-        """Take the next step of a call that has no task of its own; `flush` afterwards."""
+        """The next step of a call that has no task of its own; `flush` afterwards."""
         try:
-            self._take(call, place, step())
+            self._put(call, place, step())
         except Exception as error:
             self._failed(call, error)
 
-    def _take(self, call: Call | None, place: _Answer, result: Any) -> None:
+    def _put(self, call: Call | None, place: _Answer, result: Any) -> None:
         """An answer, or what it waits for; without a call it is a whole frame."""
         if type(result) is Later:
             self._server.wait(result.durable, (self, call, place, result.finish))
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             if call.api.has_large_answers and not self._is_next(place):
                 place.turn = self._server.loop.create_future()
                 await place.turn
-            self._take(call, place, await call.api.handle(call.request, call.header, self._server.node))
+            self._put(call, place, await call.api.handle(call.request, call.header, self._server.node))
         except Exception as error:
             self._failed(call, error)
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
-from keylane.broker.topic_settings import TopicValues, resolve
+from keylane.broker.topic_values import TopicValues, resolve
 from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import TEMPORARY_SUFFIX, DiskFullError, StorageError
 from keylane.storage.log import LogOptions, PartitionLog

@@ -1,7 +1,7 @@
-"""Topic configs: which are honoured, what each may be, and which value holds for a topic.
+"""Topic configs: which are honoured, and what each may be.
 
-A topic keeps the configs that it was given; for the others the broker's option holds, as in Apache Kafka. A config that
-would be ignored is refused, so that nobody relies on it: the fixed ones are listed with what they are here.
+A config that would be ignored is refused, so that nobody relies on it: the fixed ones are listed with what they are
+here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from keylane.broker.config import BrokerConfig
+    from collections.abc import Iterable
 
 Kind = Literal["BOOLEAN", "STRING", "INT", "LONG", "DOUBLE", "LIST"]
 """Kafka's types of configs."""
@@ -120,53 +118,6 @@ NOT_HERE = frozenset(
 
 class NotHonouredError(UsageError):
     """A topic config that Apache Kafka would take, and this broker would not honour."""
-
-
-class TopicValues(NamedTuple):
-    """What holds for a topic."""
-
-    segment_bytes: int
-    segment_ms: int
-    index_interval_bytes: int
-    max_message_bytes: int
-    retention_ms: int
-    """-1: no limit."""
-    retention_bytes: int
-    """-1: no limit."""
-    is_deleted: bool
-    """Whether retention applies."""
-    is_compacted: bool
-    min_cleanable_dirty_ratio: float
-    delete_retention_ms: int
-    has_append_time: bool
-
-
-def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
-    """The topic's own settings, or the broker's."""
-
-    def text(name: str) -> str:
-        return setting(settings, name, config)
-
-    policy = policies(text("cleanup.policy"))
-    return TopicValues(
-        segment_bytes=int(text("segment.bytes")),
-        segment_ms=int(text("segment.ms")),
-        index_interval_bytes=int(text("index.interval.bytes")),
-        max_message_bytes=int(text("max.message.bytes")),
-        retention_ms=int(text("retention.ms")),
-        retention_bytes=int(text("retention.bytes")),
-        is_deleted="delete" in policy,
-        is_compacted="compact" in policy,
-        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
-        delete_retention_ms=int(text("delete.retention.ms")),
-        has_append_time=text("message.timestamp.type") == "LogAppendTime",
-    )
-
-
-def setting(settings: Mapping[str, str], name: str, config: BrokerConfig) -> str:
-    """The value that holds for a topic, as text: its own, or the broker's."""
-    own = settings.get(name)
-    return own if own is not None else str(getattr(config, HONOURED[name].option))
 
 
 def policies(value: str) -> list[str]:

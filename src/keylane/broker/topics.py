@@ -17,7 +17,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
-from keylane.broker.topic_settings import resolve
+from keylane.broker.topic_values import resolve
 from keylane.errors import UsageError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keylane.broker import data_folder
 from keylane.broker.topic_files import KIND, LIVE
-from keylane.coordinator.segments import last_segment, write_manifest
+from keylane.coordinator.journal.segments import last_segment, write_manifest
 from keylane.storage.facts import LogFacts
 from keylane.storage.open_log import base_of, segment_names
 from keylane.storage.sealed import read_sealed, write_sealed

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from keylane.kafka.admin import Admin, CommittedOffset
-    from keylane.kafka.members import GroupDescription, Partition
+    from keylane.kafka.group_descriptions import GroupDescription, Partition
 
 
 @dataclass(frozen=True, slots=True)

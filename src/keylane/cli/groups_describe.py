@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from keylane.kafka.admin import Admin, CommittedOffset
-    from keylane.kafka.members import Partition
+    from keylane.kafka.group_descriptions import Partition
 
 
 def gather(admin: Admin, group: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _partition_report(
     log_end: int | None,
     member_id: str | None,
 ) -> dict[str, Any]:
-    from keylane.kafka.standing import offset_map_of
+    from keylane.kafka.group_standing import offset_map_of
 
     offset_map, metadata_error, lag, remaining = None, None, None, None
     if committed is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.kafka.admin import Admin, CommittedOffset
-    from keylane.kafka.members import Partition
+    from keylane.kafka.group_descriptions import Partition
 
 SHOWN_CHARACTERS = 40
 """How much of a commit's metadata a table shows; `--json` has all of it."""

@@ -16,10 +16,10 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-import keylane
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
 from keylane.telling import did_you_mean
+from keylane.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +102,7 @@ def build_parser(arguments: Sequence[str]) -> _Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"keylane {keylane.__version__}")
+    parser.add_argument("--version", action="version", version=f"keylane {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log what happens, not only what goes wrong")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     named = next((word for word in arguments if not word.startswith("-")), None)

@@ -14,7 +14,6 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import keylane
 from keylane.errors import UsageError
 from keylane.options import Pipeline
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-NOT_USERS = (Path(keylane.__file__).parent, Path(sysconfig.get_path("stdlib")))
+NOT_USERS = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 
 
 def load_pipeline(target: str) -> tuple[Path, Pipeline]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keylane.demo.stop import StopRequest
     from keylane.engine.health import Health
     from keylane.engine.snapshot import Snapshot
-    from keylane.kafka.standing import Standing
+    from keylane.kafka.group_standing import Standing
     from keylane.options import Pipeline
 
 DESCRIPTION = """\
@@ -219,8 +219,8 @@ class Watch:
     def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
         """The last word: how much was done, and where the group stands, asked of the broker."""
         from keylane.kafka.admin import Admin
+        from keylane.kafka.group_standing import group_standing
         from keylane.kafka.logs import matching
-        from keylane.kafka.standing import group_standing
 
         snapshot = self._last
         assert snapshot is not None

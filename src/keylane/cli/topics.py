@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from keylane.kafka.admin import Admin
     from keylane.kafka.topics import TopicDescription
 
+    Offsets = dict[tuple[str, int], int | None]
+
 DESCRIPTION = "Topics: make them before records come, look at them, delete them."
 
 LIST_EXAMPLES = """\
@@ -93,8 +95,7 @@ def run_describe(args: argparse.Namespace) -> int:
     """Show some topics; returns the exit code. Raises `UsageError` for one that does not exist."""
     admin = admin_of(args)
     found = _existing(admin, args.topics)
-    names = [(one.name, number) for one in found for number in one.partitions]
-    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    starts, ends = _bounds(admin, found)
     reports = []
     for one in found:
         partitions = [
@@ -138,8 +139,7 @@ def run_delete(args: argparse.Namespace) -> int:
     """Delete topics, or say which would be deleted; returns the exit code."""
     admin = admin_of(args)
     found = _existing(admin, args.topics)
-    names = [(one.name, number) for one in found for number in one.partitions]
-    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    starts, ends = _bounds(admin, found)
     rows = []
     for one in found:
         spans = [(starts[one.name, number], ends[one.name, number]) for number in one.partitions]
@@ -166,6 +166,12 @@ def _existing(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
             hint = did_you_mean(name, known) or "`keylane topics list` shows those that do"
             raise UsageError(f"the topic {name!r} does not exist: {hint}")
     return [known[name] for name in names]
+
+
+def _bounds(admin: Admin, topics: Iterable[TopicDescription]) -> tuple[Offsets, Offsets]:
+    """Where the logs of all partitions start, and where they end."""
+    names = [(one.name, number) for one in topics for number in one.partitions]
+    return admin.log_starts(names), admin.log_ends(names)
 
 
 # --- tables ---

@@ -1,8 +1,8 @@
 """The coordinator: committed offsets and consumer groups behind one durable journal.
 
-The thin shell around pure parts. `Groups` decides, `OffsetStore` remembers, the journal makes durable; what is answered
-and what is shown to readers is durable first. Here is who may be served at all: nobody before the journal is loaded,
-and nobody after `close`.
+The thin shell around pure parts. `GroupRegistry` decides, `OffsetStore` remembers, the journal makes durable; what is
+answered and what is shown to readers is durable first. Here is who may be served at all: nobody before the journal is
+loaded, and nobody after `close`.
 
 Thread safety: everything runs in the event loop's thread; only the journal's file work is in the executor.
 """
@@ -13,11 +13,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import KnownCommit, known_record_head
+from keylane.coordinator.formats.commit_batch import KnownCommit, known_record_head
+from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.coordinator.group_service import GroupService
-from keylane.coordinator.image import Image
-from keylane.coordinator.journal import FileJournal
-from keylane.coordinator.members import JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.states import State
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import FileJournal
 from keylane.coordinator.offset_service import (
     CommitRequest,
     CommitResult,
@@ -25,9 +27,7 @@ from keylane.coordinator.offset_service import (
     FetchedTopic,
     OffsetService,
 )
-from keylane.coordinator.records import partition_for
 from keylane.coordinator.removals import Expired, Removals
-from keylane.coordinator.states import State
 from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from keylane.coordinator.journal import Journal
-    from keylane.coordinator.members import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
+    from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
+    from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.transaction_service import Ports
-    from keylane.coordinator.transactions import Producer
+    from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.filesystem import FileSystem
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -196,23 +196,13 @@ class Coordinator:
     def commit(self, request: CommitRequest) -> int | CommitResult:
         """Append one commit: one batch, whole or not at all. An error code, when the whole request is refused."""
         group = request.group
-        return self._check_commit(request) or self._offsets.commit(partition_for(group, self._partitions), request)
+        refusal = self._check_commit(request, has_offsets=group in self._offsets.store)
+        return refusal or self._offsets.commit(partition_for(group, self._partitions), request)
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
-        return None if self._check_known(known) else self._offsets.commit_known(known, offset, leader_epoch)
-
-    def _check_known(self, known: KnownCommit) -> int:
-        group = known.group
-        return self._refusal(group) or self._groups.groups.check_commit(
-            group,
-            known.member_id,
-            known.instance_id,
-            known.generation,
-            self._groups.now_ms(),
-            api_version=known.api_version,
-            has_offsets=True,
-        )
+        refusal = self._check_commit(known, has_offsets=True)
+        return None if refusal else self._offsets.commit_known(known, offset, leader_epoch)
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
         """For commits like this one, if it is of one partition without metadata."""
@@ -236,19 +226,19 @@ class Coordinator:
         """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
         An error code, when the whole request is refused."""
         partition = partition_for(request.group, self._partitions)
-        return self._check_commit(request) or self._offsets.commit_if(partition, request, expected)
+        refusal = self._check_commit(request, has_offsets=request.group in self._offsets.store)
+        return refusal or self._offsets.commit_if(partition, request, expected)
 
-    def _check_commit(self, request: CommitRequest) -> int:
+    def _check_commit(self, commit: CommitRequest | KnownCommit, *, has_offsets: bool) -> int:
         """Why nothing may be committed, or NONE."""
-        group = request.group
-        return self._refusal(group) or self._groups.groups.check_commit(
-            group,
-            request.member_id,
-            request.instance_id,
-            request.generation,
+        return self._refusal(commit.group) or self._groups.groups.check_commit(
+            commit.group,
+            commit.member_id,
+            commit.instance_id,
+            commit.generation,
             self._groups.now_ms(),
-            api_version=request.api_version,
-            has_offsets=group in self._offsets.store,
+            api_version=commit.api_version,
+            has_offsets=has_offsets,
         )
 
     def commit_in_transaction(
@@ -316,8 +306,8 @@ class Coordinator:
             return error
         errors = [[self._check_delete(group, topic, one) for one in partitions] for topic, partitions in topics]
         wanted = [
-            (topic, [one for one, code in zip(partitions, found, strict=True) if code == codes.NONE])
-            for (topic, partitions), found in zip(topics, errors, strict=True)
+            (topic, [one for one, code in zip(partitions, row, strict=True) if code == codes.NONE])
+            for (topic, partitions), row in zip(topics, errors, strict=True)
         ]
         try:
             return DeleteResult(errors, self._removals.delete_offsets(group, wanted))

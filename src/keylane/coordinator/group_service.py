@@ -1,4 +1,4 @@
-"""The groups' shell: performs what the pure `Groups` decide, and owns the one timer that calls them.
+"""The groups' shell: performs what the pure `GroupRegistry` decide, and owns the one timer that calls them.
 
 Waiting requests are futures, and serve as the tokens of the group protocol.
 """
@@ -10,22 +10,22 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from keylane.coordinator.commits import encode_records
-from keylane.coordinator.groups import Groups
-from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.members import Answer, JoinAnswer, SyncAnswer
-from keylane.coordinator.records import encode_group_key, encode_group_value, partition_for
+from keylane.coordinator.formats.commit_batch import encode_records
+from keylane.coordinator.formats.consumer_offsets import encode_group_key, encode_group_value, partition_for
+from keylane.coordinator.groups.protocol import Answer, JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.registry import GroupRegistry
+from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.journal import Journal
-    from keylane.coordinator.members import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
+    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.groups.protocol import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
+    from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.records import GroupValue
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -37,7 +37,7 @@ class GroupService:
     """Time and events in, answers and records out."""
 
     def __init__(self, journal: Journal, options: CoordinatorOptions, clock: Callable[[], int]) -> None:
-        self.groups = Groups(options, lambda prefix: f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}")
+        self.groups = GroupRegistry(options, lambda prefix: f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}")
         self._journal = journal
         self._partitions = options.offsets_topic_num_partitions
         self._clock = clock

@@ -11,11 +11,11 @@ import functools
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import Records, TopicCommit, encode_commit, encode_known, encode_record
-from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.offset_columns import NO_OFFSET, FetchedColumns
-from keylane.coordinator.pending import PendingChanges
-from keylane.coordinator.records import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.formats.commit_batch import Records, TopicCommit, encode_commit, encode_known, encode_record
+from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.journal.journal import BatchTooLargeError
+from keylane.coordinator.offsets.columns import NO_OFFSET, FetchedColumns
+from keylane.coordinator.offsets.pending import PendingChanges
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
@@ -26,13 +26,13 @@ from keylane.wire.control import marker_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.commits import KnownCommit
-    from keylane.coordinator.journal import Done, Journal
-    from keylane.coordinator.offsets import OffsetStore
+    from keylane.coordinator.formats.commit_batch import KnownCommit
+    from keylane.coordinator.journal.journal import Done, Journal
+    from keylane.coordinator.offsets.store import OffsetStore
+    from keylane.coordinator.offsets.transactional import Owner, TransactionalOffsets
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.transactional_offsets import Owner, TransactionalOffsets
-    from keylane.coordinator.transactions import Producer
-    from keylane.storage.group_sync import Round
+    from keylane.coordinator.transactions.transactional_ids import Producer
+    from keylane.storage.shared_sync import Round
 
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
 """The errors of a commit of one topic that has none."""
@@ -124,7 +124,7 @@ class OffsetService:
             return codes.INVALID_REQUEST
         current = [[self._current(group, topic.topic, one) for one in topic.partitions] for topic in topics]
         _, errors = self._split(topics)
-        refused = next((code for found in errors for code in found or () if code != codes.NONE), codes.NONE)
+        refused = next((code for row in errors for code in row or () if code != codes.NONE), codes.NONE)
         if refused == codes.NONE and all(map(_are_equal, current, expected)):
             durable = self._append(partition, group, topics, request.retention_ms)
             if isinstance(durable, int):
@@ -133,9 +133,9 @@ class OffsetService:
         rows = [
             [
                 error or (codes.NONE if now == then else CONDITION_FAILED)
-                for error, now, then in zip(found or [codes.NONE] * len(have), have, want, strict=True)
+                for error, now, then in zip(row or [codes.NONE] * len(have), have, want, strict=True)
             ]
-            for found, have, want in zip(errors, current, expected, strict=True)
+            for row, have, want in zip(errors, current, expected, strict=True)
         ]
         return ConditionalResult(refused or CONDITION_FAILED, rows, current, self.pending.round_of(group))
 
@@ -275,12 +275,12 @@ class OffsetService:
         accepted: list[TopicCommit] = []
         errors: list[Sequence[int] | None] = []
         for commit in topics:
-            found = self._check(commit)
-            errors.append(found)
-            if found is None:
+            refused = self._check(commit)
+            errors.append(refused)
+            if refused is None:
                 accepted.append(commit)
-            elif codes.NONE in found:
-                accepted.append(_without(commit, found))
+            elif codes.NONE in refused:
+                accepted.append(_without(commit, refused))
         return accepted, errors
 
     def _check(self, commit: TopicCommit) -> list[int] | None:
@@ -290,7 +290,7 @@ class OffsetService:
             return None
         limit = self._options.offset_metadata_max_bytes
         metadata = commit.metadata or ("",) * len(partitions)
-        found = [
+        refused = [
             codes.UNKNOWN_TOPIC_OR_PARTITION
             if not 0 <= partition < count
             else codes.OFFSET_METADATA_TOO_LARGE
@@ -298,7 +298,7 @@ class OffsetService:
             else codes.NONE
             for partition, text in zip(partitions, metadata, strict=True)
         ]
-        return found if any(found) else None
+        return refused if any(refused) else None
 
     def _fetch_topic(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedTopic:
         columns = self.store.fetch(group, topic, partitions)

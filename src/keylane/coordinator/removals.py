@@ -14,21 +14,21 @@ import logging
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import encode_records
-from keylane.coordinator.expiry import rule_of, stale_offsets
-from keylane.coordinator.pending import removal
-from keylane.coordinator.records import encode_group_key, encode_offset_key, partition_for
+from keylane.coordinator.formats.commit_batch import encode_records
+from keylane.coordinator.formats.consumer_offsets import encode_group_key, encode_offset_key, partition_for
+from keylane.coordinator.offsets.expiry import rule_of, stale_offsets
+from keylane.coordinator.offsets.pending import removal
 from keylane.wire.batches import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keylane.coordinator.groups import Groups
-    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.groups.registry import GroupRegistry
+    from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.offset_service import OffsetService
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.filesystem import StorageError
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -63,7 +63,7 @@ class Removals:
     def __init__(
         self,
         offsets: OffsetService,
-        groups: Groups,
+        groups: GroupRegistry,
         journal: Journal,
         options: CoordinatorOptions,
         clock: Callable[[], int],

@@ -1,4 +1,4 @@
-"""The transactions' shell: makes durable what `Transactions` decides, writes markers, and owns the timers.
+"""The transactions' shell: makes durable what `TransactionalIds` decides, writes markers, and owns the timers.
 
 The one discipline: a state is served when its record is durable. EndTxn is answered when the *prepare* record is; from
 then on nothing can change the outcome. Markers in the logs and in `__consumer_offsets` follow, and when all of them are
@@ -15,17 +15,17 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.commits import encode_records
-from keylane.coordinator.journal import BatchTooLargeError
-from keylane.coordinator.records import TRANSACTION_STATE
-from keylane.coordinator.transaction_records import encode_transaction, encode_transaction_key
-from keylane.coordinator.transaction_states import PREPARED, State
-from keylane.coordinator.transactions import (
+from keylane.coordinator.formats.commit_batch import encode_records
+from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE
+from keylane.coordinator.journal.journal import BatchTooLargeError
+from keylane.coordinator.transactions.records import encode_transaction, encode_transaction_key
+from keylane.coordinator.transactions.states import PREPARED, State
+from keylane.coordinator.transactions.transactional_ids import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Producer,
     Transaction,
-    Transactions,
+    TransactionalIds,
     completed,
     fenced,
 )
@@ -37,14 +37,14 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from keylane.coordinator.image import Image
-    from keylane.coordinator.journal import Journal
+    from keylane.coordinator.journal.image import Image
+    from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.offset_service import OffsetService
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.transactions import TopicPartition
-    from keylane.storage.group_sync import Round
+    from keylane.coordinator.transactions.transactional_ids import TopicPartition
     from keylane.storage.log import PartitionLog
     from keylane.storage.producers import ProducerDescription
+    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -87,7 +87,7 @@ class TransactionService:
         ports: Ports,
         clock: Callable[[], int],
     ) -> None:
-        self.transactions = Transactions(
+        self.ids = TransactionalIds(
             max_timeout_ms=options.transaction_max_timeout_ms, expiration_ms=options.transactional_id_expiration_ms
         )
         self._journal = journal
@@ -111,16 +111,16 @@ class TransactionService:
 
         Raises `DataFolderError` when a log has an open transaction that the journal knows nothing of.
         """
-        found = dict(image.transactions())
+        last = dict(image.transactions())
         known = list(self._ports.producers())
-        _check_open(found.values(), known)
-        self._ports.start_ids_above(max((value.producer_id for value in found.values()), default=NO_PRODUCER_ID))
+        _check_open(last.values(), known)
+        self._ports.start_ids_above(max((value.producer_id for value in last.values()), default=NO_PRODUCER_ID))
         epochs: dict[int, int] = {}
         for _, producer in known:
             epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, NO_EPOCH))
-        for transactional_id, stored in found.items():
+        for transactional_id, stored in last.items():
             value = _not_below(stored, epochs.get(stored.producer_id, NO_EPOCH), transactional_id)
-            self.transactions.restore(transactional_id, value)
+            self.ids.restore(transactional_id, value)
             if value.state in PREPARED:
                 self._begin_completion(transactional_id, value)
         self.is_loaded = True
@@ -158,13 +158,13 @@ class TransactionService:
             return InitAnswer(self.refusal)
         await self._free(transactional_id)
         new_id = None
-        if self.transactions.needs_producer_id(transactional_id, expected):
+        if self.ids.needs_producer_id(transactional_id, expected):
             try:
                 new_id = await self._ports.take_producer_id()
             except StorageError as error:
                 logger.error("%s", error)  # noqa: TRY400 - one line says it all
                 return InitAnswer(codes.KAFKA_STORAGE_ERROR)
-        decided = self.transactions.init(transactional_id, timeout_ms, expected, new_id, self._clock())
+        decided = self.ids.init(transactional_id, timeout_ms, expected, new_id, self._clock())
         if isinstance(decided, int):
             return InitAnswer(decided)
         error_code = await self._store(transactional_id, decided)
@@ -182,7 +182,7 @@ class TransactionService:
         if self.refusal:
             return self.refusal
         await self._free(transactional_id)
-        decided = self.transactions.add_partitions(transactional_id, producer, partitions, self._clock())
+        decided = self.ids.add_partitions(transactional_id, producer, partitions, self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
     async def end(self, transactional_id: str, producer: Producer, *, committed: bool) -> int:
@@ -190,12 +190,12 @@ class TransactionService:
         if self.refusal:
             return self.refusal
         await self._free(transactional_id)
-        decided = self.transactions.end(transactional_id, producer, committed=committed, now_ms=self._clock())
+        decided = self.ids.end(transactional_id, producer, committed=committed, now_ms=self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
     def check_write(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> int:
         """Whether this producer may write to this partition now, as a part of its transaction: an error code."""
-        return self.refusal or self.transactions.check_write(transactional_id, producer, partition)
+        return self.refusal or self.ids.check_write(transactional_id, producer, partition)
 
     async def _free(self, transactional_id: str) -> None:
         """Return when no change of the id is under way, or has been for too long."""
@@ -213,8 +213,8 @@ class TransactionService:
         """Abort every transaction that has taken longer than its producer allowed, and fence the producer."""
         now_ms = self._clock()
         rounds = []
-        for transactional_id in self.transactions.timed_out(now_ms):
-            current = self.transactions.get(transactional_id)
+        for transactional_id in self.ids.timed_out(now_ms):
+            current = self.ids.get(transactional_id)
             assert current is not None
             logger.info("transactional id %s: no end within %d ms; it aborts", transactional_id, current.timeout_ms)
             rounds.append(self._append(transactional_id, fenced(current, now_ms)))
@@ -222,7 +222,7 @@ class TransactionService:
 
     async def remove_expired(self) -> None:
         """Forget transactional ids that have not been used for `transactional.id.expiration.ms`."""
-        expired = self.transactions.expired(self._clock())
+        expired = self.ids.expired(self._clock())
         await _wait([self._append(transactional_id, None) for transactional_id in expired])
 
     def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
@@ -263,12 +263,12 @@ class TransactionService:
         def done(failure: StorageError | None, _base_offset: int) -> None:
             del self._appended[transactional_id]
             if isinstance(failure, NoRoomError):
-                self.transactions.taken_back(transactional_id)
+                self.ids.not_stored(transactional_id)
                 return
             if failure is not None:
                 self._has_failed = True  # the id stays as it was, and busy: nothing is decided before a restart
                 return
-            self.transactions.stored(transactional_id)
+            self.ids.stored(transactional_id)
             if value is not None and value.state in PREPARED:
                 self._begin_completion(transactional_id, value)
 
@@ -280,7 +280,7 @@ class TransactionService:
         except StorageError:
             self._has_failed = True
             return codes.KAFKA_STORAGE_ERROR
-        self.transactions.begin(transactional_id, value)
+        self.ids.begin(transactional_id, value)
         self._appended[transactional_id] = durable
         return durable
 

@@ -64,6 +64,16 @@ def unavailable(store: Store, error: BaseException) -> PeerError:
     return PeerError(f"{type(store).__name__} does not answer: {type(error).__name__}: {error}".strip())
 
 
+@contextmanager
+def _opening(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise unavailable(store, error) from error
+
+
 class Identities:
     """What records are known by. Thread safety: `know` comes before the records of its topics."""
 
@@ -184,12 +194,8 @@ class ExactlyOnce:
     @contextmanager
     def _resource(self) -> Iterator[Any]:
         """Of the worker threads: the user's, and the store's connections."""
-        try:
+        with _opening(self._store):
             self.opened = self._store.open()
-        except UsageError:
-            raise
-        except Exception as error:
-            raise unavailable(self._store, error) from error
         try:
             if self._user_resource is None:
                 yield None
@@ -202,12 +208,8 @@ class ExactlyOnce:
     @asynccontextmanager
     async def _async_resource(self) -> AsyncIterator[Any]:
         assert isinstance(self._store, AsyncStore)
-        try:
+        with _opening(self._store):
             self.opened_async = await self._store.open_async()
-        except UsageError:
-            raise
-        except Exception as error:
-            raise unavailable(self._store, error) from error
         try:
             if self._user_resource is None:
                 yield None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keylane.demo.observer import ToDo
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
-from keylane.kafka.standing import Standing, group_standing
+from keylane.kafka.group_standing import Standing, group_standing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from keylane.demo.delays import Delay
     from keylane.demo.verify import Verdict
-    from keylane.kafka.standing import Standing
+    from keylane.kafka.group_standing import Standing
 
 ORDER_WORDS = {"key": "in order per aircraft", "partition": "in order per partition", "unordered": "in any order"}
 

@@ -30,8 +30,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
 from keylane.errors import UsageError
 from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
+from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching
-from keylane.kafka.members import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.questions import Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
 
-    from keylane.kafka.members import GroupDescription, Partition
+    from keylane.kafka.group_descriptions import GroupDescription, Partition
     from keylane.kafka.topics import TopicDescription
 
 logger = logging.getLogger("keylane.kafka")

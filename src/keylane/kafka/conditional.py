@@ -9,7 +9,6 @@ itself, because a second try would fail on the first one's success.
 
 from __future__ import annotations
 
-import struct
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -28,6 +27,8 @@ from keylane.wire.conditional_commit import (
     encode_request,
     read_response,
 )
+from keylane.wire.encoders import string
+from keylane.wire.field_reader import FieldError, FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +44,6 @@ ASK_AGAIN_S = 0.1
 _FIND_COORDINATOR = 10
 _NOT_NOW = {14: "COORDINATOR_LOAD_IN_PROGRESS", 15: "COORDINATOR_NOT_AVAILABLE", 16: "NOT_COORDINATOR"}
 """Nothing was committed, and the next moment may be better."""
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 
 
 class ConditionalCommitUnsupportedError(PeerError):
@@ -229,12 +228,12 @@ def _check_offered(link: Link, address: tuple[str, int]) -> None:
 
 def coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
     """Host and port; None when there is none at the moment."""
-    name = group.encode()
-    answer = link.ask(_FIND_COORDINATOR, 0, _I16.pack(len(name)) + name)
-    error, size = _I16.unpack_from(answer)[0], _I16.unpack_from(answer, 6)[0]
-    if error != 0:
-        return None
-    return answer[8 : 8 + size].decode(), _I32.unpack_from(answer, 8 + size)[0]
+    reader = FieldReader(link.ask(_FIND_COORDINATOR, 0, string(group)))
+    try:
+        error, _node_id, host, port = reader.int16(), reader.int32(), reader.string(), reader.int32()
+    except FieldError as wrong:
+        raise ConnectionError(f"the broker answered something else: {wrong}") from wrong
+    return (host, port) if error == 0 else None
 
 
 def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """`KafkaConsumer`: the engine's consumer port on confluent-kafka.
 
-The idea: two clients. One is the group's member (`Membership`), on a thread of its own, because rebalance callbacks
+The idea: two clients. One is the group's member (`GroupMember`), on a thread of its own, because rebalance callbacks
 wait; the other one reads (`Fetcher`), on the intake thread, and never waits for the group (docs/adr/0008).
 """
 
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaException
 
 from keylane.kafka import exact
-from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of, problems_of
 from keylane.kafka.fetcher import Fetcher
-from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
-from keylane.kafka.instance import InstanceName
+from keylane.kafka.group_member import GroupMember
+from keylane.kafka.group_wait import GroupWait
+from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
-from keylane.kafka.membership import Membership, problems_of
-from keylane.kafka.presence import Presence
+from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
-from keylane.kafka.waiting import GroupWait
 from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from keylane.engine.ports import ConsumerListener, Offset, Polled
     from keylane.engine.snapshot import Wait
     from keylane.kafka import exact_transactions
-    from keylane.kafka.starts import Target
+    from keylane.kafka.membership import Target
     from keylane.options import Pipeline
 
 COMMIT_POLL_S = 0.005
@@ -68,7 +67,7 @@ class KafkaConsumer:
         self._logs = Logs(self._group, self._patience, self._faults)
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect)
         self._commits = exact.CommitQueue(self._group)
-        self._membership = self._member()
+        self._member = self._new_member()
 
     def _member_client(self) -> Consumer:
         kafka = self._pipeline.kafka
@@ -83,11 +82,11 @@ class KafkaConsumer:
     def _joins(self, state: str, now: float) -> None:
         """librdkafka's state of the member: one of KIP-848's protocol is steady while it waits for others."""
         is_kip_848 = self._pipeline.kafka.get("group.protocol") == "consumer"
-        self._group_wait.joins("wait-sync" if is_kip_848 and not self._membership.has_partitions else state, now)
+        self._group_wait.joins("wait-sync" if is_kip_848 and not self._member.has_partitions else state, now)
 
-    def _member(self) -> Membership:
+    def _new_member(self) -> GroupMember:
         """Of the client that is the group's member now."""
-        member = Membership(
+        member = GroupMember(
             self._group,
             self._pipeline,
             self._fetcher,
@@ -112,12 +111,12 @@ class KafkaConsumer:
         assert self._listener is not None, "given up before the start"
         self._commits.close()
         self._group_wait.close()
-        self._membership.close()
+        self._member.close()
         self._group = self._member_client()
         self._logs = Logs(self._group, self._patience, self._faults)
         self._commits = exact.CommitQueue(self._group)
-        self._membership = self._member()
-        self._membership.start(self._listener)
+        self._member = self._new_member()
+        self._member.start(self._listener)
 
     @property
     def session_s(self) -> float | None:
@@ -157,14 +156,14 @@ class KafkaConsumer:
 
     def subscribe(self, listener: ConsumerListener) -> None:
         self._listener = listener
-        self._membership.start(listener)
+        self._member.start(listener)
         topics = [*self._pipeline.topics, *(topic for topic, _ in self._pipeline.assignment)]
         if not topics[0].startswith("^"):
             self._fetcher.expect(topics[0])
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         self._serve_commits()
-        if self._membership.is_given_up and not self._commit_is_on_its_way:
+        if self._member.is_given_up and not self._commit_is_on_its_way:
             self._join_again()
         polled = self._fetcher.poll(max_records, COMMIT_POLL_S if self._commit_is_on_its_way else timeout_s)
         self._serve_commits()
@@ -191,23 +190,23 @@ class KafkaConsumer:
         self._patience.close()
         self._commits.close()
         self._group_wait.close()
-        self._membership.close()
+        self._member.close()
         self._fetcher.close()
         self._faults.raise_broken()
 
     def suspect(self, topic: str) -> None:
         """A broker does not know this topic: find out whether it was deleted. Any thread."""
-        self._membership.suspect(topic)
+        self._member.suspect(topic)
 
     # --- for transactions ---
 
     def reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
         """See `keylane.engine.ports.TransactionsPort.reload`."""
-        self._membership.reload(partitions)
+        self._member.reload(partitions)
 
     def owning(self, epochs: Mapping[tuple[str, int], int]) -> AbstractContextManager[exact_transactions.Member | None]:
-        """See `Membership.owning`. Any thread, as `reload`."""
-        return self._membership.owning(epochs)
+        """See `GroupMember.owning`. Any thread, as `reload`."""
+        return self._member.owning(epochs)
 
     # --- commits ---
 
@@ -224,11 +223,11 @@ class KafkaConsumer:
     def commit_now(
         self, offsets: Sequence[Offset], timeout_s: float | None = None
     ) -> dict[tuple[str, int], CommitProblem]:
-        return {} if self._external else self._membership.commit_now(offsets, timeout_s)
+        return {} if self._external else self._member.commit_now(offsets, timeout_s)
 
     def seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
         """Go on elsewhere with these partitions, and with all others that are assigned. Any thread."""
-        self._membership.seek(targets, others)
+        self._member.seek(targets, others)
 
     def _heard(self, heard_at: float) -> None:
         self._presence.heard(heard_at)

@@ -9,7 +9,6 @@ out. Which those are is one table (`keylane.kafka.error_table`); foreign excepti
 from __future__ import annotations
 
 import logging
-import re
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,22 +16,20 @@ from confluent_kafka import KafkaError, KafkaException
 
 from keylane.engine.commits import CommitProblem
 from keylane.errors import PeerError, UsageError
+from keylane.kafka.client_log import Repeats
 from keylane.kafka.error_table import Mark, Meaning, marked, meaning
+from keylane.kafka.setting_names import meant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from confluent_kafka import Message
+
+    from keylane.kafka.exact import GroupOffset
 
 logger = logging.getLogger("keylane.kafka")
 
 Client = TypeVar("Client")
-
-REPEAT_AFTER_S = 30.0
-"""An error that goes on is logged again after this long."""
-
-_NUMBERS = re.compile(r"\d+")
-"""What differs between two lines that say the same."""
 
 PARTITION_END = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
@@ -81,8 +78,6 @@ def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, A
     try:
         return make(QUICK_START | dict(settings))
     except (KafkaException, TypeError, ValueError) as error:
-        from keylane.kafka.setting_names import meant
-
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
         raise UsageError(f"librdkafka refuses these {kind} settings: {text}{meant(text)}") from None
 
@@ -123,6 +118,14 @@ def commit_problem(error: KafkaError) -> CommitProblem:
     )
 
 
+def problems_of(error: KafkaError | None, partitions: Sequence[GroupOffset]) -> dict[tuple[str, int], CommitProblem]:
+    """Partitions that were not committed. An error of the request, and of no partition, is every partition's."""
+    each: dict[tuple[str, int], KafkaError | None] = {(one.topic, one.partition): one.error for one in partitions}
+    if error is not None and not any(each.values()):
+        each = dict.fromkeys(each, error)
+    return {name: commit_problem(found) for name, found in each.items() if found is not None}
+
+
 def transaction_problem(error: KafkaError) -> CommitProblem:
     """Why a transaction did not end as it should. A fatal error is the producer's end, and seldom the consumer's."""
     code = error.code()
@@ -133,37 +136,6 @@ def transaction_problem(error: KafkaError) -> CommitProblem:
         fenced=error.fatal(),
         missing=code in NO_PARTITION,
     )
-
-
-class Repeats:
-    """Says what was logged lately. Thread safety: good enough for logging, from any thread."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._logged: dict[object, float] = {}
-
-    def is_new(self, what: object) -> bool:
-        """Whether `what` was not asked about within the last `REPEAT_AFTER_S`."""
-        now = self._clock()
-        if now - self._logged.get(what, -REPEAT_AFTER_S) < REPEAT_AFTER_S:
-            return False
-        self._logged[what] = now
-        return True
-
-
-class ClientLog:
-    """Where librdkafka's own lines go: `logging` under `keylane.kafka`, but not the same one again and again.
-
-    A client whose broker is away tries to connect ten times a second, and says so each time.
-    """
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._repeats = Repeats(clock)
-
-    def log(self, level: int, form: str, *arguments: object) -> None:
-        """What confluent-kafka calls: a facility, the client's name, and the text."""
-        if self._repeats.is_new(_NUMBERS.sub("", form % arguments)):
-            logger.log(level, form, *arguments)
 
 
 class Faults:

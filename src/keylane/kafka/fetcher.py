@@ -1,7 +1,7 @@
 """`Fetcher`: the Kafka client that reads the assigned partitions, and takes no part in the group.
 
 The idea: librdkafka stops fetching everything that a client has while its group rebalances, and drops what it has
-prefetched. So the group has a client of its own (`keylane.kafka.membership`), and this one is told what to read; what
+prefetched. So the group has a client of its own (`keylane.kafka.group_member`), and this one is told what to read; what
 a rebalance leaves alone is read on without a pause (docs/adr/0008).
 """
 

@@ -19,8 +19,8 @@ from keylane.engine.events import Answer
 from keylane.errors import PeerError
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
+from keylane.kafka.refused_batches import Suspects
 from keylane.kafka.settings import producer_settings, transactional_settings
-from keylane.kafka.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, ClientLog, Faults, client_of, damage_of
+from keylane.kafka.client_log import ClientLog
+from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, Faults, client_of, damage_of
 from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from keylane.guarantees import TRANSACTION_TIMEOUT_MS
-from keylane.kafka.faults import ClientLog
+from keylane.kafka.client_log import ClientLog
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
-from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
-from keylane.kafka.instance import InstanceName, is_fenced
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of, problems_of
+from keylane.kafka.instance_name import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
 from keylane.kafka.settings import consumer_settings, member_settings
 
@@ -163,12 +163,10 @@ class SoleMember:
         except KafkaException as raised:
             self._faults.report(error_of(raised))
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
-        problems = {}
         for one in answered:
             if one.error is not None:
                 self._faults.report(one.error)
-                problems[one.topic, one.partition] = commit_problem(one.error)
-        return problems
+        return problems_of(None, answered)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for one in partitions:

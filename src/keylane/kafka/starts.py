@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +31,12 @@ if TYPE_CHECKING:
     from keylane.engine.commits import CommitProblem
     from keylane.engine.ports import Offset
     from keylane.kafka.logs import Logs, Patience
+    from keylane.kafka.membership import Target
     from keylane.options import Pipeline
 
 logger = logging.getLogger("keylane.kafka")
 
 Names = list[tuple[str, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where to seek: an offset, or the first record of a time on."""
-
-    offset: int | None = None
-    time_ms: int | None = None
 
 
 class Starts:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 
-import keylane
 from keylane.errors import InternalError, UsageError
-from keylane.spark.lanes import lane_body
 from keylane.spark.outcome import LaneOutcome
+from keylane.spark.shipping import lane_body
 from keylane.spark.ui import describe_job, lane_words
+from keylane.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,7 @@ class SparkLaneJobs:
             rows = context.parallelize([lane], 1).setName(words)
             if self._profile is not None:
                 rows = rows.withResources(self._profile)
-            kind, value = rows.mapPartitions(lane_body(shipment, keylane.__version__)).collect()
+            kind, value = rows.mapPartitions(lane_body(shipment, __version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
             return self._failure(error)
         return _result(kind, value)
@@ -169,12 +169,12 @@ def _result(kind: str, value: Any) -> JobResult:
         return value
     if kind == "missing":
         return UsageError(
-            f"the executors' Python cannot import keylane ({value}): install keylane {keylane.__version__} there, or "
+            f"the executors' Python cannot import keylane ({value}): install keylane {__version__} there, or "
             "send it with spark-submit --py-files or --archives (docs/lanes.md)"
         )
     if kind == "version":
         return UsageError(
-            f"the executors have keylane {value}, the driver has {keylane.__version__}: install one version on both"
+            f"the executors have keylane {value}, the driver has {__version__}: install one version on both"
         )
     return InternalError(f"a lane returned {kind!r}")
 

@@ -258,26 +258,3 @@ class Link:
                 "%s: records are still in handlers after %.0f s; the process exits", self.ending, ORPHAN_LIMIT_S
             )
             os._exit(1)
-
-
-def lane_body(shipment: bytes, version: str) -> Callable[[Any], list[Any]]:
-    """The function that Spark runs, for `shipment = pickle.dumps(task)`.
-
-    It travels as code, not as a name, so that it can look before it trusts: it checks that the executor has the
-    driver's version of keylane before it unpickles anything of keylane's.
-    """
-
-    def body(rows: Any) -> list[Any]:
-        for _ in rows:  # an input left undrained would cost the worker its reuse
-            pass
-        try:
-            import keylane
-        except ImportError as error:
-            return ["missing", repr(error)]
-        if keylane.__version__ != version:
-            return ["version", keylane.__version__]
-        from keylane.spark.shipping import open_and_run
-
-        return ["outcome", open_and_run(shipment)]
-
-    return body

@@ -37,7 +37,7 @@ class ProgressReporter:
     _log_ends: Offsets = field(default_factory=dict)
     """The log ends as far as they are known; lanes tell newer ones."""
     _processed: int = 0
-    _taken: int = 0
+    _polled: int = 0
     _produced: int = 0
     _committed: Offsets = field(default_factory=dict)
     _remaining: Offsets = field(default_factory=dict)
@@ -53,13 +53,13 @@ class ProgressReporter:
         """The progress since the last call. `now` is monotonic, `wall_clock` since the epoch, both in seconds."""
         elapsed = None if self._at is None else now - self._at
         completed = snapshot.processed + snapshot.dead_lettered + snapshot.skipped
-        taken = completed + snapshot.buffered
+        polled = completed + snapshot.buffered
         self.note(snapshot)
         before, self._reported = self._reported, dict(self._committed)
         rows = max(0, completed - self._processed)  # a lane that was killed takes what it had not yet reported with it
-        rows_in = max(0, taken - self._taken)
+        rows_in = max(0, polled - self._polled)
         rows_out = max(0, snapshot.produced - self._produced)
-        self._processed, self._taken, self._produced, self._at = completed, taken, snapshot.produced, now
+        self._processed, self._polled, self._produced, self._at = completed, polled, snapshot.produced, now
         self._batch += 1
         duration_ms = 0 if elapsed is None else round(elapsed * 1000)
         rates = {

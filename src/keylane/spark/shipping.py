@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keylane.engine import cargo
 from keylane.errors import UsageError
@@ -12,6 +12,8 @@ from keylane.spark.lanes import LaneTask, run_lane
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keylane.options import Pipeline
     from keylane.spark.lanes import MakeRunner
 
@@ -19,6 +21,29 @@ if TYPE_CHECKING:
 def pack(pipeline: Pipeline, make_runner: MakeRunner) -> bytes:
     """The cargo of every lane. Raises `UsageError` when something in the pipeline cannot travel."""
     return cargo.pack((pipeline, make_runner), "Spark's executors")
+
+
+def lane_body(shipment: bytes, version: str) -> Callable[[Any], list[Any]]:
+    """The function that Spark runs, for `shipment = pickle.dumps(task)`.
+
+    It travels as code, not as a name, so that it can look before it trusts: it checks that the executor has the
+    driver's version of keylane before it unpickles anything of keylane's.
+    """
+
+    def body(rows: Any) -> list[Any]:
+        for _ in rows:  # an input left undrained would cost the worker its reuse
+            pass
+        try:
+            from keylane.version import __version__
+        except ImportError as error:
+            return ["missing", repr(error)]
+        if __version__ != version:
+            return ["version", __version__]
+        from keylane.spark.shipping import open_and_run
+
+        return ["outcome", open_and_run(shipment)]
+
+    return body
 
 
 def open_and_run(shipment: bytes) -> LaneOutcome:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from keylane.storage.filesystem import AppendFile, FileSystem
-    from keylane.storage.transactions import Ended
+    from keylane.storage.partition_transactions import Ended
 
 CLEANED_SUFFIX = ".cleaned"
 """Of a segment that is being written anew; such a file may be left by a crash and means nothing."""

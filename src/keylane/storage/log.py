@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.storage.compaction import Decided, Plan, Written
 from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import NoRoomError, StorageError
-from keylane.storage.group_sync import GroupSync, Round
 from keylane.storage.log_view import LogView
+from keylane.storage.partition_transactions import Ended
 from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import Segment, segment_name
-from keylane.storage.transactions import Ended
+from keylane.storage.shared_sync import Round, SharedSync
 from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
 from keylane.wire.control import encode_marker
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from keylane.storage.facts import LogFacts
     from keylane.storage.filesystem import FileSystem
+    from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.producers import ProducerDescription, Producers, ProducerState
-    from keylane.storage.transactions import PartitionTransactions
 
 logger = logging.getLogger("keylane.storage")
 
@@ -160,7 +160,7 @@ class PartitionLog(LogView):
         self._synced_segment = self._active
         """Segments before this one are never appended to again; those behind it may never be made."""
         self._writer = _Writer(filesystem, folder, self._active, facts)
-        self._sync = GroupSync(self._writer, executor, on_synced=self._on_synced, on_failed=self._on_failed)
+        self._sync = SharedSync(self._writer, executor, on_synced=self._on_synced, on_failed=self._on_failed)
         self._appended = self._active.size
         """Bytes in the active segment, synced or not."""
         self._doomed: deque[Segment] = deque()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import FileSystem
+    from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.segment import Segment
-    from keylane.storage.transactions import PartitionTransactions
 
 
 class LogView:

@@ -9,10 +9,10 @@ from keylane.storage.compaction import CLEANED_SUFFIX
 from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding
 from keylane.storage.log import LogOptions, PartitionLog
+from keylane.storage.partition_transactions import Ended, PartitionTransactions
 from keylane.storage.producers import Producers
 from keylane.storage.recovery import check_segments, recover_batches
 from keylane.storage.segment import NAME_DIGITS, SUFFIX, Segment, segment_name
-from keylane.storage.transactions import Ended, PartitionTransactions
 from keylane.wire.control import is_commit
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def sound_batches(
 def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> tuple[list[Finding], int]:
     """What the segments of a partition hold, by path and base offset, in order, and the offset behind what is sound;
     changes nothing."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     expected = paths[0][1] if paths else 0
     is_broken = False
     for number, (path, base_offset) in enumerate(paths):
@@ -169,24 +169,26 @@ def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> 
         try:
             scanned = scan_batches(file, base_offset, lambda _header, _position: None)
             size, position, problem = file.size, scanned.position, scanned.problem
-            if not is_broken and base_offset < expected and found:
-                found.append(Finding(path, "leftover", size, 0, "compaction wrote it into the segment before it"))
+            if not is_broken and base_offset < expected and findings:
+                findings.append(Finding(path, "leftover", size, 0, "compaction wrote it into the segment before it"))
                 continue
             if is_broken or base_offset != expected:
                 is_broken = True
-                found.append(Finding(path, "behind", size, 0, f"it starts at offset {base_offset}, {expected} is due"))
+                findings.append(
+                    Finding(path, "behind", size, 0, f"it starts at offset {base_offset}, {expected} is due")
+                )
             elif problem is None:
-                found.append(Finding(path, "sound", size, position))
+                findings.append(Finding(path, "sound", size, position))
                 expected = scanned.next_offset
             else:
                 is_last = number == len(paths) - 1
                 is_torn = is_last and is_torn_tail(file, position, scanned.next_offset)
-                found.append(Finding(path, "torn" if is_torn else "damaged", size, position, problem))
+                findings.append(Finding(path, "torn" if is_torn else "damaged", size, position, problem))
                 is_broken = True
                 expected = scanned.next_offset
         finally:
             file.close()
-    return found, expected
+    return findings, expected
 
 
 class _Window:

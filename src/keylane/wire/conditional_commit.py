@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import PeerError
 from keylane.wire.encoders import array_length, int16, int32, string
+from keylane.wire.field_reader import FieldError, FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +35,6 @@ CONDITION_FAILED = 27_500
 """An error code of this API only: a partition's current offset is not the expected one."""
 NO_OFFSET = -1
 
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
 _CONDITION = struct.Struct(">iqqi")
 _OUTCOME = struct.Struct(">ihq")
 
@@ -88,15 +87,18 @@ def encode_request(request: Request) -> bytes:
 
 def read_request(buffer: bytes, position: int) -> tuple[Request, int]:
     """The request that begins at `position`, and its size. Raises `ConditionalCommitError`."""
-    reader = _Reader(buffer, position)
-    group, generation, member, instance = reader.text(), reader.int32(), reader.text(), reader.nullable_text()
-    topics = [(reader.text(), [_read_condition(reader) for _ in range(reader.count())]) for _ in range(reader.count())]
+    reader = FieldReader(buffer, position)
+    try:
+        group, generation, member, instance = reader.string(), reader.int32(), reader.string(), reader.nullable_string()
+        topics = [(reader.string(), [_read_condition(reader) for _ in reader.items()]) for _ in reader.items()]
+    except FieldError as error:
+        raise ConditionalCommitError(str(error)) from error
     return Request(group, generation, member, instance, topics), reader.at - position
 
 
-def _read_condition(reader: _Reader) -> Condition:
-    partition, expected, offset, leader_epoch = reader.fields(_CONDITION)
-    return Condition(partition, expected, offset, leader_epoch, reader.nullable_text())
+def _read_condition(reader: FieldReader) -> Condition:
+    partition, expected, offset, leader_epoch = reader.numbers(_CONDITION)
+    return Condition(partition, expected, offset, leader_epoch, reader.nullable_string())
 
 
 def encode_response(response: Response) -> bytes:
@@ -110,53 +112,14 @@ def encode_response(response: Response) -> bytes:
 
 def read_response(buffer: bytes, position: int = 0) -> Response:
     """Raises `ConditionalCommitError`."""
-    reader = _Reader(buffer, position)
-    reader.int32()  # the throttle time
-    (error,) = reader.fields(_I16)
-    topics = [
-        (reader.text(), [Outcome(*reader.fields(_OUTCOME)) for _ in range(reader.count())])
-        for _ in range(reader.count())
-    ]
-    if reader.at != len(buffer):
-        raise ConditionalCommitError(f"{len(buffer) - reader.at} bytes are left behind a response")
-    return Response(error, topics)
-
-
-class _Reader:
-    def __init__(self, buffer: bytes, position: int) -> None:
-        self._buffer = buffer
-        self.at = position
-
-    def _take(self, size: int) -> bytes:
-        taken = self._buffer[self.at : self.at + size]
-        if size < 0 or len(taken) < size:
-            raise ConditionalCommitError(f"{size} bytes are due at byte {self.at} of {len(self._buffer)}")
-        self.at += size
-        return taken
-
-    def fields(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self._take(form.size))
-
-    def int32(self) -> int:
-        return int(self.fields(_I32)[0])
-
-    def count(self) -> int:
-        count = self.int32()
-        if not 0 <= count <= len(self._buffer):
-            raise ConditionalCommitError(f"an array of {count} items in {len(self._buffer)} bytes")
-        return count
-
-    def nullable_text(self) -> str | None:
-        (size,) = self.fields(_I16)
-        if size == -1:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise ConditionalCommitError(f"a text that is not UTF-8: {error}") from error
-
-    def text(self) -> str:
-        text = self.nullable_text()
-        if text is None:
-            raise ConditionalCommitError(f"null where a text is due, before byte {self.at}")
-        return text
+    reader = FieldReader(buffer, position)
+    try:
+        reader.int32()  # the throttle time
+        code = reader.int16()
+        topics = [
+            (reader.string(), [Outcome(*reader.numbers(_OUTCOME)) for _ in reader.items()]) for _ in reader.items()
+        ]
+        reader.finish()
+    except FieldError as error:
+        raise ConditionalCommitError(str(error)) from error
+    return Response(code, topics)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.wire.columns import FEW_ROWS, read_column
 from keylane.wire.encoders_groups import COMMIT_FLEXIBLE_VERSION, FETCH_FLEXIBLE_VERSION, FETCH_MANY_GROUPS_VERSION
-from keylane.wire.varints import read_unsigned_varint
+from keylane.wire.field_reader import FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,6 @@ REQUIRE_STABLE_VERSION = 7
 MEMBER_EPOCH_VERSION = 9
 FIRST_NULL_TOPICS_VERSION = 2
 
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
 _OFFSET_AND_EPOCH = struct.Struct(">iqi")
 _OFFSET = struct.Struct(">iq")
 
@@ -62,87 +59,18 @@ class OffsetFetch(NamedTuple):
     """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
 
 
-class _Reader:
-    """Reads one request. Raises `struct.error`, `IndexError`, `UnicodeDecodeError` or `ValueError` for what is none."""
-
-    __slots__ = ("at", "data", "is_flexible")
-
-    def __init__(self, data: bytes, at: int, *, is_flexible: bool) -> None:
-        self.data = data
-        self.at = at
-        self.is_flexible = is_flexible
-
-    def int32(self) -> int:
-        at = self.at
-        self.at = at + 4
-        value: int = _I32.unpack_from(self.data, at)[0]
-        return value
-
-    def int64(self) -> int:
-        at = self.at
-        self.at = at + 8
-        value: int = _I64.unpack_from(self.data, at)[0]
-        return value
-
-    def unsigned(self) -> int:
-        value, self.at = read_unsigned_varint(self.data, self.at)
-        return value
-
-    def nullable_string(self) -> str | None:
-        if self.is_flexible:
-            size = self.unsigned() - 1
-        else:
-            size = _I16.unpack_from(self.data, self.at)[0]
-            self.at += 2
-        if size < 0:
-            return None
-        end = self.at + size
-        if end > len(self.data):
-            raise ValueError(f"a string of {size} bytes, and {len(self.data) - self.at} are left")
-        text = self.data[self.at : end].decode()
-        self.at = end
-        return text
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise ValueError("null where a string is due")
-        return text
-
-    def count(self) -> int:
-        """Items of an array; -1 for null."""
-        return self.unsigned() - 1 if self.is_flexible else self.int32()
-
-    def items(self) -> range:
-        count = self.count()
-        if not 0 <= count <= len(self.data) - self.at:  # every item has a byte at least
-            raise ValueError(f"an array of {count} items in {len(self.data) - self.at} bytes")
-        return range(count)
-
-    def skip_tags(self) -> None:
-        if self.is_flexible:
-            for _ in range(self.unsigned()):
-                self.unsigned()
-                self.at += self.unsigned()
-
-    def finish(self) -> None:
-        self.skip_tags()
-        if self.at > len(self.data):
-            raise ValueError("the request ends too early")
-
-
 def decode_offset_commit(version: int, data: bytes, at: int) -> OffsetCommit:
-    """The body of an OffsetCommit request, versions 2 to 9, which begins at `at`. Raises as `_Reader` says."""
-    reader = _Reader(data, at, is_flexible=version >= COMMIT_FLEXIBLE_VERSION)
+    """The body of an OffsetCommit request, versions 2 to 9, which begins at `at`. Raises `ValueError`."""
+    reader = FieldReader(data, at, is_flexible=version >= COMMIT_FLEXIBLE_VERSION)
     group, generation, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if version >= STATIC_MEMBERS_VERSION else None
     retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
     topics = [_read_topic(reader, version) for _ in reader.items()]
-    reader.finish()
+    reader.skip_tags()
     return OffsetCommit(group, generation, member_id, instance_id, retention_ms, topics)
 
 
-def _read_topic(reader: _Reader, version: int) -> CommittedPartitions:
+def _read_topic(reader: FieldReader, version: int) -> CommittedPartitions:
     topic, count = reader.string(), len(reader.items())
     has_epochs = version >= LEADER_EPOCH_VERSION
     columns = _read_plain(reader, count, has_epochs=has_epochs) or _read_each(reader, count, has_epochs=has_epochs)
@@ -155,7 +83,7 @@ _PARTITION, _OFFSETS, _EPOCHS = 0, 4, 12
 """Where these columns begin in a row."""
 
 
-def _read_plain(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns | None:
+def _read_plain(reader: FieldReader, count: int, *, has_epochs: bool) -> _Columns | None:
     """All partitions at once, if none has metadata; else None, and nothing is read."""
     data, at = reader.data, reader.at
     width = _OFFSET_AND_EPOCH.size if has_epochs else _OFFSET.size
@@ -178,16 +106,14 @@ def _read_plain(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns | 
     )
 
 
-def _read_each(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns:
+def _read_each(reader: FieldReader, count: int, *, has_epochs: bool) -> _Columns:
     partitions, offsets, epochs, metadata = [], [], [], []
     epoch = -1
     for _ in range(count):
         if has_epochs:
-            partition, offset, epoch = _OFFSET_AND_EPOCH.unpack_from(reader.data, reader.at)
-            reader.at += _OFFSET_AND_EPOCH.size
+            partition, offset, epoch = reader.numbers(_OFFSET_AND_EPOCH)
         else:
-            partition, offset = _OFFSET.unpack_from(reader.data, reader.at)
-            reader.at += _OFFSET.size
+            partition, offset = reader.numbers(_OFFSET)
         partitions.append(partition)
         offsets.append(offset)
         epochs.append(epoch)
@@ -197,11 +123,11 @@ def _read_each(reader: _Reader, count: int, *, has_epochs: bool) -> _Columns:
 
 
 def decode_offset_fetch(version: int, data: bytes, at: int) -> list[OffsetFetch]:
-    """The body of an OffsetFetch request, versions 1 to 9, which begins at `at`: its groups. Raises as `_Reader` says.
+    """The body of an OffsetFetch request, versions 1 to 9, which begins at `at`: its groups. Raises `ValueError`.
 
     In version 1, which has no null, no topic at all means every one.
     """
-    reader = _Reader(data, at, is_flexible=version >= FETCH_FLEXIBLE_VERSION)
+    reader = FieldReader(data, at, is_flexible=version >= FETCH_FLEXIBLE_VERSION)
     if version >= FETCH_MANY_GROUPS_VERSION:
         groups = [_read_group(reader, version) for _ in reader.items()]
     else:
@@ -210,11 +136,11 @@ def decode_offset_fetch(version: int, data: bytes, at: int) -> list[OffsetFetch]
         if data[reader.at]:
             groups = [group._replace(require_stable=True) for group in groups]
         reader.at += 1
-    reader.finish()
+    reader.skip_tags()
     return groups
 
 
-def _read_group(reader: _Reader, version: int) -> OffsetFetch:
+def _read_group(reader: FieldReader, version: int) -> OffsetFetch:
     group = reader.string()
     if version >= MEMBER_EPOCH_VERSION:
         reader.nullable_string()
@@ -224,7 +150,7 @@ def _read_group(reader: _Reader, version: int) -> OffsetFetch:
     return OffsetFetch(group, topics, require_stable=False)
 
 
-def _read_topics(reader: _Reader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
+def _read_topics(reader: FieldReader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
     if version >= FIRST_NULL_TOPICS_VERSION:
         before = reader.at
         if reader.count() == -1:

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
-from keylane.coordinator.frames import SegmentReader
-from keylane.coordinator.image import Image
-from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE
+from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.journal.frames import SegmentReader
+from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.partition_views import View
+from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
+from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
-from keylane.coordinator.records import TRANSACTION_STATE
-from keylane.coordinator.segments import SEGMENT_SUFFIX
-from keylane.coordinator.tail import TailReplay
-from keylane.coordinator.views import View
 from keylane.wire import codes
 from keylane.wire.conditional_commit import CONDITION_FAILED
 from kit.executor import InlineExecutor
@@ -38,10 +38,10 @@ from kit.filesystem import SimulatedFileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from keylane.coordinator.offsets import OffsetStore
+    from keylane.coordinator.offsets.store import OffsetStore
 
     Message = Callable[[], Coroutine[Any, Any, None] | None]
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 T = TypeVar("T")
 GROUPS = ("a", "ç")

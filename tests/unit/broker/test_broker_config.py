@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from keylane.broker.config import BrokerConfig, kafka_name, parse_config, parse_properties
-from keylane.broker.configs import broker_configs
+from keylane.broker.config_resources import broker_configs
 from keylane.errors import UsageError
 
 

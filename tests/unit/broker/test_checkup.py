@@ -13,8 +13,8 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.cli import main
-from keylane.coordinator.commits import TopicCommit
-from keylane.coordinator.headers import HEADER_SIZE
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.journal.headers import HEADER_SIZE
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import FILL, OsFileSystem

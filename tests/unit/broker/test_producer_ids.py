@@ -15,7 +15,7 @@ PATH = "/producer-ids.json"
 async def take(filesystem: SimulatedFileSystem, count: int) -> list[int]:
     ids = ProducerIds(filesystem, PATH, InlineExecutor())
     ids.load()
-    return list(await asyncio.gather(*(ids.take() for _ in range(count))))
+    return list(await asyncio.gather(*(ids.new_id() for _ in range(count))))
 
 
 def test_ids_are_never_given_twice_across_restarts() -> None:

@@ -12,7 +12,7 @@ from keylane.broker.dispatch import load_apis
 from keylane.broker.node import Node
 from keylane.broker.run import now_ms
 from keylane.broker.server import BrokerServer
-from keylane.storage import group_sync
+from keylane.storage import shared_sync
 from keylane.storage.filesystem import OsAppendFile, OsFileSystem
 from kit.protocol import encode_request
 
@@ -37,7 +37,7 @@ def commit_frame(group: str, offset: int, correlation: int = 1) -> bytes:
 
 def test_commits_that_come_together_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("INLINE_LIMIT_S", "SHARED_INLINE_LIMIT_S"):  # however slow this machine is
-        monkeypatch.setattr(group_sync, limit, 60.0)
+        monkeypatch.setattr(shared_sync, limit, 60.0)
     seen: list[str] = []
 
     def note(what: str) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig, parse_config
-from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, resolve, setting
+from keylane.broker.topic_settings import FIXED, HONOURED, check_settings
+from keylane.broker.topic_values import resolve, setting
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.formats.commit_batch import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import Round
+from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 from keylane.wire.conditional_commit import CONDITION_FAILED
 from kit.executor import InlineExecutor

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from keylane.coordinator.headers import HEADER_SIZE, SEGMENT, encode_header
-from keylane.coordinator.states import diagram
+from keylane.coordinator.groups.states import diagram
+from keylane.coordinator.journal.headers import HEADER_SIZE, SEGMENT, encode_header
 
 PAGE = Path(__file__).parents[3] / "docs" / "offset-store.md"
 

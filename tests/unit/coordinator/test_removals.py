@@ -11,13 +11,13 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator import removals
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
-from keylane.coordinator.members import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import GroupKey, OffsetKey, decode_key, partition_for
+from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
-from keylane.coordinator.records import GroupKey, OffsetKey, decode_key, partition_for
 from keylane.storage.filesystem import StorageError
-from keylane.storage.group_sync import Round
+from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 from keylane.wire.batches import batches, decode_records
 from kit.executor import InlineExecutor

@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.commits import TopicCommit
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.records import partition_for
 from keylane.coordinator.transaction_service import OFFSETS_TOPIC, Ports
-from keylane.coordinator.transaction_states import State
+from keylane.coordinator.transactions.states import State
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
 from keylane.wire import codes
@@ -22,7 +22,7 @@ from kit.filesystem import SimulatedFileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.coordinator.transactions import Producer
+    from keylane.coordinator.transactions.transactional_ids import Producer
 
 OPTIONS = BrokerConfig(offsets_topic_num_partitions=2, transactional_id_expiration_ms=50_000)
 LOG_OPTIONS = LogOptions(10_000, 4_096)
@@ -78,7 +78,7 @@ class World:
 
 
 def state_of(coordinator: Coordinator) -> State | None:
-    found = coordinator.transactions.transactions.get("x")
+    found = coordinator.transactions.ids.get("x")
     return None if found is None else found.state
 
 

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keylane.errors import PeerError, UsageError
-from keylane.kafka.faults import REPEAT_AFTER_S, ClientLog, Faults, client_of, commit_problem, error_of
+from keylane.kafka.client_log import REPEAT_AFTER_S, ClientLog
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.settings import (
     MEMBER_DEFAULTS,
     READER_DEFAULTS,

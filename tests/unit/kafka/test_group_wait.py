@@ -10,9 +10,9 @@ import pytest
 
 from keylane.engine.snapshot import Snapshot, Wait
 from keylane.errors import BrokerUnavailableError
-from keylane.kafka import waiting
-from keylane.kafka.members import GroupDescription, Member
-from keylane.kafka.waiting import AFTER_S, GroupWait, wait_of
+from keylane.kafka import group_wait
+from keylane.kafka.group_descriptions import GroupDescription, Member
+from keylane.kafka.group_wait import AFTER_S, GroupWait, wait_of
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Coordinator:
     groups: list[str]
 
     def __init__(self, kafka: Any, timeout_ms: int) -> None:
-        assert (kafka, timeout_ms) == (KAFKA, waiting.ANSWER_MS)
+        assert (kafka, timeout_ms) == (KAFKA, group_wait.ANSWER_MS)
 
     def describe_group(self, name: str) -> GroupDescription:
         self.groups.append(name)
@@ -100,8 +100,8 @@ class Coordinator:
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Coordinator]]:
     Coordinator.answers, Coordinator.groups = SimpleQueue(), []
-    monkeypatch.setattr(waiting, "Admin", Coordinator)
-    monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
+    monkeypatch.setattr(group_wait, "Admin", Coordinator)
+    monkeypatch.setattr(group_wait, "AGAIN_S", 0.01)
     yield Coordinator
     assert not [thread for thread in threading.enumerate() if thread.name == "test-group-wait"]
 
@@ -162,5 +162,5 @@ def test_a_member_too_many_asks_seldom(coordinator: type[Coordinator], monkeypat
     member.joins("wait-sync", 100.0 + AFTER_S)
     coordinator.answers.put(new_group(target=((T0,), (T1,))))
     coordinator.answers.put(new_group(target=((T0,), (T1,)), state="stable"))
-    assert [pauses.get(timeout=WAIT_S) for _ in range(2)] == [waiting.AGAIN_S, 30.0]
+    assert [pauses.get(timeout=WAIT_S) for _ in range(2)] == [group_wait.AGAIN_S, 30.0]
     member.close()

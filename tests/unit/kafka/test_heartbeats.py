@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.kafka.heartbeats import Heartbeats, interval_ms, session_s
-from keylane.kafka.presence import Presence
+from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 
 if TYPE_CHECKING:
     from keylane.errors import PeerError

@@ -165,5 +165,5 @@ def test_what_is_kept_elsewhere_is_committed_to_no_group(monkeypatch: pytest.Mon
     entry: Any = SimpleNamespace(name=T0, offset=1, metadata="")
     options: Any = ELSEWHERE
     with closing(KafkaConsumer(Pipeline(kafka=kafka, handler=print, topics=["t"], **options))) as consumer:
-        monkeypatch.setattr(consumer._membership, "commit_now", lambda *_: {T0: "the group was asked"})
+        monkeypatch.setattr(consumer._member, "commit_now", lambda *_: {T0: "the group was asked"})
         assert consumer.commit_now([entry], 0.1) == {}

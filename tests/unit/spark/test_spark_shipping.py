@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keylane as kl
-from keylane.spark.lanes import lane_body, parallel_consumer
-from keylane.spark.shipping import pack
+from keylane.spark.lanes import parallel_consumer
+from keylane.spark.shipping import lane_body, pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def test_another_version_is_told_before_anything_is_unpickled() -> None:
 
 def test_a_missing_keylane_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     body = lane_body(b"no pickle", kl.__version__)
-    monkeypatch.setitem(sys.modules, "keylane", None)
+    monkeypatch.setitem(sys.modules, "keylane.version", None)
     kind, text = body(iter([0]))
     assert kind == "missing"
     assert "keylane" in text

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
+from keylane.storage.partition_transactions import Ended, PartitionTransactions
 from keylane.storage.producers import ProducerEpochError, TransactionStateError
-from keylane.storage.transactions import Ended, PartitionTransactions
 from keylane.wire.batches import NewRecord, batches, encode_batch, read_header
 from keylane.wire.control import encode_marker, is_commit
 from kit.executor import InlineExecutor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 

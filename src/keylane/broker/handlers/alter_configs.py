@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.configs import alter, refuse_nulls
+from keylane.broker.config_resources import alter, refuse_nulls
 from keylane.broker.topic_settings import check_settings
 from keylane.wire.versions import response_module
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.topic_settings import FIXED, HONOURED, check_settings, setting
+from keylane.broker.topic_settings import FIXED, HONOURED, check_settings
+from keylane.broker.topic_values import setting
 from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError

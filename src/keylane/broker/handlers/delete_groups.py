@@ -17,7 +17,7 @@ from keylane.wire.versions import response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.storage.group_sync import Round
+    from keylane.storage.shared_sync import Round
 
 API_KEY = 42
 MIN_VERSION = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.configs import Config, ConfigError, describe
+from keylane.broker.config_resources import Config, ConfigError, describe
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.transactions import NO_EPOCH, NO_PRODUCER_ID
+from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.transactions import Transaction
+    from keylane.coordinator.transactions.transactional_ids import Transaction
 
 API_KEY = 65
 MIN_VERSION = 0
@@ -29,7 +29,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     transactions = node.coordinator.transactions
     states = []
     for name in request.transactional_ids:
-        found = None if transactions.refusal else transactions.transactions.get(name)
+        found = None if transactions.refusal else transactions.ids.get(name)
         error = transactions.refusal or (codes.NONE if found else codes.TRANSACTIONAL_ID_NOT_FOUND)
         states.append(_state(module, name, error if name else codes.INVALID_REQUEST, found))
     return module.DescribeTransactionsResponse(throttle_time=datetime.timedelta(0), transaction_states=tuple(states))

@@ -11,8 +11,9 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.configs import ConfigError, alter, refuse_nulls
-from keylane.broker.topic_settings import HONOURED, NotHonouredError, check_settings, policies, setting
+from keylane.broker.config_resources import ConfigError, alter, refuse_nulls
+from keylane.broker.topic_settings import HONOURED, NotHonouredError, check_settings, policies
+from keylane.broker.topic_values import setting
 from keylane.errors import UsageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module

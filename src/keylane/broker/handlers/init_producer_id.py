@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.transactions import NO_EPOCH, NO_PRODUCER_ID, Producer
+from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID, Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_type
@@ -40,7 +40,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     if not node.coordinator.transactions.is_loaded:  # which ids are in use is not known yet
         return _response(version, codes.COORDINATOR_LOAD_IN_PROGRESS)
     try:
-        producer_id = await node.producer_ids.take()
+        producer_id = await node.producer_ids.new_id()
     except StorageError as error:
         logger.error("%s", error)  # noqa: TRY400 - one line says it all
         return _response(version, codes.KAFKA_STORAGE_ERROR)

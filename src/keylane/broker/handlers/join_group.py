@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.members import JoinRequest
+from keylane.coordinator.groups.protocol import JoinRequest
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.members import JoinAnswer
+    from keylane.coordinator.groups.protocol import JoinAnswer
 
 API_KEY = 11
 MIN_VERSION = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.members import Leaver
+from keylane.coordinator.groups.protocol import Leaver
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:

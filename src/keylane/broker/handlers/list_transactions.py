@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.transaction_states import State
+from keylane.coordinator.transactions.states import State
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -32,7 +32,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         module.TransactionState(
             transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.title
         )
-        for name, found in transactions.transactions
+        for name, found in transactions.ids
         if (not wanted or found.state.title in wanted) and (not producers or found.producer_id in producers)
     ]
     return module.ListTransactionsResponse(

@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.dispatch import Later
-from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.formats.commit_batch import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
 from keylane.wire.encoders_groups import (

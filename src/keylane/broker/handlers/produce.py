@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.offsets_topic import OFFSETS_TOPIC
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, TransactionStateError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.broker.topic_settings import TopicValues
+    from keylane.broker.topic_values import TopicValues
     from keylane.storage.log import PartitionLog
 
 API_KEY = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.members import SyncRequest
+from keylane.coordinator.groups.protocol import SyncRequest
 from keylane.wire.versions import entity, response_type
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.commits import TopicCommit
+from keylane.coordinator.formats.commit_batch import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.transactions import Producer
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module

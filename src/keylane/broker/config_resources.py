@@ -1,0 +1,213 @@
+"""Configs as clients see and change them: of topics, and of the broker.
+
+Resources, sources and sentences are Apache Kafka's. A topic's configs can be changed; the broker's are those of its
+start. What is refused is refused as a whole: a request changes a resource in every config that it names, or in none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
+from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.broker.topic_settings import FIXED, HONOURED
+from keylane.broker.topic_values import setting
+from keylane.errors import UsageError
+from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from keylane.broker.node import Node
+
+    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], tuple[dict[str, str], list[str]]]
+    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have, and a
+    sentence for each config that is refused while the others are taken. Raises `UsageError` and `ConfigError` where
+    none is taken."""
+
+TOPIC, BROKER = 2, 4
+"""Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS, GROUP), which have no configs here."""
+TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+"""Kafka's ConfigSource."""
+_KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+_BROKER_KINDS = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
+
+
+class ConfigError(Exception):
+    """A resource's configs are not given or not changed: error code and sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Synonym(NamedTuple):
+    """A config that would hold, one after the other, if those before it were not set."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+class Config(NamedTuple):
+    """One config of a resource."""
+
+    name: str
+    value: str | None
+    """None for a secret: nobody is told."""
+    source: int
+    is_read_only: bool
+    kind: int
+    about: str
+    synonyms: tuple[Synonym, ...]
+
+
+def find_topic(node: Node, name: str) -> dict[str, str]:
+    """A topic's own settings. Raises `ConfigError`."""
+    if name == OFFSETS_TOPIC:
+        raise ConfigError(
+            codes.INVALID_REQUEST, f"{OFFSETS_TOPIC} is the broker's own: its settings are the broker's, at its start"
+        )
+    topic = node.topics.get(name)
+    if topic is None:
+        raise ConfigError(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    return topic.settings
+
+
+def check_broker(node: Node, name: str) -> None:
+    """Raise `ConfigError` unless this is the one broker, or the default of all (an empty name)."""
+    if name not in ("", str(node.node_id)):
+        raise ConfigError(
+            codes.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id} or empty string, but received {name}"
+        )
+
+
+def unknown_resource(kind: int) -> ConfigError:
+    return ConfigError(
+        codes.INVALID_REQUEST, f"Unsupported resource type {kind}: this broker has topics (2) and itself (4)"
+    )
+
+
+def describe(node: Node, kind: int, name: str) -> list[Config]:
+    """All configs of a resource. Raises `ConfigError`."""
+    if kind == TOPIC:
+        return topic_configs(find_topic(node, name), node.config)
+    if kind == BROKER:
+        check_broker(node, name)
+        return broker_configs(node.config) if name else []  # defaults for all brokers cannot be set, so there are none
+    raise unknown_resource(kind)
+
+
+def topic_configs(settings: dict[str, str], config: BrokerConfig) -> list[Config]:
+    """A topic's configs: the honoured and the fixed."""
+    found = []
+    for name, about in HONOURED.items():
+        broker = broker_synonym(about.option, config)
+        own = (Synonym(name, settings[name], TOPIC_SOURCE),) if name in settings else ()
+        source = own[0].source if own else broker[0].source
+        value = setting(settings, name, config)
+        found.append(Config(name, value, source, False, _KINDS[about.kind], about.about, (*own, *broker)))
+    for name, fixed in FIXED.items():
+        found.append(Config(name, fixed.value, DEFAULT_SOURCE, True, _KINDS[fixed.kind], fixed.about, ()))
+    return sorted(found)
+
+
+def broker_synonym(option: str, config: BrokerConfig) -> tuple[Synonym, ...]:
+    """What the broker was started with, when that is not the default, and the default."""
+    name = kafka_name(option)
+    value, default = getattr(config, option), getattr(DEFAULTS, option)
+    given = (Synonym(name, text_of(value), STATIC_BROKER_SOURCE),) if value != default else ()
+    return (*given, Synonym(name, text_of(default), DEFAULT_SOURCE))
+
+
+def broker_configs(config: BrokerConfig) -> list[Config]:
+    """The broker's options, as it was started with them."""
+    found = []
+    for option in fields(config):
+        synonyms = broker_synonym(option.name, config)
+        if option.name in SECRETS:
+            synonyms = tuple(one._replace(value=None) for one in synonyms)
+        value = getattr(config, option.name)
+        kind = _KINDS[_BROKER_KINDS[type(value)]]
+        about = "As in Apache Kafka; set when the broker starts."
+        found.append(Config(synonyms[0].name, synonyms[0].value, synonyms[0].source, True, kind, about, synonyms))
+    return sorted(found)
+
+
+def text_of(value: Any) -> str:
+    """As in a properties file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+DEFAULTS = BrokerConfig()
+
+
+async def alter(request: Any, answer: type, node: Node, changed: Changed) -> tuple[Any, ...]:
+    """Change every resource of a request, durably; an `answer` for each."""
+    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    answers = []
+    for resource in request.resources:
+        code, message = codes.NONE, None
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            if named[kind, name] > 1:
+                raise ConfigError(codes.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_changeable(node, kind, name, [config.name for config in resource.configs])
+            if kind == TOPIC:
+                await _change_topic(node, name, resource.configs, changed, validate_only=request.validate_only)
+        except ConfigError as error:
+            code, message = error.code, str(error)
+        answers.append(
+            answer(error_code=ErrorCode(code), error_message=message, resource_type=kind, resource_name=name)
+        )
+    return tuple(answers)
+
+
+def refuse_nulls(configs: Iterable[Any]) -> None:
+    """Raise `ConfigError` if any has no value."""
+    missing = sorted(config.name for config in configs if config.value is None)
+    if missing:
+        raise ConfigError(codes.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+
+
+def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> None:
+    """Raise `ConfigError` unless these configs of this resource may be changed."""
+    if len(configs) > len(set(configs)):
+        raise ConfigError(codes.INVALID_REQUEST, "Error due to duplicate config keys")
+    if kind == BROKER:
+        check_broker(node, name)
+        if configs:
+            raise ConfigError(
+                codes.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: {', '.join(sorted(configs))}; give them at its start",
+            )
+    elif kind != TOPIC:
+        raise unknown_resource(kind)
+
+
+async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *, validate_only: bool) -> None:
+    settings = find_topic(node, name)
+    try:
+        wanted, refused = changed(configs, settings, node.config)
+    except UsageError as error:
+        raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
+    if wanted != settings and not validate_only:
+        await _keep(node, name, wanted)
+    if refused:
+        others = len(configs) - len(refused)
+        rest = f"; the other configs of the request ({others}) are taken" if others else ""
+        raise ConfigError(codes.INVALID_CONFIG, "; ".join(refused) + rest)
+
+
+async def _keep(node: Node, name: str, wanted: dict[str, str]) -> None:
+    try:
+        await node.topics.alter(name, wanted)
+    except KeyError:
+        raise ConfigError(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist any more") from None
+    except StorageError as error:
+        raise ConfigError(codes.KAFKA_STORAGE_ERROR, str(error)) from error

@@ -1,0 +1,241 @@
+"""All consumer groups of a coordinator, purely: which group an event is for, and when the next one is due.
+
+Groups are made when someone joins. A group that only commits (a simple consumer, an administrator) needs none: what it
+has is in the offset store, and its commits are checked here against the fact that it has no members.
+
+Deadlines are kept in one heap with one entry a group. Heartbeats only move a group's deadline away, so they leave the
+heap alone; an entry that comes due too early finds nothing to do and is put back at the group's next deadline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES
+from keylane.coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, Group
+from keylane.coordinator.groups.protocol import (
+    UNKNOWN_MEMBER_ID,
+    Action,
+    Answer,
+    GroupDescription,
+    JoinAnswer,
+    JoinRequest,
+    Leaver,
+    Left,
+    SyncAnswer,
+    SyncRequest,
+    Token,
+)
+from keylane.coordinator.groups.states import State
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.options import CoordinatorOptions
+
+GROUP_ID_NOT_FOUND_SINCE = 9
+"""OffsetCommit says GROUP_ID_NOT_FOUND from this version on, and ILLEGAL_GENERATION before."""
+
+
+class GroupRegistry:
+    """Every group by its id."""
+
+    def __init__(self, options: CoordinatorOptions, make_member_id: Callable[[str], str]) -> None:
+        self._options = options
+        self._make_member_id = make_member_id
+        self._groups: dict[str, Group] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._scheduled: dict[str, int] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def join(self, group_id: str, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
+        """JoinGroup; a group that is not known is made for a member that has no id yet."""
+        error = self._check_join(group_id, request)
+        if error != codes.NONE:
+            return [Answer(token, JoinAnswer(error, request.member_id))]
+        group = self._groups.get(group_id)
+        if group is None:
+            if request.member_id != UNKNOWN_MEMBER_ID:
+                return [Answer(token, JoinAnswer(codes.UNKNOWN_MEMBER_ID, request.member_id))]
+            group = self._add(group_id, now_ms)
+        return self._after(group, group.join(request, token, now_ms))
+
+    def sync(self, group_id: str, request: SyncRequest, token: Token, now_ms: int) -> list[Action]:
+        group = self._groups.get(group_id)
+        if group is None:
+            return [Answer(token, SyncAnswer(codes.UNKNOWN_MEMBER_ID if group_id else codes.INVALID_GROUP_ID))]
+        return self._after(group, group.sync(request, token, now_ms))
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
+        group = self._groups.get(group_id)
+        if group is None:
+            return codes.UNKNOWN_MEMBER_ID if group_id else codes.INVALID_GROUP_ID
+        return group.heartbeat(member_id, instance_id, generation, now_ms)
+
+    def leave(self, group_id: str, leavers: Sequence[Leaver], now_ms: int) -> tuple[list[Left], list[Action]]:
+        group = self._groups.get(group_id)
+        if group is None:
+            return [Left(*leaver, codes.UNKNOWN_MEMBER_ID) for leaver in leavers], []
+        results, actions = group.leave(leavers, now_ms)
+        return results, self._after(group, actions)
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+        *,
+        api_version: int,
+        has_offsets: bool,
+    ) -> int:
+        """Whether this member of this group may commit now: an error code."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.check_commit(member_id, instance_id, generation, now_ms)
+        if generation < 0:
+            # A simple consumer or an administrator; an id that no record can hold is refused before it is used.
+            return codes.NONE if group_id and _fits(group_id) else codes.INVALID_GROUP_ID
+        if has_offsets:
+            return codes.UNKNOWN_MEMBER_ID
+        return codes.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else codes.ILLEGAL_GENERATION
+
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, has_offsets: bool
+    ) -> int:
+        """Whether offsets of this member may become part of a transaction now: an error code (KIP-447). A producer that
+        names no member commits for any group, as before that KIP."""
+        if not group_id or not _fits(group_id):
+            return codes.INVALID_GROUP_ID
+        if generation < 0 and not member_id and instance_id is None:
+            return codes.NONE
+        group = self._groups.get(group_id)
+        if group is None:
+            unknown = codes.UNKNOWN_MEMBER_ID if has_offsets else codes.ILLEGAL_GENERATION
+            return codes.NONE if generation < 0 else unknown
+        return group.check_transactional_commit(member_id, instance_id, generation)
+
+    def get(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def check_delete(self, group_id: str, *, has_offsets: bool) -> int:
+        """Whether this group may be deleted: an error code."""
+        if not group_id:
+            return codes.INVALID_GROUP_ID
+        group = self._groups.get(group_id)
+        if group is None:
+            return codes.NONE if has_offsets else codes.GROUP_ID_NOT_FOUND
+        return codes.NONE if group.is_empty else codes.NON_EMPTY_GROUP
+
+    def check_delete_offsets(self, group_id: str, *, has_offsets: bool) -> int:
+        """Whether offsets of this group may be deleted at all: an error code. Those of topics that live consumers
+        subscribe to are refused one by one."""
+        group = self._groups.get(group_id)
+        if group is not None and not group.is_empty and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            return codes.NONE
+        return self.check_delete(group_id, has_offsets=has_offsets)
+
+    def generation_of(self, group_id: str) -> int:
+        """0 for a group that had no members yet."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else group.generation
+
+    def forget(self, group_id: str, generation: int) -> None:
+        """The end of this group, as it was in that generation, is durable. One that was joined meanwhile goes on."""
+        group = self._groups.get(group_id)
+        if group is not None and group.is_empty and group.generation == generation:
+            group.end()
+            del self._groups[group_id]
+            self._scheduled.pop(group_id, None)
+
+    def stored(self, group_id: str, ticket: int, error: int, now_ms: int) -> list[Action]:
+        """The metadata of a `Persist` is durable, or (with an error code) never will be."""
+        group = self._groups.get(group_id)
+        return [] if group is None else self._after(group, group.stored(ticket, error, now_ms))
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Act on every deadline that has come."""
+        actions: list[Action] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline, group_id = heapq.heappop(self._heap)
+            if self._scheduled.get(group_id) != deadline:
+                continue  # an earlier entry took its place
+            del self._scheduled[group_id]
+            group = self._groups[group_id]
+            actions += self._after(group, group.tick(now_ms))
+        return actions
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due; it may find that there is nothing to do yet."""
+        return self._heap[0][0] if self._heap else None
+
+    def unload(self, now_ms: int) -> list[Action]:
+        """Give all groups up; whoever waits is answered."""
+        actions = [action for group in self._groups.values() for action in group.unload(now_ms)]
+        self._groups.clear()
+        self._heap.clear()
+        self._scheduled.clear()
+        return actions
+
+    def restore(self, group_id: str, value: GroupValue, now_ms: int) -> None:
+        """A group as the journal knew it last."""
+        group = self._add(group_id, now_ms)
+        group.restore(value, now_ms)
+        self._after(group, [])
+
+    def describe(self, group_id: str, *, has_offsets: bool) -> GroupDescription:
+        """A group that is not known is Dead, as Kafka says it; one with nothing but offsets is Empty."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.describe()
+        state = State.EMPTY if has_offsets else State.DEAD
+        return GroupDescription(group_id, state.value, "", "", ())
+
+    def _check_join(self, group_id: str, request: JoinRequest) -> int:
+        if not group_id or not _fits(group_id):
+            return codes.INVALID_GROUP_ID
+        least, most = self._options.group_min_session_timeout_ms, self._options.group_max_session_timeout_ms
+        if not least <= request.session_timeout_ms <= most:
+            return codes.INVALID_SESSION_TIMEOUT
+        names = (request.instance_id or "", request.protocol_type, *(name for name, _ in request.protocols))
+        if not all(map(_fits, names)):
+            return codes.INVALID_REQUEST
+        return codes.NONE
+
+    def _add(self, group_id: str, now_ms: int) -> Group:
+        group = self._groups[group_id] = Group(
+            group_id,
+            now_ms=now_ms,
+            initial_delay_ms=self._options.group_initial_rebalance_delay_ms,
+            max_size=self._options.group_max_size,
+            make_member_id=self._make_member_id,
+        )
+        return group
+
+    def _after(self, group: Group, actions: list[Action]) -> list[Action]:
+        """Note the group's next deadline, if it is nearer than the one that is noted."""
+        deadline = group.next_deadline_ms
+        if deadline is not None:
+            noted = self._scheduled.get(group.group_id)
+            if noted is None or deadline < noted:
+                self._scheduled[group.group_id] = deadline
+                heapq.heappush(self._heap, (deadline, group.group_id))
+        return actions
+
+
+MAX_NAME_BYTES = MAX_STRING_BYTES - 64
+"""Names end up in records, whose strings have an int16 length; the rest is for what a member id adds to its prefix."""
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= MAX_NAME_BYTES // 4 or len(text.encode()) <= MAX_NAME_BYTES

@@ -1,0 +1,374 @@
+"""`GroupMember`: the Kafka client that is the group's member, on a thread of its own.
+
+The idea: librdkafka takes part in the group; which partitions are read and where they start, when they are committed
+and when they are given up is decided by keylane. So this client is assigned nothing, and never fetches. An assignment
+asks the broker for what the group has committed and resolves the start. A revoke is answered to librdkafka only once
+its records are through: until then the client goes on polling, so that it stays a member however long that takes.
+What happens when is decided by `Membership`; here it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack, contextmanager
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from keylane.engine.commits import CommitProblem
+from keylane.errors import PeerError
+from keylane.kafka import exact, exact_transactions
+from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of, problems_of
+from keylane.kafka.instance_name import is_fenced
+from keylane.kafka.logs import MissingError
+from keylane.kafka.membership import (
+    LOOK_S,
+    Begin,
+    Deleted,
+    End,
+    Finish,
+    GiveBack,
+    Keep,
+    Lost,
+    Membership,
+    Stop,
+)
+from keylane.kafka.starts import Starts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from keylane.engine.assignment import Start
+    from keylane.engine.events import Revoking
+    from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.kafka.faults import Faults
+    from keylane.kafka.fetcher import Fetcher
+    from keylane.kafka.instance_name import InstanceName
+    from keylane.kafka.logs import Logs, Patience
+    from keylane.kafka.membership import Action, Name, Target
+    from keylane.options import Pipeline
+
+logger = logging.getLogger("keylane.kafka")
+
+POLL_S = 0.05
+"""How long one poll of the group waits, and so how long closing waits for it."""
+
+REVOKING_POLL_S = 0.005
+"""The same while partitions are being revoked: others wait for them."""
+
+CLOSE_S = 5.0
+"""How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
+
+
+LEFT = CommitProblem("this member has left the group", moved_on=True)
+
+
+class GroupMember:
+    """A member of the consumer group, from `start` to `close`.
+
+    Thread safety: `start`, `close` and the commits are for one other thread, the intake's; `commit_now` is also for
+    the listener, inside its callbacks.
+    """
+
+    def __init__(
+        self,
+        client: Consumer,
+        pipeline: Pipeline,
+        fetcher: Fetcher,
+        logs: Logs,
+        patience: Patience,
+        faults: Faults,
+        *,
+        cooperative: bool,
+        name: str,
+        epochs: Iterator[int],
+        instance: InstanceName | None,
+        check_starts: Callable[[Sequence[Start]], None],
+    ) -> None:
+        """`epochs` numbers the assignments of a consumer, which may come to be several members one after the other;
+        `instance` is its name, when it is a static member of the classic protocol. `check_starts` is called with the
+        starts of partitions before anything of them begins; what it raises ends the consumer."""
+        self._client = client
+        self._pipeline = pipeline
+        self._fetcher = fetcher
+        self._faults = faults
+        self._cooperative = cooperative
+        self._closing = threading.Event()
+        self._membership = Membership(is_by_hand=bool(pipeline.assignment), is_closing=self._closing.is_set)
+        self._listener: ConsumerListener | None = None
+        self._check_starts = check_starts
+        self._patience = patience
+        self._instance = instance
+        self.is_given_up = False
+        """Whether the coordinator has fenced this member by an earlier id of its own: another one is to take its place,
+        once this one is closed."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Told when the group has given the partitions to others."""
+        self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs)
+        self._seeks: SimpleQueue[tuple[Mapping[Name, Target], Target | None]] = SimpleQueue()
+        """Where partitions are to go on; the second is for all that are not in the first."""
+        self._reloads: SimpleQueue[Sequence[tuple[Name, int]]] = SimpleQueue()
+        self._suspected: SimpleQueue[str] = SimpleQueue()
+        self._owning = threading.Lock()
+        """Guards what is ours and the client's life against a transaction's offsets, which are sent on another thread.
+        """
+        self._leaving = False
+        """Whether the client is being closed."""
+        self._committing = threading.RLock()
+        """Guards the client's life against commits on other threads."""
+        self._left = False
+        """Whether the client is closed."""
+        self._revoking: Revoking | None = None
+        """The partitions that were last told to end; they are still at it while `Membership.is_ending`."""
+        self._thread = threading.Thread(target=self._run, name=f"{name}-group", daemon=True)
+
+    # --- the intake thread ---
+
+    def start(self, listener: ConsumerListener) -> None:
+        self._listener = listener
+        self._starts.heard = listener.on_heard
+        self._thread.start()
+
+    def seek(self, targets: Mapping[Name, Target], others: Target | None) -> None:
+        """Go on elsewhere with these partitions, as far as they are assigned. Any thread."""
+        self._seeks.put((targets, others))
+
+    def suspect(self, topic: str) -> None:
+        """A broker does not know this topic. Any thread."""
+        self._suspected.put(topic)
+
+    def close(self) -> None:
+        """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
+        self._closing.set()
+        if self._listener is None:
+            self._client.close()
+            return
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning(
+                "the coordinator of group %r does not answer: the group learns by the session timeout that this member "
+                "has left",
+                self._pipeline.group_id,
+            )
+
+    @property
+    def has_partitions(self) -> bool:
+        """Any thread."""
+        return bool(self._membership.ours)
+
+    # --- its own thread ---
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._closing.is_set():
+                if self.is_given_up:
+                    self._closing.wait()
+                else:
+                    self._poll()
+            self._do(self._membership.left())
+        except BaseException as error:  # the intake thread raises it
+            self._faults.broken = error
+        with self._owning:
+            self._leaving = True
+        try:
+            with self._committing:
+                self._client.close()
+                self._left = True
+        except BaseException as error:  # like the above
+            self._faults.broken = self._faults.broken or error
+
+    def _begin(self) -> None:
+        """Join the group; or take what is assigned by hand, and take no part in any."""
+        if self._pipeline.assignment:
+            self._do(self._membership.assigned_by_hand(list(self._pipeline.assignment)))
+            return
+        if self._instance is not None:
+            self._instance.look()
+        self._client.subscribe(
+            list(self._pipeline.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _poll(self) -> None:
+        event = self._client.poll(REVOKING_POLL_S if self._membership.is_ending else POLL_S)
+        if event is not None and (error := event.error()) is not None:
+            if self._instance is not None and is_fenced(self._client, error):
+                self._on_fenced(self._instance)
+                return
+            self._faults.report(error)
+            if error.code() in NO_PARTITION and (topic := event.topic()):
+                self.suspect(topic)
+        self._finish_what_ended()
+        while not self._reloads.empty():
+            self._do(self._membership.reloaded(self._reloads.get()))
+        if not self._membership.is_ending:
+            self._begin_seek()
+            self._look_for_topics()
+
+    def _finish_what_ended(self) -> None:
+        """Commit and give back what is ending, once its records are through."""
+        if self._membership.is_ending and self._revoking is not None and self._revoking.is_answered:
+            self._do(self._membership.finish())
+
+    def _begin_seek(self) -> None:
+        """Have the records of what is sought come to their end, as for a revoke that the group does not see."""
+        try:
+            targets, others = self._seeks.get_nowait()
+        except Empty:
+            return
+        self._do(self._membership.sought(targets, others))
+
+    def _look_for_topics(self) -> None:
+        """Find out which of those that a broker did not know are no more, and which are there again."""
+        now = monotonic()
+        while not self._suspected.empty():
+            self._membership.suspect(self._suspected.get(), now)
+        for topic in self._membership.topics_to_look_for(now):
+            try:
+                answer = self._client.list_topics(topic, timeout=LOOK_S).topics[topic]
+            except KafkaException:  # nobody says that it is not there
+                continue
+            if answer.error is None:
+                if self._membership.is_deleted(topic):
+                    logger.warning("topic %r was made anew", topic)
+                self._do(self._membership.topic_is_there(topic, answer.partitions))
+            elif answer.error.code() in NO_PARTITION:
+                self._do(self._membership.topic_is_unknown(topic, now))
+
+    def _on_fenced(self, instance: InstanceName) -> None:
+        """librdkafka has given the client up: nothing of it can be committed any more."""
+        self._do(self._membership.fenced())
+        try:
+            instance.check_fence(self._client, self._patience)
+        except PeerError as error:
+            self._faults.fail(error)
+        else:
+            logger.warning(
+                "FENCED_INSTANCE_ID: member %r of group %r was fenced by an earlier id of its own, and joins again",
+                instance.name,
+                self._pipeline.group_id,
+            )
+            self.is_given_up = True
+
+    # --- librdkafka's callbacks, inside `poll` and `close` ---
+
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._instance is not None:
+            self._instance.note(self._client)
+        self._do(self._membership.assigned(_names(partitions)))
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._do(self._membership.revoked(_names(partitions)))
+
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.on_lost()
+        self._do(self._membership.lost(_names(partitions)))
+
+    # --- what the membership decides ---
+
+    def _do(self, actions: Iterator[Action]) -> None:
+        while True:
+            with self._owning:  # what is ours changes between two actions
+                action = next(actions, None)
+            if action is None:
+                return
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Begin():
+                self._let_begin(action)
+            case End(names):
+                self._revoking = self._listening.on_revoking(names)
+            case Finish():
+                assert self._revoking is not None, "the end of partitions that were not told to end"
+                self._listening.on_revoked(self._revoking)
+            case Lost(names):
+                shown = ", ".join(f"{topic}-{partition}" for topic, partition in names)
+                logger.warning("lost %s: the group went on without this member", shown)
+                self._listening.on_lost(names)
+            case Stop(names):
+                self._fetcher.unassign(names)
+            case Deleted(topic, names):
+                self._listening.on_deleted(topic, names)
+            case Keep():  # any call does to say that librdkafka need not do it by itself
+                self._client.incremental_assign([]) if self._cooperative else self._client.assign([])
+            case GiveBack():
+                self._client.incremental_unassign([]) if self._cooperative else self._client.unassign()
+
+    def _let_begin(self, action: Begin) -> None:
+        """Resolve where these start, and let them begin."""
+        starts: list[Start] = []
+        try:
+            starts = self._starts_of(action)
+            if starts:
+                self._check_starts(starts)
+        except Exception as error:  # the callback cannot fail: the next poll raises it
+            starts = []
+            self._faults.fail(error)
+        if starts:
+            with self._owning:
+                self._membership.began({(one.topic, one.partition): one.epoch for one in starts})
+            if action.is_reload:
+                self._listening.on_reloaded(starts)
+            else:
+                self._listening.on_assigned(starts)
+            self._fetcher.assign(starts)
+
+    def _starts_of(self, action: Begin) -> list[Start]:
+        """Those of the topics that are there."""
+        while names := self._membership.that_are_there(action.names):
+            try:
+                return self._starts.resolved(names, action.targets)
+            except MissingError as error:
+                self._do(self._membership.has_no_log(error.topic, monotonic()))
+        return []
+
+    @property
+    def _listening(self) -> ConsumerListener:
+        assert self._listener is not None, "a rebalance before the start"
+        return self._listener
+
+    # --- transactions ---
+
+    def reload(self, partitions: Sequence[tuple[Name, int]]) -> None:
+        """See `ConsumerPort.reload`. Any thread."""
+        self._reloads.put(partitions)
+
+    @contextmanager
+    def owning(self, epochs: Mapping[tuple[str, int], int]) -> Iterator[exact_transactions.Member | None]:
+        """Who this member is in a generation in which it has these partitions in these epochs; None when it is in no
+        such generation. Whoever uses it later is refused by the broker if the group has gone on. Any thread."""
+        with ExitStack() as stack:
+            with self._owning:
+                found = None
+                ours = self._membership.ours
+                if not self._leaving and all(ours.get(name) == epoch for name, epoch in epochs.items()):
+                    found = stack.enter_context(exact_transactions.member(self._client))
+            yield found if found is not None and found.is_in_group else None
+
+    # --- commits ---
+
+    def commit_now(
+        self, offsets: Sequence[Offset], timeout_s: float | None = None
+    ) -> dict[tuple[str, int], CommitProblem]:
+        """Commit, and wait for the answer. Any thread."""
+        try:
+            with self._committing:
+                if self._left:
+                    return dict.fromkeys((one.name for one in offsets), LEFT)
+                wait_s = exact.NO_TIMEOUT_S if timeout_s is None else timeout_s
+                answered = exact.commit_now(self._client, offsets, wait_s)
+        except KafkaException as raised:
+            return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
+        problems = problems_of(None, answered)
+        for name in [name for name, problem in problems.items() if problem.missing]:
+            self.suspect(name[0])
+        return problems
+
+
+def _names(partitions: list[TopicPartition]) -> list[Name]:
+    return [(one.topic, one.partition) for one in partitions]
