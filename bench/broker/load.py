@@ -77,7 +77,9 @@ def produce(load: Load) -> dict[str, float]:
     sent = 0
     started = time.perf_counter()
     room = max(QUEUED // load.clients, 1_000)
-    while time.perf_counter() - started < load.seconds:
+    while (so_far_s := time.perf_counter() - started) < load.seconds or (
+        sum(map(len, producers)) >= sent and so_far_s < TIMEOUT_S  # nothing is acknowledged yet
+    ):
         for producer in producers:
             if (free := room - len(producer)) > 0:
                 sent += send_some(producer, load, min(free, BATCH))

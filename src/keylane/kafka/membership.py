@@ -153,8 +153,8 @@ class Membership:
 
     def revoked(self, names: list[Name]) -> Iterator[Action]:
         """The group wants these back."""
-        self._no_longer_absent(names)
         yield from self.finish()
+        self._no_longer_absent(names)  # now: some may have been sought in a topic that turns out to be no more
         known = self._known(names)
         if not known:
             yield from self._give_back([])

@@ -237,3 +237,14 @@ def test_one_topic_after_the_other_is_looked_for_though_nobody_missed_it() -> No
             world.do(world.member.topic_is_there(topic, range(1)))
     assert sorted(looked[:2]) == ["a", "b"]
     assert looked[2:] == looked[:2]
+
+
+def test_what_goes_back_while_it_is_sought_in_a_topic_that_is_gone_does_not_begin_anew() -> None:
+    world = World()
+    world.do(world.member.assigned([*GONE, *THERE]))
+    world.deleted.add("gone")
+    world.do(world.member.sought({GONE[1]: Target(0)}, None))
+    world.do(world.member.revoked([GONE[1]]))
+    world.deleted.clear()
+    done = world.do(world.member.topic_is_there("gone", range(2)))
+    assert done == [Begin([GONE[0]], {})]
