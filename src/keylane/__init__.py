@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from keylane import http as http
     from keylane import schema as schema
     from keylane import spark as spark
-    from keylane.consumer import ParallelConsumer
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
     from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
+    from keylane.parallel_consumer import ParallelConsumer
     from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 __all__ = [
@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "keylane.consumer": ("ParallelConsumer",),
-    "keylane.engine.snapshot": ("Snapshot",),
+    "keylane.parallel_consumer": ("ParallelConsumer",),
+    "keylane.consumer.snapshot": ("Snapshot",),
     "keylane.options": ("DeadLetter", "Halt", "Pipeline", "Rates", "RebalanceListener", "Retries", "Skip"),
     "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
 }

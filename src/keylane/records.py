@@ -296,6 +296,14 @@ class Context:
     cancelled: bool = False
     """True once the result can no longer count (the partition was lost, or the consumer is closing at once)."""
 
+    def limit(self, deadline: float) -> None:
+        """keylane's: the result is wanted until then."""
+        self.deadline = deadline
+
+    def cancel(self) -> None:
+        """keylane's: the result can no longer count."""
+        self.cancelled = True
+
     @property
     def remaining_ms(self) -> int | None:
         """Milliseconds to the deadline (never below 0), or None."""

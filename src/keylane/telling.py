@@ -11,7 +11,7 @@ import difflib
 import functools
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from keylane.errors import UsageError
 
@@ -26,6 +26,16 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """In the names of settings whose values nobody is told."""
+
+
+class Log(Protocol):
+    """Where pure parts tell what a user should know: a `logging.Logger` behind the methods that they use."""
+
+    def debug(self, text: str, *values: object) -> None: ...
+    def info(self, text: str, *values: object) -> None: ...
+    def warning(self, text: str, *values: object) -> None: ...
+    def error(self, text: str, *values: object) -> None: ...
+
 
 Made = TypeVar("Made", bound=type)
 P = ParamSpec("P")

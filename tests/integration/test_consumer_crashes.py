@@ -182,7 +182,7 @@ def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, wor
 def test_closing_while_the_broker_is_away_ends_within_its_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keylane.engine.closing.FINAL_COMMIT_S", 1.0)
+    monkeypatch.setattr("keylane.consumer.closing.FINAL_COMMIT_S", 1.0)
     with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, "away")
         filled(stage)

@@ -13,18 +13,18 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.consumer import ParallelConsumer
-from keylane.engine.core import Core
+from keylane.consumer.core import Core
 from keylane.errors import KeylaneError
 from keylane.kafka.bulk import BulkProducer
 from keylane.metrics.pages import HealthServer
+from keylane.parallel_consumer import ParallelConsumer
 from keylane.testing.embedded import EmbeddedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from keylane.engine.plan import Plan
+    from keylane.consumer.plan import Plan
 
 SHOWN_WITHIN_S = 10.0
 SLACK_S = 3.0

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.engine.deliveries import Delivery
+from keylane.consumer.outputs import Delivery
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.producer import KafkaProducer
@@ -20,7 +20,7 @@ from kit.stage import WAIT_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keylane.engine.events import Answer
+    from keylane.consumer.outputs import Answer
 
 
 LARGEST = 2_000

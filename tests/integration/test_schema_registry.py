@@ -200,7 +200,7 @@ def test_a_deserializer_travels_and_is_made_where_it_is_used(registry: Registry)
     cloudpickle = pytest.importorskip("cloudpickle")
     serialize, deserialize, value = serializer("avro", registry)
     data = serialize(value(5), SerializationContext("t", MessageField.VALUE))
-    from keylane.engine.decoding import Field
+    from keylane.consumer.decoding import Field
 
     for one in (deserialize, cloudpickle.loads(cloudpickle.dumps(deserialize))):
         before = len(registry.asked)

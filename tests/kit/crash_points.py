@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import keylane as kl
-from keylane.consumer import ParallelConsumer
+from keylane.parallel_consumer import ParallelConsumer
 from kit.engine_points import Point, lay_points
 
 if TYPE_CHECKING:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from keylane.engine.core import Core
-from keylane.engine.intake import Intake
+from keylane.consumer.core import Core
+from keylane.consumer.intake import Intake
+from keylane.flow.items import Batch
 from keylane.kafka.consumer import KafkaConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from keylane.flow.items import Unit
 
 Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
 """Handed over and not begun; in the handler; the effect is there (an output is acknowledged), and the engine does not
@@ -30,9 +33,9 @@ def lay_points(at: Callable[..., None]) -> None:
         at("dispatched", len(made.dispatch))
         return made
 
-    def has_completed(self: Core, works: Any, now: float) -> None:
-        at("done", sum(work.outcome is None for work in works))  # else it has an output
-        completed(self, works, now)
+    def has_completed(self: Core, units: Sequence[Unit], now: float) -> None:
+        at("done", sum(map(_through, units)))  # else it has an output
+        completed(self, units, now)
 
     def was_delivered(self: Core, answers: Any, now: float) -> None:
         at("done", sum(answer.error is None for answer in answers))
@@ -59,3 +62,11 @@ def lay_points(at: Callable[..., None]) -> None:
     Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
     Intake.on_committed = has_committed  # type: ignore[method-assign]
     KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]
+
+
+def _through(unit: Unit) -> int:
+    """How many of its records are through."""
+    if isinstance(unit, Batch):
+        return sum(item.outcome is None for item in unit.items)
+    end = min(unit.outcomes, default=len(unit)) if unit.ordered else len(unit)
+    return sum(index not in unit.outcomes for index in range(unit.first, end))

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start as CoreStart
-from keylane.engine.closing import Phase
-from keylane.engine.commits import CommitEntry, CommitProblem
-from keylane.engine.core import Core
-from keylane.engine.events import Answer, ResultsMoved, TransactionAnswered
-from keylane.engine.lease import Lease
-from keylane.engine.results import ResultsRule
-from keylane.engine.start import Committed, StartRule
-from keylane.engine.work import NOT_RUN, Failure, Work, works_in
-from keylane.engine.work import Later as CoreLater
+from keylane.consumer.closing import Phase
+from keylane.consumer.commits import CommitEntry, CommitProblem
+from keylane.consumer.core import MODES, Core
+from keylane.consumer.events import TransactionAnswered
+from keylane.consumer.lease import Lease
+from keylane.consumer.outputs import NO_RESULTS, Answer, ResultsMoved, ResultsRule
+from keylane.consumer.partition import Partition
+from keylane.consumer.partition import Start as CoreStart
+from keylane.consumer.start import Committed, StartRule
+from keylane.flow.admission import CALL_S
+from keylane.flow.failures import Failures
+from keylane.flow.items import Batch
+from keylane.flow.items import Call as CoreCall
+from keylane.flow.outcomes import NOT_RUN, Failure
+from keylane.flow.outcomes import Later as CoreLater
+from keylane.flow.workers.made import hand_over_to
 from keylane.records import PlainMessage
 from kit.seam import Call, Commit, Entry, Item, Later, NotRun, Plan, Raised, Revoked, Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.work import Outcome as CoreOutcome
-    from keylane.engine.work import Unit
+    from keylane.consumer.outputs import Delivery
+    from keylane.flow.items import Source, Unit
+    from keylane.flow.outcomes import Outcome as CoreOutcome
+    from keylane.flow.workers import Capacity, Running
     from keylane.offsets import OffsetMap
     from keylane.options import Pipeline, Rates
     from kit.seam import Engine, Make, Outcome, Problem, Start, TopicPartition
@@ -37,36 +45,64 @@ def make_engine(pipeline: Pipeline, make: Make, random: Callable[[], float]) -> 
 
 @dataclass(frozen=True, slots=True)
 class SomeWorkers:
-    """See `keylane.engine.ports.Capacity`."""
+    """See `keylane.flow.workers.Capacity`."""
 
     concurrency: int
     may_queue: bool = False
     elastic: bool = False
 
 
+def make_core(
+    pipeline: Pipeline,
+    workers: Capacity,
+    *,
+    random: Callable[[], float] = lambda: 0.0,
+    lease: Lease | None = None,
+    call_s: float = CALL_S,
+    results: ResultsRule = NO_RESULTS,
+    ending_offsets: Mapping[TopicPartition, int] | None = None,
+    running: Callable[[], Sequence[Running]] = tuple,
+) -> Core:
+    """A core for such workers, without a lease that ends."""
+    return Core(
+        pipeline,
+        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.delivery].may_queue, call_s=call_s),
+        lease=lease or Lease(None),
+        random=random,
+        failures=Failures(),
+        log=logging.getLogger("keylane.consumer"),
+        results=results,
+        ending_offsets=ending_offsets,
+        running=running,
+    )
+
+
 class CoreEngine:
-    """`keylane.engine.core.Core` behind the seam."""
+    """`keylane.consumer.core.Core` behind the seam."""
 
     def __init__(self, pipeline: Pipeline, make: Make, random: Callable[[], float]) -> None:
         self._start_rule = StartRule.of(pipeline)
         self._lease = Lease(make.lease_s)
         workers = make.workers
-        self._core = Core(
+        self._core = make_core(
             pipeline,
-            HandOver.to(
-                pipeline,
-                SomeWorkers(workers.concurrency, workers.may_queue, workers.elastic),
-                chain_s=make.chain_s,
-            ),
-            lease=self._lease,
+            SomeWorkers(workers.concurrency, workers.may_queue, workers.elastic),
             random=random,
+            lease=self._lease,
+            call_s=make.call_s,
             results=ResultsRule(every=make.every_result, max_unseen=make.max_unseen),
             ending_offsets=make.ending_offsets,
         )
-        self._items: dict[Work, Item] = {}
-        """By work, its last hand-over."""
-        self._units: dict[Item, Unit] = {}
-        """By the first record of what was handed over at once."""
+        self._items: dict[tuple[Source, int], Item] = {}
+        """By source and offset, its last hand-over."""
+        self._units: dict[Item, tuple[Unit, int]] = {}
+        """What an item was handed over in, and its index in that."""
+        self._running: dict[CoreCall, list[Item]] = {}
+        """Calls that are not reported, with their items."""
+        self._begun: dict[CoreCall, Iterator[Any]] = {}
+        """Those among them that have begun, and what is left to run."""
+        self._reported: Counter[CoreCall] = Counter()
+        """How many of their items have ended."""
 
     # --- the group and the log ---
 
@@ -100,14 +136,46 @@ class CoreEngine:
 
     # --- the work ---
 
+    def begins(self, item: Item, now: float) -> bool:
+        unit, _ = self._units[item]
+        assert isinstance(unit, CoreCall)
+        if unit not in self._begun:
+            self._begun[unit] = unit.begin(now)
+        return next(self._begun[unit], None) is not None
+
     def ended(self, reports: Sequence[tuple[Item, Outcome]], now: float) -> None:
-        self._core.completed([_with(*one) for one in reports], now)
+        ended: dict[CoreCall, None] = {}
+        for item, outcome in reports:
+            unit, index = self._units[item]
+            assert isinstance(unit, CoreCall)
+            self._reported[unit] += 1
+            if outcome is not None:
+                unit.note(index, _inside(outcome))
+            if self._reported[unit] == len(unit) or (unit.ordered and outcome is not None):
+                ended[unit] = None
+        self._report(ended, now)
+
+    def _report(self, units: Iterable[CoreCall], now: float) -> None:
+        for unit in units:
+            del self._running[unit]
+            self._begun.pop(unit, None)
+        self._core.completed(list(units), now)
 
     def batches_ended(self, reports: Sequence[Sequence[tuple[Item, Outcome]]], now: float) -> None:
-        self._core.batches_completed([[_with(*one) for one in batch] for batch in reports], now)
+        units = []
+        for batch in reports:
+            for item, outcome in batch:
+                unit, index = self._units[item]
+                assert isinstance(unit, Batch)
+                unit.items[index].came_to(_inside(outcome))
+            units.append(unit)
+        self._core.completed(units, now)
 
     def withdrawn(self, calls: Sequence[Sequence[Item]]) -> None:
-        self._core.withdrawn([self._units[items[0]] for items in calls])
+        units = [self._units[items[0]][0] for items in calls]
+        for unit in units:
+            self._running.pop(unit, None)  # type: ignore[arg-type]
+        self._core.withdrawn(units)
 
     def answered(
         self,
@@ -127,10 +195,10 @@ class CoreEngine:
         self._core.results_moved(ResultsMoved([(sending.inside, failed)], passed=1), now)
 
     def counts(self, item: Item) -> bool:
-        return bool(item.inside.assignment.wanted)
+        return bool(item.inside.wanted)
 
     def may_start(self, item: Item) -> bool:
-        return bool(item.inside.assignment.may_start)
+        return bool(item.inside.may_begin)
 
     # --- commits, and the end ---
 
@@ -160,8 +228,13 @@ class CoreEngine:
 
     def plan(self, now: float) -> Plan:
         plan = self._core.plan(now)
+        recalled = [item for unit, items in self._running.items() for item in items[len(unit) :]]
+        for unit, items in self._running.items():
+            del items[len(unit) :]
+        self._report([unit for unit in self._running if self._reported[unit] == len(unit)], now)
         return Plan(
             calls=[self._call(unit) for unit in plan.dispatch],
+            recalled=recalled,
             produce=[self._sending(one) for one in plan.produce],
             results=[self._sending(one) for one in plan.results],
             commit=None if plan.commit is None else _commit(plan.commit),
@@ -195,36 +268,38 @@ class CoreEngine:
 
     @property
     def holds_back(self) -> bool:
-        return any(one.held for one in self._core.partitions.open.values())
+        return any(one.source.is_held_back for one in self._core.partitions.open.values())
 
     @property
     def left_maps_out(self) -> bool:
-        counters = self._core.counters
-        return bool(counters.commits_without_map or counters.commits_put_off)
+        snapshot = self._core.snapshot(0.0)
+        return bool(snapshot.commits_without_map or snapshot.commits_put_off)
 
     # --- what the engine's own objects are here ---
 
     def _call(self, unit: Unit) -> Call:
-        items = [self._item(work) for work in works_in(unit)]
-        self._units[items[0]] = unit
-        return Call(items, is_batch=isinstance(unit, list))
+        if isinstance(unit, Batch):
+            items = [self._item(one.source, one.number, one.payload, one.attempt) for one in unit.items]
+        else:
+            records = zip(unit.numbers, unit.payloads, strict=True)
+            items = [self._item(unit.source, number, payload, unit.attempt) for number, payload in records]
+            self._running[unit] = list(items)
+        self._units |= {item: (unit, index) for index, item in enumerate(items)}
+        return Call(items, is_batch=isinstance(unit, Batch), is_ordered=isinstance(unit, Batch) or unit.ordered)
 
-    def _item(self, work: Work) -> Item:
-        assert isinstance(work.message, PlainMessage)
-        item = Item(work.assignment.name, work.assignment.epoch, work.message, work.attempt, work)
-        self._items[work] = item
+    def _item(self, source: Source, number: int, payload: Any, attempt: int) -> Item:
+        assert isinstance(payload, PlainMessage)
+        assert isinstance(source.owner, Partition)
+        item = Item(source.owner.name, source.owner.epoch, payload, attempt, source)
+        self._items[source, number] = item
         return item
 
     def _sending(self, delivery: Delivery) -> Sending:
-        work = delivery.work
-        item = self._items.get(work) or self._item(work)  # a dead letter may go out in the epoch after its attempts
-        return Sending(item, delivery.outputs, work.dead is not None, delivery)
-
-
-def _with(item: Item, outcome: Outcome) -> Work:
-    work: Work = item.inside
-    work.outcome = _inside(outcome)
-    return work
+        one = delivery.item
+        item = self._items.get((one.source, one.number))
+        if item is None:  # a dead letter may go out in the epoch after its attempts
+            item = self._item(one.source, one.number, one.payload, one.attempt)
+        return Sending(item, delivery.outputs, delivery.is_dead_letter, delivery)
 
 
 def _inside(outcome: Outcome) -> CoreOutcome:
@@ -236,7 +311,7 @@ def _inside(outcome: Outcome) -> CoreOutcome:
 
 
 def _commit(entries: list[CommitEntry]) -> Commit:
-    return Commit([Entry(one.name, one.assignment.epoch, one.offset, one.metadata) for one in entries], entries)
+    return Commit([Entry(one.name, one.partition.epoch, one.offset, one.metadata) for one in entries], entries)
 
 
 def _problem(problem: Problem) -> CommitProblem:

@@ -12,23 +12,23 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from keylane.engine.assembly import assemble
-from keylane.engine.assignment import Start
-from keylane.engine.events import Answer, TransactionAnswered
-from keylane.engine.ports import Polled
-from keylane.engine.start import Committed, StartRule
+from keylane.consumer.assembly import assemble
+from keylane.consumer.events import TransactionAnswered
+from keylane.consumer.outputs import Answer
+from keylane.consumer.partition import Start
+from keylane.consumer.ports import Polled
+from keylane.consumer.start import Committed, StartRule
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from keylane.engine.commits import CommitEntry, CommitProblem
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.events import Answers
-    from keylane.engine.loop import Loop
-    from keylane.engine.ports import ConsumerListener, Offset
-    from keylane.engine.results import ResultQueue
+    from keylane.consumer.commits import CommitEntry, CommitProblem
+    from keylane.consumer.loop import Loop
+    from keylane.consumer.outputs import Answers, Delivery
+    from keylane.consumer.ports import ConsumerListener, Offset
+    from keylane.consumer.results import ResultQueue
     from keylane.options import Pipeline
     from keylane.records import Output
 
@@ -66,7 +66,7 @@ class FakeBroker:
 
 
 class FakeConsumer:
-    """The group's only member, behind `keylane.engine.ports.ConsumerPort`."""
+    """The group's only member, behind `keylane.consumer.ports.ConsumerPort`."""
 
     def __init__(self, broker: FakeBroker, *, offset_reset: str = "earliest", group: str = "fake") -> None:
         self._broker = broker
@@ -217,7 +217,7 @@ class FakeConsumer:
 
 
 class FakeProducer:
-    """Acknowledges what it is sent, behind `keylane.engine.ports.ProducerPort`."""
+    """Acknowledges what it is sent, behind `keylane.consumer.ports.ProducerPort`."""
 
     def __init__(self, report: Callable[[Answers], None]) -> None:
         self._report = report
@@ -253,8 +253,8 @@ class FakeProducer:
 
 
 class FakeTransactions(FakeProducer):
-    """The same with transactions, behind `keylane.engine.ports.TransactionsPort`; `sent` has the outputs of those that
-    were committed."""
+    """The same with transactions, behind `keylane.consumer.ports.TransactionsPort`; `sent` has the outputs of those
+    that were committed."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class FakeTransactions(FakeProducer):
 class FakeEngine:
     """A whole engine on fakes: real core, loop, intake thread and workers. Use it in a `with` block.
 
-    `loop` is `keylane.engine.loop.Loop`; leaving the block stops it and waits until every thread has ended.
+    `loop` is `keylane.consumer.loop.Loop`; leaving the block stops it and waits until every thread has ended.
     """
 
     def __init__(

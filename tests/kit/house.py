@@ -155,8 +155,11 @@ def _tree(path: Path) -> ast.Module:
 
 def intrusions(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Where another object's attribute is changed, or its private one looked at: line and text."""
+    modules = {one.asname or one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not _is_own(node.value):
+            if isinstance(node.value, ast.Name) and node.value.id in modules and isinstance(node.ctx, ast.Load):
+                continue  # a module's function with an underscore, like os._exit
             is_changed = isinstance(node.ctx, ast.Store | ast.Del) and not node.attr.endswith("__")
             if is_changed or _is_private(node.attr):
                 yield node.lineno, ast.unparse(node)

@@ -79,10 +79,12 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a worker gets at once: a record, several of a shard to run one after another, or a batch for one call."""
+    """What a worker gets at once: a record, several to run one after another, or a batch for one call."""
 
     items: Sequence[Item]
     is_batch: bool = False
+    is_ordered: bool = False
+    """Whether a call that is no batch ends with the first that is not simply through."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +132,8 @@ class Plan:
     """What the engine asks its world to do now."""
 
     calls: Sequence[Call] = ()
+    recalled: Sequence[Item] = ()
+    """Taken back from calls in which an earlier one takes long: these have not begun."""
     produce: Sequence[Sending] = ()
     results: Sequence[Sending] = ()
     """To be shown to user code before their records are complete."""
@@ -167,8 +171,8 @@ class Make:
     every_result: bool = False
     """Whether somebody sees each result before its record is complete."""
     max_unseen: int = 4
-    chain_s: float = 0.0
-    """How long records of one shard may keep a worker."""
+    call_s: float = 0.0
+    """How long a call of several records may keep a worker."""
     ending_offsets: Mapping[TopicPartition, int] | None = field(default=None)
 
 
@@ -193,8 +197,11 @@ class Engine(Protocol):
 
     # --- the work ---
 
+    def begins(self, item: Item, now: float) -> bool:
+        """A worker takes the next record of a call; False when that was taken back."""
+
     def ended(self, reports: Sequence[tuple[Item, Outcome]], now: float) -> None:
-        """Records came back: of those to run one after another, all up to the first whose outcome is not None."""
+        """Records of calls ended: of an ordered one, all up to the first whose outcome is not None."""
 
     def batches_ended(self, reports: Sequence[Sequence[tuple[Item, Outcome]]], now: float) -> None: ...
     def withdrawn(self, calls: Sequence[Sequence[Item]]) -> None:

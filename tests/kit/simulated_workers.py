@@ -70,6 +70,16 @@ class SimulatedWorkers:
                 self._begins(item, call.items[:index])
             self._hands.append(Hand(call))
 
+    def take_back(self, items: Sequence[Item]) -> None:
+        """The engine has taken these back, which have not begun."""
+        for hand in self._hands:
+            for item in [one for one in hand.left if one in items]:
+                hand.left.remove(item)
+                self._no_longer_runs(item)
+                self._not_begun(item)
+        self._world.seen["recalled"] += len(items)
+        self._hands = [hand for hand in self._hands if hand.left]
+
     def send(self, produced: Sequence[Sent], results: Sequence[Sent]) -> None:
         for sent in [*produced, *results]:
             if self._counts(sent.item):
@@ -213,16 +223,17 @@ class SimulatedWorkers:
         log.running[item.offset] = item
 
     def _run_some(self, hand: Hand) -> list[tuple[Item, Outcome]]:
-        """Run one or more records of a chain; what it leaves runs later."""
+        """Run one or more records of a call; what it leaves runs later."""
         reports: list[tuple[Item, Outcome]] = []
         dies = self._dies()
         while hand.left:
             item = hand.left.pop(0)
+            assert self._world.engine.begins(item, self._world.now), f"{item}: taken back, and not said"
             outcome = dies or self._drawn(item)
             reports.append((item, outcome))
             if self._world.engine.counts(item):
                 self._alone(item, outcome)
-            if outcome is not None:
+            if outcome is not None and hand.call.is_ordered:
                 for other in hand.left:
                     self._no_longer_runs(other)
                 return reports

@@ -72,8 +72,8 @@ class Settings:
     """Of offsets."""
     results: bool = False
     """Whether somebody is to see each result before its record is complete."""
-    chain_s: float = 0.0
-    """How long a chain may keep a worker: a second makes chains of dozens."""
+    call_s: float = 0.0
+    """How long a call of several records may keep a worker: a second makes calls of dozens."""
     batch_size: int = 1
     batch_min_size: int = 1
     later_share: float = 0.0
@@ -143,7 +143,7 @@ class Simulation:
                 Workers(settings.concurrency, *(self.random.random() < 0.5 for _ in range(2))),
                 lease_s=3.0,
                 every_result=settings.results,
-                chain_s=settings.chain_s,
+                call_s=settings.call_s,
             ),
             self.random.random,
         )
@@ -389,6 +389,7 @@ class Simulation:
     def _act(self, plan: Plan) -> None:
         self.check(not plan.calls or self.now < self.engine.lease_until, "dispatched after the lease had ended")
         self.seen["lease ended"] += self.now >= self.engine.lease_until
+        self.workers.take_back(plan.recalled)
         self.workers.hand_over(plan.calls)
         if plan.calls and self.settings.delivery == "almost_once":
             again = sum(len(log.running) + len(log.unacknowledged) for log in self.logs)
@@ -480,15 +481,15 @@ VARIETY = (
     Settings(ordering="unordered", metadata_cap=16, concurrency=30, max_buffered_records=400, failure_share=0.3),
     Settings(metadata_cap=400, broker_metadata_cap=16, keys=50, concurrency=30, max_buffered_records=300),
     Settings(partitions=1, keys=3, gap_share=0.4),
-    Settings(keys=3, chain_s=1.0, output_share=0.0),
-    Settings(ordering="partition", chain_s=1.0, failure_share=0.03, output_share=0.0, rebalances=3),
+    Settings(keys=3, call_s=1.0, output_share=0.0),
+    Settings(ordering="partition", call_s=1.0, failure_share=0.03, output_share=0.0, rebalances=3),
     Settings(results=True, rebalances=2),
     Settings(results=True, keys=2, batch_size=8),
     Settings(later_share=0.2, hands=10, max_uncommitted=20),
     Settings(traversal="depth_first", later_share=0.1, hands=10, keys=4, max_uncommitted=30),
     Settings(rates=Rates(records_per_s=200, per_partition=90, per_key=30), hands=5),
     Settings(rates=Rates(per_key=30), batch_size=5, later_share=0.1, deaths=0.1),
-    Settings(chain_s=1.0, keys=4, output_share=0.02, later_share=0.05, deaths=0.05, hands=5),
+    Settings(call_s=1.0, keys=4, output_share=0.02, later_share=0.05, deaths=0.05, hands=5),
     Settings(keys=3, batch_size=6),
     Settings(ordering="partition", batch_size=5, batch_min_size=3, on_exhausted=DeadLetter("dead")),
     Settings(ordering="unordered", batch_size=20, batch_min_size=20, rebalances=3),

@@ -10,7 +10,7 @@ IN_TRANSACTIONS = "property/engine/test_transactional_simulation.py::test_the_gu
 MUTANTS = [
     Mutant(
         "the loop forgets after its look that the bell has rung: what came meanwhile waits for the next event",
-        "engine/events.py",
+        "flow/workers/inbox.py",
         """        self._has_rung = False
         events = self._events[:]
 """,
@@ -21,25 +21,28 @@ MUTANTS = [
     ),
     Mutant(
         "a closed assignment's work completes the record of the assignment that followed it",
-        "engine/outcomes.py",
-        """            if not assignment.wanted:
-                self._counters.stale += len(finished)
-            elif finished:""",
-        """            if not assignment.wanted:
-                self._counters.stale += len(finished)
-                current = self._partitions.open.get(assignment.name)
-                if current is not None:
-                    same = [work.offset for work in finished if work.offset < current.tracker.position]
-                    self._partitions.buffered -= current.tracker.complete(same)
-            elif finished:""",
+        "flow/core.py",
+        """        if not source.wanted:
+            self._counters["stale"] += len(numbers)
+            return
+""",
+        """        if not source.wanted:
+            self._counters["stale"] += len(numbers)
+            partitions = source.owner._keeper.partitions
+            current = partitions.open.get(source.name)
+            if current is not None:
+                same = [number for number in numbers if number < current.tracker.position]
+                partitions.buffered -= current.tracker.complete(same)
+            return
+""",
         ANY,
         "guarantee 6",
     ),
     Mutant(
         "a commit is one offset too far",
-        "engine/commits.py",
-        "return CommitEntry(assignment, offsets.base, metadata, changes)",
-        'return CommitEntry(assignment, offsets.base + 1, "", changes)',
+        "consumer/commits.py",
+        "return CommitEntry(partition, offsets.base, metadata, changes)",
+        'return CommitEntry(partition, offsets.base + 1, "", changes)',
         ANY,
         "guarantee 1",
     ),
@@ -53,31 +56,32 @@ MUTANTS = [
     ),
     Mutant(
         "a key lets every record out at once",
-        "engine/ordering.py",
-        """            if last is offset:
-                ready.append(message)
+        "flow/ordering.py",
+        """            if last is number:
+                ready.append(payload)
             else:
-                nexts[last] = message
-                lasts[key] = offset
+                nexts[last] = payload
+                lasts[key] = number
         return ready""",
-        """            ready.append(message)
-            lasts[key] = offset
+        """            ready.append(payload)
+            lasts[key] = number
         return ready""",
         ANY,
         "guarantee 4",
     ),
     Mutant(
         "a record that waits for its retry gives its key away",
-        "engine/outcomes.py",
-        "        self._dispatcher.waiting.add(work, due)",
-        """        self._dispatcher.waiting.add(work, due)
-        work.assignment.ready.extend(work.assignment.shards.release([work.offset], [work.message]))""",
+        "flow/core.py",
+        "        item.source.put_off()\n        self._schedule.add(item, due)",
+        """        item.source.put_off()
+        self._schedule.add(item, due)
+        item.source._ready.extend(item.source._shards.release([item.number], [item.payload]))""",
         ANY,
         "guarantee 4",
     ),
     Mutant(
         "the committed map is ignored at the start",
-        "engine/assignment.py",
+        "consumer/partition.py",
         "self.tracker = PartitionTracker(start.offsets)",
         "self.tracker = PartitionTracker(OffsetMap(start.offsets.base))",
         ANY,
@@ -93,31 +97,31 @@ MUTANTS = [
     ),
     Mutant(
         "a record whose retry is due is forgotten",
-        "engine/retries.py",
-        "            if work.assignment.wanted:\n                due.append(work)",
-        "            if work.assignment.wanted and work.attempt < 2:\n                due.append(work)",
+        "flow/retries.py",
+        "            if item.source.wanted:\n                due.append(item)",
+        "            if item.source.wanted and item.attempt < 2:\n                due.append(item)",
         ANY,
         "option: retries",
     ),
     Mutant(
         "at most once: records start before their commit is acknowledged",
-        "engine/commit_first.py",
-        "            self._marks.update(dict.fromkeys(works, assignment.tracker.changes))\n",
+        "consumer/modes/at_most_once.py",
+        "            self._marks.update(((partition, offset), partition.tracker.changes) for offset in offsets)\n",
         "",
         ANY,
         "crash matrix: at_most_once",
     ),
     Mutant(
         "at most once: a commit that failed counts as acknowledged",
-        "engine/core.py",
-        "            self._commit_first.acknowledged([entry for entry in sent if entry.name not in problems])",
-        "            self._commit_first.acknowledged(list(sent))",
+        "consumer/core.py",
+        "        self._mode.acknowledged([entry for entry in sent if entry.name not in problems])",
+        "        self._mode.acknowledged(list(sent))",
         ANY,
         "crash matrix: at_most_once",
     ),
     Mutant(
         "almost once: a place is free before the commit is acknowledged",
-        "engine/acknowledgements.py",
+        "consumer/acknowledgements.py",
         "            self.waiting += len(messages)\n",
         "",
         ANY,
@@ -125,7 +129,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts half",
-        "engine/rates.py",
+        "flow/rates.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s / 2",
         ANY,
@@ -133,7 +137,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts twice",
-        "engine/rates.py",
+        "flow/rates.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s * 2",
         "property/engine/test_engine_rates_properties.py",
@@ -141,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key's rate is not taken",
-        "engine/rates.py",
+        "flow/rates.py",
         "        bucket.take(1, now)\n        return None",
         "        return None",
         ANY,
@@ -149,24 +153,142 @@ MUTANTS = [
     ),
     Mutant(
         "fair: a key starves after its first record, behind what was polled before",
-        "engine/partitions.py",
-        "        if self._depth_first:\n            assignment.ready.extendleft(following)",
-        "        if not self._depth_first:\n            assignment.ready.extendleft(following)",
+        "flow/items.py",
+        "        if self._depth_first:\n            self._ready.extendleft(following)",
+        "        if not self._depth_first:\n            self._ready.extendleft(following)",
         "property/engine/test_engine_traversal_properties.py",
         "option: traversal",
+    ),
+    # --- several records in one call ---
+    Mutant(
+        "what is taken back of a call is one too few: a record counts as through that never ran",
+        "flow/items.py",
+        "        rest = list(self._rest)\n",
+        "        rest = list(self._rest)[1:]\n",
+        ANY,
+        "guarantee 1",
+    ),
+    Mutant(
+        "what is taken back of a call is one too many: a record runs beside itself",
+        "flow/items.py",
+        """        rest = list(self._rest)
+        begun = len(self.numbers) - len(rest)
+""",
+        """        begun = len(self.numbers) - len(list(self._rest)) - 1
+        rest = self.payloads[begun:]
+""",
+        ANY,
+        "guarantee 4",
+    ),
+    Mutant(
+        "what has ended of a call that was taken apart is reported twice",
+        "flow/core.py",
+        "        call.reported(end)\n",
+        "",
+        ANY,
+        "guarantee 6",
+    ),
+    Mutant(
+        "what has not begun is put behind what was polled after it",
+        "flow/items.py",
+        "            self._ready.extendleft(reversed(payloads))\n",
+        "            self._ready.extend(payloads)\n",
+        "unit/engine/test_engine_batches.py::test_records_without_order_are_taken_back_too_and_run_before_newer_ones",
+    ),
+    Mutant(
+        "records of one key go in a call that goes on behind one that failed",
+        "flow/items.py",
+        "[payload, *behind], now, ordered=True)",
+        "[payload, *behind], now)",
+        ANY,
+        "guarantee 4",
+    ),
+    Mutant(
+        "a call goes on behind a record of its key that failed",
+        "flow/workers/threads.py",
+        "                    if unit.ordered:\n                        break\n",
+        "",
+        "unit/engine/test_engine_workers.py::test_a_call_ends_with_the_first_that_is_not_through_where_the_others_follow_it",
+        "guarantee 4",
+    ),
+    Mutant(
+        "a call on asyncio goes on behind a record of its key that failed",
+        "flow/workers/aio.py",
+        "                if unit.ordered:\n                    break\n",
+        "",
+        "unit/engine/test_engine_workers.py::test_a_call_ends_with_the_first_that_is_not_through_where_the_others_follow_it",
+        "guarantee 4",
+    ),
+    Mutant(
+        "a call in a worker process goes on behind a record of its key that failed",
+        "flow/workers/process_main.py",
+        "                    if ends_early and outcome is not None:\n                        break\n",
+        "",
+        "unit/engine/test_engine_workers.py::test_a_call_in_a_process_ends_as_in_a_thread_and_the_next_has_its_own_answers",
+        "guarantee 4",
+    ),
+    Mutant(
+        "what has ended of a call is known only when it comes back, where a process got all of it at once",
+        "flow/workers/processes.py",
+        "                unit.answered(number + 1)\n",
+        "",
+        "unit/engine/test_engine_workers.py::test_what_a_process_has_answered_of_a_call_is_known_before_it_comes_back",
+        "guarantee 2",
+    ),
+    Mutant(
+        "records that end in a call that still runs do not count against a stall",
+        "consumer/core.py",
+        "        if self.flow.release_due(now):\n            self._stall.moved(now, runs=True)\n",
+        "        self.flow.release_due(now)\n",
+        "unit/engine/test_engine_batches.py::test_records_that_end_in_a_call_that_still_runs_are_no_stall",
+        "option: stall_timeout_ms",
+    ),
+    Mutant(
+        "what a process had not begun of a call when it died is through",
+        "flow/workers/processes.py",
+        "        for index in range(begun + 1, len(call)):\n            call.note(index, NOT_RUN)\n",
+        "        pass\n",
+        "unit/engine/test_engine_workers.py::test_of_a_call_the_record_that_its_process_died_at_has_failed_and_those_behind_it_have_not_run",
+        "guarantee 1",
+    ),
+    Mutant(
+        "a call of a lost partition that is taken apart leaves records with the workers for ever",
+        "flow/core.py",
+        "            if numbers:\n                self._not_begun(call, numbers, payloads)\n",
+        """            if not call.source.wanted:
+                continue
+            if numbers:
+                self._not_begun(call, numbers, payloads)
+""",
+        "unit/engine/test_engine_batches.py::test_a_call_of_a_lost_partition_that_is_taken_apart_leaves_no_record_with_the_workers",
+    ),
+    Mutant(
+        "a call is taken apart in which nothing has begun",
+        "flow/core.py",
+        "if one.has_begun and one.began + RECALL_S <= now]",
+        "if one.began and one.began + RECALL_S <= now]",
+        "unit/engine/test_engine_batches.py::test_a_call_whose_first_record_has_not_begun_is_not_taken_apart",
+    ),
+    Mutant(
+        "at most once: what is held is let go before its commit",
+        "consumer/modes/at_most_once.py",
+        "(self._held if any(one in self._marks for one in _records(unit)) else ready).append(unit)",
+        "ready.append(unit)",
+        ANY,
+        "crash matrix: at_most_once",
     ),
     # --- transactions ---
     Mutant(
         "results go into a transaction that is being closed",
-        "engine/outcomes.py",
-        "        if not self._produce or not transacting.is_open:\n            return []",
-        "        if not self._produce or transacting.transaction.state.value == 'aborting':\n            return []",
+        "consumer/modes/transactional.py",
+        "if not self._parts.deliveries.has_outputs or not self._is_open:",
+        "if not self._parts.deliveries.has_outputs or self._transaction.state is State.ABORTING:",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),
     Mutant(
         "what is not acknowledged is committed",
-        "engine/transactions.py",
+        "consumer/modes/transaction.py",
         "return self.state is State.CLOSING and not self._unanswered",
         "return self.state is State.CLOSING",
         IN_TRANSACTIONS,
@@ -174,64 +296,69 @@ MUTANTS = [
     ),
     Mutant(
         "results of lost partitions stay in the transaction",
-        "engine/transacting.py",
-        "return self.transaction.state in (State.OPEN, State.CLOSING) and self.transaction.may_hold(assignments)",
+        "consumer/modes/transactional.py",
+        "return self._transaction.state in (State.OPEN, State.CLOSING) and self._transaction.may_hold(partitions)",
         "return False",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),
     Mutant(
         "what was given up is produced",
-        "engine/outcomes.py",
-        "wanted = [one for one in self._produce if one.work.assignment.wanted and not one.void]",
-        "wanted = list(self._produce)",
+        "consumer/deliveries.py",
+        "wanted = [one for one in taken if one.wanted]",
+        "wanted = list(taken)",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),
     Mutant(
         "a key that was undone starts beside its old handler",
-        "engine/transacting.py",
-        "            self._running.update(works_in(unit))",
-        "            self._running.update(())",
+        "consumer/modes/transactional.py",
+        "        for unit in self._parts.flow.out:",
+        "        for unit in ():",
         IN_TRANSACTIONS,
         "guarantee 4",
     ),
     Mutant(
         "an output that failed in a transaction is an attempt like any other",
-        "engine/transacting.py",
-        '        return f"{work.name}: {delivery.error}"',
-        "        return None",
+        "consumer/modes/transactional.py",
+        """        if not delivery.blameless:
+            self._remember(delivery)
+            self._transaction.forgive()
+        self._undo(f"{item.name}: {delivery.error}")
+        return True""",
+        "        return False",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),
     Mutant(
         "an abort leaves the assignments open",
-        "engine/core.py",
-        """        self._forget(undone)
-        self._acknowledgements.forget(undone)
-        self._transacting.undo(reason, undone, fenced=fenced)""",
-        "        self._transacting.undo(reason, [], fenced=fenced)",
+        "consumer/modes/transactional.py",
+        """        parts.forget(undone)
+        parts.acknowledgements.forget(undone)
+        log =""",
+        """        undone = []
+        log =""",
         IN_TRANSACTIONS,
         "guarantee 6",
     ),
     Mutant(
         "what was undone does not begin anew",
-        "engine/transacting.py",
-        "plan.reload = list(self._epochs.items()) if may_begin else []",
-        "plan.reload = []",
+        "consumer/modes/transactional.py",
+        "plan.begin_anew(list(self._epochs.items()) if may_begin else [])",
+        "plan.begin_anew([])",
         IN_TRANSACTIONS,
     ),
     Mutant(
         "revoked partitions do not wait for the transaction that has their results",
-        "engine/core.py",
-        "if not late and (has_results or self.commits.wait_for(revoke.assignments)):",
-        "if not late and has_results and self.commits.wait_for(()):",
+        "consumer/modes/transactional.py",
+        "if not late and (has_results or parts.commits.wait_for(revoke.partitions)):",
+        "if not late and has_results and parts.commits.wait_for(()):",
         "property/engine/test_engine_transactional_revokes.py",
         "crash matrix: transactional",
     ),
     Mutant(
         "foreign metadata that ends beyond the log is believed",
-        "engine/start.py",
+        "consumer/start.py",
         "            if offsets.highest_completed >= found.log_end:\n",
         "            if offsets.highest_completed > found.log_end:\n",
         "unit/engine/test_engine_start.py::TestForeignMetadata::test_it_is_ignored_and_logged",
@@ -293,7 +420,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lease lasts as long as the session",
-        "engine/lease.py",
+        "consumer/lease.py",
         "SHARE = 2 / 3\n",
         "SHARE = 1.0\n",
         "unit/engine/test_engine_lease.py::test_it_lasts_two_thirds_of_the_session_from_the_first_answer_on_and_never_gets_shorter",
@@ -301,15 +428,15 @@ MUTANTS = [
     ),
     Mutant(
         "a commit's older answer takes the acknowledged offset back",
-        "engine/commits.py",
-        "        assignment.committed_changes = max(assignment.committed_changes, entry.changes)\n",
-        "        assignment.committed_changes = assignment.tracker.changes\n",
+        "consumer/partition.py",
+        "        self.committed_changes = max(self.committed_changes, changes)\n",
+        "        self.committed_changes = self.tracker.changes\n",
         "property/engine/test_simulation.py::test_the_guarantees_hold_on_any_schedule",
         "guarantee 2",
     ),
     Mutant(
         "a revoke is answered while records are in handlers, and waits where none are",
-        "engine/revokes.py",
+        "consumer/revokes.py",
         "at_once or now >= one.deadline or not one.busy]",
         "at_once or now >= one.deadline or one.busy]",
         "unit/engine/test_engine_core.py::test_a_revoke_waits_for_handlers_and_answers_with_the_last_commit",
@@ -325,29 +452,29 @@ MUTANTS = [
     ),
     Mutant(
         "outputs that are acknowledged are in no transaction any more",
-        "engine/transactions.py",
-        "                self.touched.add(delivery.work.assignment)\n",
+        "consumer/modes/transaction.py",
+        "                self.touched.add(partition_of(delivery))\n",
         "                pass\n",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),
     Mutant(
         "each abort is followed by the wait of the second one",
-        "engine/transactions.py",
+        "consumer/modes/transaction.py",
         "min(FIRST_WAIT_S * 2.0 ** min(self._aborts - 1, 20), MOST_WAIT_S)",
         "min(FIRST_WAIT_S * 2.0, MOST_WAIT_S)",
         "property/engine/test_transaction_states.py",
     ),
     Mutant(
         "a commit does not forget the aborts before it",
-        "engine/transactions.py",
+        "consumer/modes/transaction.py",
         "            self._aborts = self._fences = 0\n        self._to",
         "            self._fences = 0\n        self._to",
         "property/engine/test_transaction_states.py",
     ),
     Mutant(
         "a record whose output was not acknowledged is complete",
-        "engine/deliveries.py",
+        "consumer/outputs.py",
         "        if answer.error is not None and (self.error is None or self.blameless):\n",
         "        if answer.refused and (self.error is None or self.blameless):\n",
         "unit/engine/test_engine_core.py::test_a_failed_delivery_is_a_failed_attempt",

@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "without a commit the start is not committed before the first record",
-        "engine/start.py",
+        "consumer/start.py",
         "return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), True",
         "return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), False",
         "unit/engine/test_engine_start.py::test_without_a_commit_the_policy_decides_and_is_committed_first",

@@ -520,7 +520,7 @@ def test_worker_processes(bench: Bench) -> None:
         time.sleep(0.01)
         headers = [
             source_of(record),
-            ("told", f"{'keylane.engine.process_main' in sys.orig_argv} {os.getpid()}".encode()),
+            ("told", f"{'keylane.flow.workers.process_main' in sys.orig_argv} {os.getpid()}".encode()),
         ]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import keylane as kl
-from keylane.engine.calls import failure_of
 from keylane.errors import OutputTypeError
+from keylane.flow.workers.calls import failure_of
 
 
 @pytest.mark.parametrize(

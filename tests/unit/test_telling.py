@@ -12,9 +12,9 @@ import pytest
 import keylane as kl
 from keylane.broker.config import parse_config, parse_properties
 from keylane.broker.scram import credential_of
+from keylane.consumer.returns import outcome_of, outcomes_of
 from keylane.delivery import PostgresStore
-from keylane.engine.calls import outcome_of, outcomes_of
-from keylane.engine.work import Failure
+from keylane.flow.outcomes import Failure
 from keylane.http.messages import Request, Response
 from keylane.kafka.java_settings import translate
 from keylane.kafka.login import login_of

@@ -22,10 +22,10 @@ from keylane.cli.exits import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from keylane.consumer.health import Health
+    from keylane.consumer.snapshot import Snapshot
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
-    from keylane.engine.health import Health
-    from keylane.engine.snapshot import Snapshot
     from keylane.kafka.group_standing import Standing
     from keylane.options import Pipeline
 
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
     """One `ParallelConsumer` in this process."""
-    from keylane.consumer import ParallelConsumer
+    from keylane.parallel_consumer import ParallelConsumer
 
     with (
         ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,

@@ -22,13 +22,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from keylane.consumer.own_topics import OwnTopics
+from keylane.consumer.returns import outcome_of, outcomes_of
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
-from keylane.engine.calls import outcome_of, outcomes_of
-from keylane.engine.own_topics import OwnTopics
-from keylane.engine.work import Failure
 from keylane.errors import HandlerError, PeerError, UsageError
+from keylane.flow.outcomes import Failure
 from keylane.options import takes_context
 from keylane.records import Output
 from keylane.telling import kind_of
@@ -36,8 +36,8 @@ from keylane.telling import kind_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from keylane.consumer.partition import Start
     from keylane.delivery.stores import OpenAsyncStore, OpenStore
-    from keylane.engine.assignment import Start
     from keylane.options import Pipeline
     from keylane.records import Context, Record
 

@@ -27,7 +27,7 @@ class InProcess:
     """One `ParallelConsumer` in this process."""
 
     def run(self, pipeline: Pipeline, stop: StopRequest) -> None:
-        from keylane.consumer import ParallelConsumer
+        from keylane.parallel_consumer import ParallelConsumer
 
         with ParallelConsumer(pipeline, ending_offsets="latest") as consumer, stop.calling(consumer.stop):
             consumer.run()

@@ -1,7 +1,7 @@
 """Tuning to the machine: timers, one processor, the search for cycles, the end of worker processes with their parent.
 
 Nothing here changes what an engine does, only how soon; and nothing outside imports it. The engine has one door to it
-(`keylane.engine.tuning`), behind which nothing is done when this folder is not there (docs/adr/0081).
+(`keylane.flow.workers.tuning`), behind which nothing is done when this folder is not there (docs/adr/0081).
 """
 
 from __future__ import annotations

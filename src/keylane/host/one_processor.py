@@ -23,7 +23,7 @@ from keylane.host.linux import current_processor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-logger = logging.getLogger("keylane.engine")
+logger = logging.getLogger("keylane.consumer")
 
 CHECK_S = 2.0
 """Between two looks, on average; by chance half or one and a half of it, so that two consumers that meet on a processor

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from keylane.engine.assignment import Start
-    from keylane.engine.commits import CommitProblem
-    from keylane.engine.ports import ConsumerListener, Offset, Polled
-    from keylane.engine.snapshot import Wait
+    from keylane.consumer.commits import CommitProblem
+    from keylane.consumer.partition import Start
+    from keylane.consumer.ports import ConsumerListener, Offset, Polled
+    from keylane.consumer.snapshot import Wait
     from keylane.kafka import exact_transactions
     from keylane.kafka.membership import Target
     from keylane.options import Pipeline
@@ -201,7 +201,7 @@ class KafkaConsumer:
     # --- for transactions ---
 
     def reload(self, partitions: Sequence[tuple[tuple[str, int], int]]) -> None:
-        """See `keylane.engine.ports.TransactionsPort.reload`."""
+        """See `keylane.consumer.ports.TransactionsPort.reload`."""
         self._member.reload(partitions)
 
     def owning(self, epochs: Mapping[tuple[str, int], int]) -> AbstractContextManager[exact_transactions.Member | None]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Producer
 
-    from keylane.engine.ports import Offset
+    from keylane.consumer.ports import Offset
 
 _NAME_BYTES = 64
 """How much of a client's name is compared."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Producer
 
-    from keylane.engine.ports import Offset
+    from keylane.consumer.ports import Offset
 
 _pointer = ctypes.c_void_p
 

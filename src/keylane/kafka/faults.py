@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from keylane.engine.commits import CommitProblem
+from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.client_log import Repeats
 from keylane.kafka.error_table import Mark, Meaning, marked, meaning

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from keylane.engine.ports import Polled
+from keylane.consumer.ports import Polled
 from keylane.errors import PeerError
 from keylane.kafka.faults import DAMAGED, NO_PARTITION, OUT_OF_RANGE, PARTITION_END, damage_of
 from keylane.kafka.leaders import Leaders
@@ -21,7 +21,7 @@ from keylane.kafka.leaders import Leaders
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from keylane.engine.assignment import Start
+    from keylane.consumer.partition import Start
     from keylane.kafka.faults import Faults
     from keylane.kafka.logs import Logs
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from keylane.engine.commits import CommitProblem
+from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of, problems_of
@@ -41,9 +41,8 @@ from keylane.kafka.starts import Starts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from keylane.engine.assignment import Start
-    from keylane.engine.events import Revoking
-    from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.consumer.partition import Start
+    from keylane.consumer.ports import ConsumerListener, Offset, Revoking
     from keylane.kafka.faults import Faults
     from keylane.kafka.fetcher import Fetcher
     from keylane.kafka.instance_name import InstanceName

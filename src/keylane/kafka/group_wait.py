@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.snapshot import Wait
+from keylane.consumer.snapshot import Wait
 from keylane.errors import KeylaneError
 from keylane.kafka.admin import Admin
 from keylane.kafka.presence import session_s

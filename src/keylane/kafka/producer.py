@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from keylane.engine.events import Answer
+from keylane.consumer.outputs import Answer
 from keylane.errors import PeerError
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
@@ -25,8 +25,7 @@ from keylane.kafka.settings import producer_settings, transactional_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.events import Answers
+    from keylane.consumer.outputs import Answers, Delivery
     from keylane.records import Output
 
 logger = logging.getLogger("keylane.kafka")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from keylane.engine.deliveries import Delivery
+    from keylane.consumer.outputs import Delivery
 
 ALONE_S = 60.0
 """How long outputs are produced one at a time after a batch was refused: so long a suspect may take to come back."""
@@ -66,4 +66,4 @@ class Suspects:
 
 def _source(delivery: Delivery, index: int) -> Source:
     """The same for each attempt of its record, and another one for the dead letter."""
-    return delivery.work.name, delivery.work.dead is None, index
+    return delivery.item.name, delivery.is_dead_letter, index

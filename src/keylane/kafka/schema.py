@@ -16,7 +16,7 @@ from keylane.telling import ClientSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from keylane.engine.decoding import Field
+    from keylane.consumer.decoding import Field
 
 Format = Literal["avro", "json", "protobuf"]
 

@@ -25,8 +25,8 @@ from keylane.kafka.settings import consumer_settings, member_settings
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from keylane.engine.commits import CommitProblem
-    from keylane.engine.ports import Offset
+    from keylane.consumer.commits import CommitProblem
+    from keylane.consumer.ports import Offset
 
 logger = logging.getLogger("keylane.kafka")
 

@@ -1,6 +1,6 @@
 """`Starts`: where partitions start, asked of the group, of the log and of the user, and committed before anything runs.
 
-The idea: `keylane.engine.start` decides; here is who is asked for what it needs. With `commits="external"` the user's
+The idea: `keylane.consumer.start` decides; here is who is asked for what it needs. With `commits="external"` the user's
 function takes the group's place, and nothing is committed.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from keylane.engine.assignment import Start
-from keylane.engine.start import Committed, StartRule
+from keylane.consumer.partition import Start
+from keylane.consumer.start import Committed, StartRule
 from keylane.errors import HandlerError, PeerError
 from keylane.guarantees import duration_ms
 from keylane.kafka import exact
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
-    from keylane.engine.commits import CommitProblem
-    from keylane.engine.ports import Offset
+    from keylane.consumer.commits import CommitProblem
+    from keylane.consumer.ports import Offset
     from keylane.kafka.logs import Logs, Patience
     from keylane.kafka.membership import Target
     from keylane.options import Pipeline

@@ -1,4 +1,4 @@
-"""`TransactionalProducer`: outputs and offsets in transactions, behind `keylane.engine.ports.TransactionsPort`.
+"""`TransactionalProducer`: outputs and offsets in transactions, behind `keylane.consumer.ports.TransactionsPort`.
 
 The idea: librdkafka's calls for transactions block, so one thread of its own makes them, one after the other as the
 loop asks for them, and reports what became of each. What may be tried again is, here; what has to be aborted, and what
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from confluent_kafka import KafkaException
 
-from keylane.engine.commits import CommitProblem
-from keylane.engine.events import TransactionAnswered
+from keylane.consumer.commits import CommitProblem
+from keylane.consumer.events import TransactionAnswered
 from keylane.errors import PeerError
 from keylane.kafka.faults import error_of, transaction_problem
 from keylane.kafka.producer import KafkaProducer
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Producer
 
-    from keylane.engine.commits import CommitEntry
-    from keylane.engine.deliveries import Delivery
-    from keylane.engine.events import Answers
+    from keylane.consumer.commits import CommitEntry
+    from keylane.consumer.outputs import Answers, Delivery
     from keylane.kafka.consumer import KafkaConsumer
 
 logger = logging.getLogger("keylane.kafka")
@@ -136,7 +135,7 @@ class TransactionalProducer:
         self._client.begin_transaction()
 
     def _commit(self, entries: Sequence[CommitEntry]) -> None:
-        epochs = {entry.name: entry.assignment.epoch for entry in entries}
+        epochs = {entry.name: entry.partition.epoch for entry in entries}
 
         def send(timeout_s: float) -> None:
             with self._consumer.owning(epochs) as member:  # each time: meanwhile the group may have gone on

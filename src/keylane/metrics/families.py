@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from keylane.engine.latency import Histogram
-    from keylane.engine.snapshot import PartitionSnapshot, Snapshot
+    from keylane.consumer.snapshot import PartitionSnapshot, Snapshot
+    from keylane.flow.workers.latency import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 

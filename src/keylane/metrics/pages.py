@@ -15,7 +15,7 @@ from keylane.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from keylane.engine.health import Health
+    from keylane.consumer.health import Health
 
 TEXT = "text/plain; charset=utf-8"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.latency import BUCKETS, Histogram, upper_bound_s
 from keylane.errors import UsageError
+from keylane.flow.workers.latency import BUCKETS, Histogram, upper_bound_s
 from keylane.metrics.families import families
 from keylane.metrics.pages import Page, PageServer, health_pages
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from keylane.engine.health import Health
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.health import Health
+    from keylane.consumer.snapshot import Snapshot
     from keylane.metrics.families import Family
 
 _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}

@@ -24,7 +24,7 @@ from keylane.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

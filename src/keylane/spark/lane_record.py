@@ -12,7 +12,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from keylane.spark.channel import DriverEnd

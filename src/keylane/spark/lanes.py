@@ -26,7 +26,7 @@ from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
     from keylane.options import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class LaneTask:
 
 def parallel_consumer(pipeline: Pipeline, task: LaneTask) -> Runner:
     """The runner of every real lane."""
-    from keylane.consumer import ParallelConsumer
+    from keylane.parallel_consumer import ParallelConsumer
 
     return ParallelConsumer(pipeline, ending_offsets=task.ending_offsets, client_id=task.client_id)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from keylane.errors import FencedError, HandlerError, InternalError, PeerError, TopicDeletedError, UsageError
 
 if TYPE_CHECKING:
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
 
 LASTING_ERRORS = (HandlerError, UsageError, InternalError, TopicDeletedError, FencedError)
 """Errors that a new start of the lane would meet again, or that it would bring upon another: they end the query."""

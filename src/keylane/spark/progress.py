@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
 
 Offsets = dict[tuple[str, int], int]
 

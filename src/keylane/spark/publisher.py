@@ -8,15 +8,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine import failures
-from keylane.engine.failures import FailureReport
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
+from keylane.flow import failures
+from keylane.flow.failures import FailureReport
 from keylane.spark.progress import ProgressReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keylane.engine.snapshot import Wait
+    from keylane.consumer.snapshot import Wait
     from keylane.spark.lane_record import LaneRecord, LaneStatus
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan

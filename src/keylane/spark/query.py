@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.health import Health
+    from keylane.consumer.health import Health
     from keylane.spark.lane_record import LaneStatus
     from keylane.spark.progress import QueryName
     from keylane.spark.scaling import LaneBounds

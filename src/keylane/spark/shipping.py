@@ -1,4 +1,4 @@
-"""How a pipeline travels to its lanes (`keylane.engine.cargo`): executors must have the installed packages only."""
+"""How a pipeline travels to its lanes (`keylane.flow.workers.cargo`): executors need the installed packages only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pickle
 import socket
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine import cargo
 from keylane.errors import UsageError
+from keylane.flow.workers import cargo
 from keylane.spark.lanes import LaneTask, run_lane
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 

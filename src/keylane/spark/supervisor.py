@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keylane.engine.health import ANSWER_WITHIN_S, Health
+from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.jobs import JobFailure, JobResult
@@ -29,7 +29,7 @@ from keylane.spark.scaling import Scaler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.engine.snapshot import Snapshot
+    from keylane.consumer.snapshot import Snapshot
     from keylane.spark.channel import DriverEnd
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LaneJobs, LanePlan

@@ -21,9 +21,9 @@ STEPS = 1_000
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    logging.getLogger("keylane.engine").setLevel(logging.CRITICAL)
+    logging.getLogger("keylane.consumer").setLevel(logging.CRITICAL)
     yield
-    logging.getLogger("keylane.engine").setLevel(logging.NOTSET)
+    logging.getLogger("keylane.consumer").setLevel(logging.NOTSET)
 
 
 def simulate(seeds: range, steps: int) -> tuple[int, Counter[str]]:

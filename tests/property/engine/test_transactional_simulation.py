@@ -21,9 +21,9 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    logging.getLogger("keylane.engine").setLevel(logging.CRITICAL)
+    logging.getLogger("keylane.consumer").setLevel(logging.CRITICAL)
     yield
-    logging.getLogger("keylane.engine").setLevel(logging.NOTSET)
+    logging.getLogger("keylane.consumer").setLevel(logging.NOTSET)
 
 
 def simulate(seeds: range, steps: int, settings: list[Settings]) -> Counter[str]:

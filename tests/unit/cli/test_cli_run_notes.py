@@ -9,7 +9,7 @@ from rich.console import Console
 from keylane import Snapshot
 from keylane.cli.progress import BarProgress
 from keylane.cli.run import completed, note_of
-from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Wait
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Wait
 
 
 def part(partition: int, base: int, incomplete: int, position: int, end: int | None) -> PartitionSnapshot:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pipeline, Retries, Skip, UsageError
+from keylane.consumer.partition import Start
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import ExactlyOnce
 from keylane.delivery.sqlite import SqliteTransaction
 from keylane.delivery.stores import Identity
-from keylane.engine.assignment import Start
 from keylane.offsets import OffsetMap
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until

@@ -6,17 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.engine.admission import (
+from keylane.consumer.polling import PAUSE_AFTER_S, PollBound
+from keylane.flow.admission import (
     AHEAD_S,
     BELIEVED,
     LEAST_WANTED,
     MAX_AHEAD,
     MOST_WANTED,
     OBSERVED_S,
-    PAUSE_AFTER_S,
     WANTED_S,
     HandOver,
-    PollBound,
 )
 
 
@@ -25,12 +24,15 @@ class Tracker:
 
 
 class Part:
-    """What the bound looks at of an assignment."""
+    """What the bound looks at of a partition."""
 
     def __init__(self) -> None:
         self.tracker = Tracker()
-        self.paused = False
+        self.is_poll_paused = False
         self.reached_end = False
+
+    def pause_poll(self, *, is_paused: bool) -> None:
+        self.is_poll_paused = is_paused
 
 
 class Parts:
@@ -38,7 +40,7 @@ class Parts:
 
     def __init__(self, limit: int, count: int) -> None:
         self.bound = PollBound(limit)
-        self.bound.partitions = count
+        self.bound.share_among(count)
         self.parts = [Part() for _ in range(count)]
 
     @property
@@ -108,10 +110,10 @@ def test_stuck_partitions_always_leave_room_for_another(hogs: int) -> None:
     for index in range(hogs):  # the worst case: one after the other
         for _ in range(50):
             credit, _, _ = parts.plan(now)
-            if credit and not parts.parts[index].paused:
+            if credit and not parts.parts[index].is_poll_paused:
                 parts.poll(index, credit)
             now += PAUSE_AFTER_S
-    assert all(part.paused for part in parts.parts[:hogs])
+    assert all(part.is_poll_paused for part in parts.parts[:hogs])
     free = 1_000 - parts.buffered
     assert free >= 1_000 * 0.55**hogs
     assert parts.plan(now)[0] > 0
@@ -216,18 +218,18 @@ def test_a_poll_brings_what_the_workers_get_through_soon_within_limits() -> None
 
 
 def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:
-    window = HandOver(16, may_queue=True, chain_s=0.01)
-    assert window.longest_chain(1) == 1, "nothing is known yet"
+    window = HandOver(16, may_queue=True, call_s=0.01)
+    assert window.at_a_time(1) == 1, "nothing is known yet"
     window.observe(1.0, 0)
     observe(window, 50_000, 50, 1.125)
-    assert window.longest_chain(0) == window.longest_chain(1) == 4_000
-    assert window.longest_chain(5) == 800
-    assert window.longest_chain(1_000) == 250, "16 run at once"
+    assert window.at_a_time(0) == window.at_a_time(1) == 4_000
+    assert window.at_a_time(5) == 800
+    assert window.at_a_time(1_000) == 250, "16 run at once"
     observe(window, 10, 10, 2.0)
-    assert window.longest_chain(1) == 1, "slow handlers get one record at a time"
+    assert window.at_a_time(1) == 1, "slow handlers get one record at a time"
     observe(window, 1_000, 1_000, 3.0)
-    assert window.longest_chain(5) == 2
-    assert window.longest_chain(5, alone=True) == 50, "with workers to spare they may be slower"
+    assert window.at_a_time(5) == 2
+    assert window.at_a_time(5, alone=True) == 50, "with workers to spare they may be slower"
 
 
 def test_workers_that_cannot_queue_get_no_more_than_run() -> None:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Pipeline
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.autoscale import AutoLimit
-from keylane.engine.core import Core
-from keylane.engine.work import NOT_RUN, Failure, Later, Work
+from keylane.consumer.partition import Start
+from keylane.flow.autoscale import AutoLimit
+from keylane.flow.items import Call
+from keylane.flow.outcomes import NOT_RUN, Failure, Later
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
-    from keylane.engine.work import Outcome
+    from keylane.consumer.core import Core
+    from keylane.flow.outcomes import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 LATENCY_S = 0.02
@@ -120,28 +120,26 @@ def test_the_most_is_the_most() -> None:
     assert limit.limit <= 7
 
 
-def busy_core() -> tuple[Core, list[Work]]:
+def busy_core() -> tuple[Core, list[Call]]:
     """A core with more records than it may run, and those that it runs."""
     pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=print, ordering="unordered", max_concurrency="auto")
     workers = SomeWorkers(100, may_queue=True, elastic=True)
-    core = Core(pipeline, HandOver.to(pipeline, workers), random=lambda: 0.0)
+    core = make_core(pipeline, workers)
     core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 10_000)], 0.0)
     core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(2_000)])
     return core, started(core, 0.0)
 
 
-def started(core: Core, now: float) -> list[Work]:
-    return [work for work in core.plan(now).dispatch if isinstance(work, Work)]
+def started(core: Core, now: float) -> list[Call]:
+    return [call for call in core.plan(now).dispatch if isinstance(call, Call)]
 
 
 def test_the_core_moves_its_hand_over_by_what_comes_back() -> None:
     core, running = busy_core()
     assert len(running) == AutoLimit(100).limit
     now = 0.0
-    while core.counters.processed < 1_000:
+    while core.snapshot(now).processed < 1_000:
         now += 0.01
-        for work in running:
-            work.outcome = None
         core.completed(running, now)
         running = started(core, now)
     assert core.snapshot(now).concurrency > 8
@@ -155,9 +153,10 @@ def test_what_was_not_run_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(AutoLimit, "observe", lambda *_, failed: seen.append(failed))
     core, running = busy_core()
     outcomes: list[Outcome] = [None, Failure(ValueError("bad"), final=True), NOT_RUN, Later(1.0)]
-    for work, outcome in zip(running, outcomes, strict=True):
-        work.outcome = outcome
-        core.completed([work], 0.0)
+    for call, outcome in zip(running, outcomes, strict=True):
+        if outcome is not None:
+            call.note(0, outcome)
+        core.completed([call], 0.0)
     assert seen == [False, True]
 
 

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Record, Retries, Skip
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.core import Core
-from keylane.engine.events import Answer
-from keylane.engine.work import NOT_RUN, Failure, works_in
+from keylane.consumer.outputs import Answer
+from keylane.consumer.partition import Start
+from keylane.flow.core import RECALL_S
+from keylane.flow.items import Batch, Call
+from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from keylane.engine.plan import Plan
-    from keylane.engine.work import Outcome, Work
+    from keylane.consumer.plan import Plan
+    from keylane.flow.items import Unit
+    from keylane.flow.outcomes import Outcome
 
 WAIT_S = 20.0
 FAILED = Failure(ValueError("bad"))
@@ -42,11 +43,12 @@ class Batches:
         options.setdefault("retries", Retries(max_attempts=3, delay_ms=100, jitter=0))
         options.setdefault("on_exhausted", Skip())
         self.pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
-        hand_over = HandOver.to(self.pipeline, SomeWorkers(concurrency), chain_s=chain_s)
-        self.core = Core(self.pipeline, hand_over, random=lambda: 0.0)
+        self.core = make_core(self.pipeline, SomeWorkers(concurrency), call_s=chain_s)
         self.now = 100.0
         self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 1_000) for p in range(partitions)], self.now)
-        self.out: list[list[Work]] = []
+        self.out: list[Unit] = []
+        self.begun: dict[Call, Iterator[Any]] = {}
+        """What is left to run of calls that have begun."""
         self.produced: list[Any] = []
 
     def poll(self, keys: str, first: int = 0, partition: int = 0) -> list[list[int]]:
@@ -58,28 +60,44 @@ class Batches:
         """The offsets of the batches that are handed over."""
         self.now += wait
         plan: Plan = self.core.plan(self.now)
-        made = [list(works_in(unit)) for unit in plan.dispatch]
-        self.out += made
+        self.out += plan.dispatch
         self.produced += plan.produce
-        return [[work.offset for work in unit] for unit in made]
+        return [offsets(unit) for unit in plan.dispatch]
 
     def end(self, *outcomes: Outcome) -> list[list[int]]:
         """The oldest batch comes back."""
         batch = self.out.pop(0)
-        assert len(batch) == len(outcomes)
-        for work, outcome in zip(batch, outcomes, strict=True):
-            work.outcome = outcome
-        self.core.batches_completed([batch], self.now)
+        assert isinstance(batch, Batch)
+        for item, outcome in zip(batch.items, outcomes, strict=True):
+            item.came_to(outcome)
+        self.core.completed([batch], self.now)
         return self.plan()
 
+    def begin(self) -> int:
+        """The oldest call's next record begins; returns its offset. -1: there is none left, and the call comes back."""
+        call = self.out[0]
+        assert isinstance(call, Call)
+        payload = next(self.begun.setdefault(call, call.begin(self.now)), None)
+        if payload is not None:
+            return int(payload.offset())
+        self.come_back(call)
+        return -1
+
+    def come_back(self, call: Call) -> None:
+        self.out.remove(call)
+        self.core.completed([call], self.now)
+
     def report(self, *outcomes: Outcome) -> list[list[int]]:
-        """The first records of the oldest chain come back."""
-        reports = [self.out[0].pop(0) for _ in outcomes]
-        for work, outcome in zip(reports, outcomes, strict=True):
-            work.outcome = outcome
-        if not self.out[0] or outcomes[-1] is not None:
-            self.out.pop(0)
-        self.core.completed(reports, self.now)
+        """The first records of the oldest call end; it comes back with the last of them, or the first that is not
+        simply through."""
+        call = self.out[0]
+        assert isinstance(call, Call)
+        for outcome in outcomes:
+            index = call.numbers.index(self.begin())
+            if outcome is not None:
+                call.note(index, outcome)
+        if outcomes[-1] is not None or index == len(call) - 1:
+            self.come_back(call)
         return self.plan()
 
     def answer(self, index: int = 0, error: BaseException | None = None) -> list[list[int]]:
@@ -92,6 +110,10 @@ class Batches:
 
     def counter(self, name: str) -> int:
         return int(getattr(self.core.snapshot(self.now), name))
+
+
+def offsets(unit: Unit) -> list[int]:
+    return list(unit.numbers) if isinstance(unit, Call) else [item.number for item in unit.items]
 
 
 # --- what a batch holds ---
@@ -203,7 +225,7 @@ def test_outputs_after_a_failed_record_of_the_key_are_not_sent() -> None:
     batches = Batches(batch_size=10)
     batches.poll("aab")
     batches.end(FAILED, OUT, OUT)
-    assert [one.work.offset for one in batches.produced] == [2]
+    assert [one.item.number for one in batches.produced] == [2]
 
 
 def test_a_dead_letter_holds_its_key() -> None:
@@ -242,7 +264,7 @@ def test_quick_records_of_a_key_are_handed_over_together() -> None:
     chains = fast()
     assert chains.poll("aabab", first=3) == [[3, 4, 6], [5, 7]]
     assert chains.report(None) == []
-    assert chains.base == 4
+    assert chains.base == 3, "they come back together"
     chains.report(None, None)
     assert chains.base == 5
     assert chains.counter("handed_over") == 2
@@ -267,7 +289,8 @@ def test_a_chain_ends_at_a_failure_and_the_rest_waits_behind_it() -> None:
     assert chains.report(None, FAILED) == []
     assert chains.counter("handed_over") == 0
     assert chains.poll("a", first=7) == []
-    assert chains.plan(0.1) == [[4, 5, 6, 7]]
+    assert chains.plan(0.1) == [[4]], "tried again alone"
+    assert chains.report(None) == [[5, 6, 7]]
 
 
 def test_a_handler_with_outputs_gets_one_record_of_a_key_at_a_time() -> None:
@@ -280,7 +303,163 @@ def test_a_handler_with_outputs_gets_one_record_of_a_key_at_a_time() -> None:
 def test_what_a_chain_did_not_run_goes_back() -> None:
     chains = fast()
     chains.poll("aaa", first=3)
-    assert chains.report(NOT_RUN) == [[3, 4, 5]]
+    assert chains.report(NOT_RUN) == [[3]], "alone, as all that was handed over before"
+    assert chains.report(None) == [[4, 5]]
+
+
+# --- several in a call ---
+
+
+def recalled(keys: str, began: int, **options: Any) -> tuple[Batches, list[list[int]]]:
+    """A call of records 3 and on, in which so many have begun when it is taken apart: the last of these takes long.
+    Returned is what is handed over then."""
+    chains = fast(**options)
+    chains.poll(keys, first=3)
+    for _ in range(began):
+        chains.begin()
+    return chains, chains.plan(RECALL_S)
+
+
+def test_of_a_call_in_which_one_takes_long_those_before_it_are_through_and_those_behind_it_wait() -> None:
+    chains, handed_over = recalled("aaaa", began=3)
+    assert handed_over == [], "6 has 5 before it"
+    assert chains.base == 5
+    assert chains.counter("handed_over") == 1
+    assert chains.counter("processed") == 5
+    assert chains.begin() == -1, "nothing is left to run of it"
+    assert chains.plan() == [[6]]
+    assert chains.base == 6, "each is reported once"
+    assert chains.counter("processed") == 6
+    chains.report(None)
+    assert (chains.base, chains.counter("handed_over")) == (7, 0)
+
+
+def test_where_the_last_of_a_call_takes_long_those_before_it_are_through() -> None:
+    chains, handed_over = recalled("aaa", began=3)
+    assert handed_over == []
+    assert (chains.base, chains.counter("handed_over")) == (5, 1)
+    assert chains.begin() == -1
+    chains.plan()
+    assert (chains.base, chains.counter("handed_over")) == (6, 0)
+
+
+def test_of_a_call_that_a_worker_took_at_once_what_it_has_answered_is_through() -> None:
+    chains = fast()
+    chains.poll("aaaa", first=3)
+    [call] = chains.out
+    assert isinstance(call, Call)
+    call.begin_all(chains.now)
+    assert chains.plan(RECALL_S) == []
+    assert (chains.base, chains.counter("handed_over")) == (3, 4)
+    call.answered(2)
+    assert chains.plan(RECALL_S) == []
+    assert (chains.base, chains.counter("handed_over")) == (5, 2)
+    assert offsets(call) == [3, 4, 5, 6], "none is taken back"
+    call.answered(4)
+    chains.plan(RECALL_S)
+    assert (chains.base, chains.counter("handed_over")) == (6, 1), "of the last it is known when the call comes back"
+    chains.come_back(call)
+    assert (chains.base, chains.counter("handed_over")) == (7, 0)
+
+
+def test_records_that_end_in_a_call_that_still_runs_are_no_stall() -> None:
+    chains = fast(stall_timeout_ms=1_000)
+    chains.poll("aaaaa", first=3)
+    [call] = chains.out
+    assert isinstance(call, Call)
+    call.begin_all(chains.now)
+    for ended in range(1, 5):
+        chains.plan(0.6)
+        call.answered(ended)
+        chains.plan(RECALL_S)
+    assert chains.core.failure is None
+    chains.plan(1.1)
+    assert isinstance(chains.core.failure, HandlerError), "now none has ended"
+
+
+def test_what_a_call_that_was_taken_apart_comes_to_counts_for_the_one_that_took_long() -> None:
+    chains, _ = recalled("aaa", began=2)
+    [call] = chains.out
+    assert isinstance(call, Call)
+    call.note(1, FAILED)
+    chains.come_back(call)
+    assert chains.plan(0.1) == [[4]]
+    assert chains.report(None) == [[5]]
+
+
+def test_records_without_order_are_taken_back_too_and_run_before_newer_ones() -> None:
+    chains = fast(ordering="unordered", concurrency=2)
+    assert chains.poll("k" * 40, first=3) == [list(range(3, 23)), list(range(23, 43))]
+    assert chains.poll("kk", first=43) == [], "both workers have enough"
+    call, other = chains.out
+    assert isinstance(call, Call)
+    assert isinstance(other, Call)
+    assert chains.begin() == 3
+    chains.now += RECALL_S
+    chains.begun[other] = other.begin(chains.now)
+    assert chains.plan() == []
+    assert offsets(call) == [3], "4 and on were taken back"
+    assert offsets(other) == list(range(23, 43)), "it began just now"
+    chains.come_back(call)
+    assert chains.plan()[0][:3] == [4, 5, 6]
+
+
+def test_a_call_that_fails_in_the_middle_goes_on_without_an_order() -> None:
+    chains = fast(ordering="unordered", concurrency=1)
+    assert chains.poll("kkkk", first=3) == [[3, 4, 5, 6]]
+    call = chains.out[0]
+    assert isinstance(call, Call)
+    for _ in range(4):
+        chains.begin()
+    call.note(1, FAILED)
+    chains.come_back(call)
+    assert chains.counter("processed") == 3 + 3
+    assert chains.plan(0.1) == [[4]]
+
+
+def test_a_call_whose_first_record_has_not_begun_is_not_taken_apart() -> None:
+    chains = fast()
+    chains.poll("aaa", first=3)
+    [call] = chains.out
+    assert isinstance(call, Call)
+    chains.begun[call] = call.begin(chains.now)
+    assert chains.plan(RECALL_S) == []
+    assert offsets(call) == [3, 4, 5]
+    chains.report(None, None, None)
+    assert (chains.base, chains.counter("handed_over")) == (6, 0)
+
+
+def test_a_call_of_a_lost_partition_that_is_taken_apart_leaves_no_record_with_the_workers() -> None:
+    chains = fast()
+    chains.poll("aaa", first=3)
+    chains.begin()
+    chains.core.lost([("t", 0)])
+    chains.plan(RECALL_S)
+    assert chains.counter("handed_over") == 1
+    assert chains.begin() == -1
+    chains.plan()
+    assert chains.counter("handed_over") == 0
+
+
+def test_records_that_may_be_scheduled_go_alone_each_is_asked_for_its_time() -> None:
+    chains = fast(not_before=lambda _: None)
+    assert chains.poll("aaa", first=3) == [[3]]
+    assert chains.report(None) == [[4]]
+
+
+def test_a_call_is_taken_apart_while_the_consumer_stops() -> None:
+    chains = fast()
+    chains.poll("aaaa", first=3)
+    for _ in range(3):
+        chains.begin()
+    chains.core.stop(chains.now)
+    chains.plan()
+    assert chains.base == 3
+    check = chains.core.next_check(chains.now)
+    assert check is not None
+    chains.plan(check - chains.now)
+    assert chains.base == 5, "3 and 4 are through, whatever becomes of 5"
+    assert chains.counter("handed_over") == 1
 
 
 # --- threads and asyncio ---

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from keylane.engine.calls import failure_of, outcome_of
-from keylane.engine.work import Failure
+from keylane.consumer.returns import outcome_of
 from keylane.errors import Fatal, HandlerError, UsageError
+from keylane.flow.outcomes import Failure
+from keylane.flow.workers.calls import failure_of
 from keylane.records import Output
 
 OUT = Output("t")

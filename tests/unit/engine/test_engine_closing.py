@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Context, HandlerError, Pipeline, Record, Retries, Skip, UsageError
-from keylane.consumer import ParallelConsumer
-from keylane.engine.closing import FINAL_COMMIT_S, Closing, Phase, Stall
-from keylane.engine.ports import Running
-from keylane.engine.snapshot import OldestRecord
+from keylane.consumer.closing import FINAL_COMMIT_S, Closing, Phase
+from keylane.consumer.partition import Start
+from keylane.flow.items import Call
+from keylane.flow.stall import Stall
+from keylane.flow.workers import Running
 from keylane.offsets import OffsetMap, decode
+from keylane.parallel_consumer import ParallelConsumer
 from keylane.records import PlainMessage
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.closing import CloseMode
+    from keylane.consumer.closing import CloseMode
 
 T0 = ("t", 0)
+LOG = logging.getLogger("keylane.consumer")
 
 
 def pipeline(handler: Callable[..., Any], **options: Any) -> Pipeline:
@@ -51,14 +55,14 @@ def committed(log: FakeBroker) -> OffsetMap:
     [("drain", Phase.EMPTYING, False), ("in_flight", Phase.DRAINING, True), ("now", Phase.DRAINING, True)],
 )
 def test_a_mode_says_what_is_still_done(mode: CloseMode, phase: Phase, *, stops: bool) -> None:
-    closing = Closing(30.0)
+    closing = Closing(30.0, LOG)
     assert closing.begin(mode, 100.0, None) is stops
     assert closing.phase is phase
     assert closing.next_check() == (100.0 if mode == "now" else 130.0)
 
 
 def test_a_later_request_can_shorten_the_end_and_not_lengthen_it() -> None:
-    closing = Closing(30.0)
+    closing = Closing(30.0, LOG)
     closing.begin("drain", 100.0, 20.0)
     assert not closing.begin("drain", 101.0, 500.0)
     assert closing.next_check() == 120.0
@@ -71,19 +75,19 @@ def test_a_later_request_can_shorten_the_end_and_not_lengthen_it() -> None:
 
 
 def test_emptying_is_over_when_all_is_complete_or_had_its_time() -> None:
-    closing = Closing(30.0)
+    closing = Closing(30.0, LOG)
     assert not closing.emptied(0, 100.0)
     closing.begin("drain", 100.0, None)
     assert not closing.emptied(1, 129.0)
     assert closing.emptied(1, 130.0)
-    closing = Closing(30.0)
+    closing = Closing(30.0, LOG)
     closing.begin("drain", 100.0, None)
     assert closing.emptied(0, 100.0)
     assert not closing.emptied(0, 100.0), "once"
 
 
 def test_the_last_commit_has_a_time_of_its_own() -> None:
-    closing = Closing(30.0)
+    closing = Closing(30.0, LOG)
     closing.begin("now", 100.0, None)
     assert not closing.waits_for_handlers(100.0, busy=True)
     phases = []
@@ -195,17 +199,37 @@ def test_a_stall_is_the_time_since_a_handler_ended_while_some_run() -> None:
 
 
 def test_a_stall_names_the_call_that_runs_for_longest_and_what_it_is_at() -> None:
+    core = make_core(pipeline(print, stall_timeout_ms=10_000), SomeWorkers(2))
+    core.assigned([Start("t", partition, 1, OffsetMap(0), 0, 100) for partition in (0, 1)], 0.0)
+
     def call(partition: int, offset: int, since: float, where: str) -> Running:
-        return Running(PlainMessage("t", partition, offset, None, b"secret"), since, lambda: where)
+        source = core.partitions.open["t", partition].source
+        return Running(source, PlainMessage("t", partition, offset, None, b"secret"), since, lambda: where)
 
     running = [call(0, 7, 115.0, "read (db.py:2)"), call(1, 9, 106.0, "score (orders.py:12) in thread one")]
-    handed_over = [OldestRecord("t", 0, 3, 99_000)]
+    handed_over = Call(running[0].source, [3], [PlainMessage("t", 0, 3)], 19.0)
     assert Stall(10.0).text(running, handed_over, 118.0) == (
         "t-1@9: no handler has ended for 10 s, and this record has been in its handler for longest (12 s), at score "
         "(orders.py:12) in thread one, and 1 more run; mend the handler, or raise stall_timeout_ms (0: no limit)"
     )
-    text = Stall(10.0).text([], [*handed_over, OldestRecord("t", 1, 4, 100_000)], 118.0)
+    for partition, offset, now in ((1, 4, 18.0), (0, 3, 19.0)):
+        core.polled(("t", partition), 1, [PlainMessage("t", partition, offset)])
+        assert len(core.plan(now).dispatch) == 1
+    core.plan(118.0)
+    text = str(core.failure)
     assert text.startswith("t-1@4: no handler has ended for 10 s, and none has begun on this record")
+
+
+def test_a_stall_names_no_record_of_a_partition_that_was_lost() -> None:
+    core = make_core(pipeline(print, stall_timeout_ms=10_000, batch_size=2), SomeWorkers(1))
+    core.assigned([Start("t", partition, 1, OffsetMap(0), 0, 100) for partition in (0, 1)], 100.0)
+    for partition, offset in ((0, 3), (1, 4)):
+        core.polled(("t", partition), 1, [PlainMessage("t", partition, offset)])
+    [batch] = core.plan(100.0).dispatch
+    assert len(batch) == 2
+    core.lost([("t", 0)])
+    core.plan(111.0)
+    assert str(core.failure).startswith("t-1@4: no handler has ended for 10 s, and none has begun on this record")
 
 
 def test_without_a_limit_nothing_stalls() -> None:

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
-from keylane.engine.acknowledgements import Acknowledgements, CommitCallbacks
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Assignment, Start
-from keylane.engine.commits import CommitEntry, CommitProblem
-from keylane.engine.core import Core
+from keylane.consumer.acknowledgements import Acknowledgements
+from keylane.consumer.callbacks import CommitCallbacks
+from keylane.consumer.commits import CommitEntry, CommitProblem
+from keylane.consumer.partition import Partition, Start
 from keylane.offsets import DispatchBound, OffsetMap
 from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.plan import Plan
+    from keylane.consumer.plan import Plan
 
 T0, T1 = ("t", 0), ("t", 1)
+BOUND = DispatchBound.for_cap(4096)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
 
@@ -37,21 +37,21 @@ class Running:
 
     def __init__(self, **options: Any) -> None:
         made = pipeline(ordering="unordered", commit_interval_ms=1_000, **options)
-        self.core = Core(made, HandOver.to(made, SomeWorkers(4)), random=lambda: 0.0)
+        self.core = make_core(made, SomeWorkers(4))
         self.now = 100.0
         self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
         self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])
-        self.works: list[Any] = []
+        self.calls: list[Any] = []
         self.plan()
 
     def plan(self, wait: float = 0.0) -> Plan:
         self.now += wait
         plan = self.core.plan(self.now)
-        self.works += plan.dispatch
+        self.calls += plan.dispatch
         return plan
 
     def finish(self, count: int) -> Plan:
-        done, self.works = self.works[:count], self.works[count:]
+        done, self.calls = self.calls[:count], self.calls[count:]
         self.core.completed(done, self.now)
         return self.plan()
 
@@ -78,10 +78,10 @@ def test_a_synchronous_commit_holds_up_what_would_start() -> None:
     plan = running.plan(wait=1.0)
     assert plan.commit is not None
     running.finish(2)
-    assert len(running.works) == 2, "nothing new starts"
+    assert len(running.calls) == 2, "nothing new starts"
     running.core.commit_answered(plan.commit, {}, running.now)
     running.plan()
-    assert len(running.works) == 4
+    assert len(running.calls) == 4
 
 
 def test_an_asynchronous_commit_holds_up_nothing() -> None:
@@ -90,7 +90,7 @@ def test_an_asynchronous_commit_holds_up_nothing() -> None:
     assert plan is not None
     assert plan.commit is not None
     running.finish(2)
-    assert len(running.works) == 4
+    assert len(running.calls) == 4
 
 
 def test_a_commit_that_was_overtaken_by_a_revoke_counts_for_nothing() -> None:
@@ -107,27 +107,28 @@ def test_a_commit_that_was_overtaken_by_a_revoke_counts_for_nothing() -> None:
 # --- who hears of it ---
 
 
-def assignment() -> Assignment:
-    return Assignment(Start("t", 0, 1, OffsetMap(0), 0, 100), "unordered", DispatchBound.for_cap(4096))
+def partition() -> Partition:
+    made = pipeline(ordering="unordered")
+    return Partition(Start("t", 0, 1, OffsetMap(0), 0, 100), made, make_core(made, SomeWorkers(4)), BOUND)
 
 
 class Completing:
-    """An assignment whose records complete, with what is told of that."""
+    """A partition whose records complete, with what is told of that."""
 
     def __init__(self) -> None:
-        self.assignment = assignment()
+        self.partition = partition()
         self.acknowledgements = Acknowledgements(pipeline(on_committed=print))
         self.records = [PlainMessage("t", 0, offset) for offset in range(10)]
-        self.assignment.observe(self.records)
-        self.assignment.take(10, 0.0)
+        self.partition.observe(self.records)
+        self.partition.source.take(10, 0.0)
 
     def complete(self, *offsets: int) -> None:
-        self.assignment.tracker.complete(offsets)
-        self.acknowledgements.completed(self.assignment, [self.records[offset] for offset in offsets])
+        self.partition.tracker.complete(offsets)
+        self.acknowledgements.completed(self.partition, [self.records[offset] for offset in offsets])
 
     def entry(self, metadata: str = "map") -> CommitEntry:
-        tracker = self.assignment.tracker
-        return CommitEntry(self.assignment, tracker.base, metadata, tracker.changes)
+        tracker = self.partition.tracker
+        return CommitEntry(self.partition, tracker.base, metadata, tracker.changes)
 
     def told(self, entry: CommitEntry, problem: CommitProblem | None = None) -> list[int]:
         told = self.acknowledgements.answered([entry], {} if problem is None else {T0: problem})

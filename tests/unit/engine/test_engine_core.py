@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.closing import FINAL_COMMIT_S, Phase
-from keylane.engine.commits import CommitProblem
-from keylane.engine.core import Core
-from keylane.engine.ending import SETTLE_S
-from keylane.engine.events import Answer, ResultsMoved
-from keylane.engine.ports import Running
-from keylane.engine.results import NO_RESULTS, ResultsRule
-from keylane.engine.work import NOT_RUN, Failure, Work
+from keylane.consumer.closing import FINAL_COMMIT_S, Phase
+from keylane.consumer.commits import CommitProblem
+from keylane.consumer.ending import SETTLE_S
+from keylane.consumer.outputs import NO_RESULTS, Answer, ResultsMoved, ResultsRule
+from keylane.consumer.partition import Start
+from keylane.flow.items import Call
+from keylane.flow.outcomes import NOT_RUN, Failure
+from keylane.flow.workers import Running
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage, Returned
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 
 if TYPE_CHECKING:
-    from keylane.engine.plan import Plan
-    from keylane.engine.work import Outcome
+    from keylane.consumer.plan import Plan
+    from keylane.flow.items import Source
+    from keylane.flow.outcomes import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
@@ -51,16 +50,15 @@ class World:
     ) -> None:
         options.setdefault("commit_interval_ms", 1_000)
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options)
-        self.core = Core(
+        self.core = make_core(
             self.pipeline,
-            HandOver.to(self.pipeline, SomeWorkers(concurrency)),
-            random=lambda: 0.0,
+            SomeWorkers(concurrency),
             ending_offsets=ending,
             results=results,
             running=lambda: running or [],
         )
         self.now = 100.0
-        self.works: dict[tuple[int, int], Work] = {}
+        self.calls: dict[tuple[int, int], Call] = {}
         """With the workers, by partition and offset."""
 
     def assign(self, partition: int = 0, base: int = 0, offsets: OffsetMap | None = None, **more: Any) -> None:
@@ -74,22 +72,26 @@ class World:
     def plan(self, wait: float = 0.0) -> Plan:
         self.now += wait
         plan = self.core.plan(self.now)
-        for work in plan.dispatch:
-            assert isinstance(work, Work), "a batch without batch_size"
-            assert work.offset not in {o for p, o in self.works if p == work.assignment.partition}, "dispatched twice"
-            self.works[work.assignment.partition, work.offset] = work
+        for call in plan.dispatch:
+            assert isinstance(call, Call), "a batch without batch_size"
+            [offset] = call.numbers
+            assert (call.source.name[1], offset) not in self.calls, "dispatched twice"
+            self.calls[call.source.name[1], offset] = call
         return plan
 
     def finish(self, *offsets: int, outcome: Outcome = None, partition: int = 0) -> Plan:
-        works = [self.works.pop((partition, offset)) for offset in offsets]
-        for work in works:
-            work.outcome = outcome
-        self.core.completed(works, self.now)
+        calls = [self.calls.pop((partition, offset)) for offset in offsets]
+        for call in calls:
+            came_to(call, outcome)
+        self.core.completed(calls, self.now)
         return self.plan()
 
     @property
     def running(self) -> list[int]:
-        return [offset for _, offset in self.works]
+        return [offset for _, offset in self.calls]
+
+    def source(self, partition: int) -> Source:
+        return self.core.partitions.open["t", partition].source
 
     def commit(self, plan: Plan, problems: dict[tuple[str, int], Any] | None = None) -> None:
         assert plan.commit is not None, "no commit was planned"
@@ -106,10 +108,17 @@ class World:
         return [getattr(snapshot, name) for name in names]
 
 
+def came_to(call: Call, outcome: Outcome) -> None:
+    """The worker's, of a call of one record."""
+    list(call.begin(1.0))
+    if outcome is not None:
+        call.note(0, outcome)
+
+
 def committed(plan: Plan) -> dict[int, int]:
     """Partition and offset of what the plan commits."""
     assert plan.commit is not None, "no commit was planned"
-    return {entry.assignment.partition: entry.offset for entry in plan.commit}
+    return {entry.name[1]: entry.offset for entry in plan.commit}
 
 
 OUT = Output("out", key=b"k", value=b"v")
@@ -157,7 +166,7 @@ def test_partitions_share_the_room_in_turns() -> None:
         world.assign(partition)
         world.core.polled(("t", partition), 1, [message(i, partition=partition) for i in range(50)])
     world.plan()
-    assert [sum(p == partition for p, _ in world.works) for partition in range(3)] == [2, 2, 2]
+    assert [sum(p == partition for p, _ in world.calls) for partition in range(3)] == [2, 2, 2]
 
 
 def test_one_partition_may_use_the_room_that_others_leave() -> None:
@@ -178,9 +187,9 @@ def test_the_bound_holds_back_until_completions_make_room_for_the_map() -> None:
     world.finish(*range(3, 168))
     assert world.running == [0, 1, 2], "three stuck records leave no room for another behind 168 offsets"
     world.poll(message(0, partition=1))
-    assert (1, 0) in world.works, "the other partition goes on"
+    assert (1, 0) in world.calls, "the other partition goes on"
     world.finish(1)
-    assert [offset for partition, offset in world.works if partition == 0] == [0, 2, 168]
+    assert [offset for partition, offset in world.calls if partition == 0] == [0, 2, 168]
     world.finish(0, 2)
     assert max(world.running) > 300, "the base has moved, and the span with it"
 
@@ -223,7 +232,7 @@ def test_a_retry_waits_and_holds_its_key_and_nothing_else() -> None:
     assert world.running == [3]
     world.plan(wait=0.02)
     assert world.running == [3, 0]
-    assert world.works[0, 0].attempt == 2
+    assert world.calls[0, 0].attempt == 2
     world.finish(0)
     assert world.running == [3, 1]
     assert world.counters("failed", "retried", "processed") == [1, 1, 2]
@@ -251,7 +260,7 @@ def test_a_retry_holds_its_partition_under_partition() -> None:
     world.poll(message(0, partition=1), message(1, partition=1))
     world.finish(0, outcome=FAILED)
     world.finish(0, partition=1)
-    assert list(world.works) == [(1, 1)]
+    assert list(world.calls) == [(1, 1)]
 
 
 def test_the_next_check_is_when_the_retry_is_due() -> None:
@@ -376,7 +385,7 @@ def test_a_failed_delivery_is_a_failed_attempt() -> None:
     [delivery] = world.finish(0, outcome=[OUT, OUT]).produce
     world.core.delivered([Answer(delivery, 0, PeerError("lost")), Answer(delivery, 1)], world.now)
     world.plan(wait=0.01)
-    assert world.works[0, 0].attempt == 2
+    assert world.calls[0, 0].attempt == 2
     [delivery] = world.finish(0, outcome=[OUT]).produce
     world.core.delivered([Answer(delivery, 0, PeerError("lost"))], world.now)
     assert world.counters("failed", "retried", "skipped", "processed") == [2, 1, 1, 0]
@@ -451,7 +460,7 @@ def test_a_callback_that_fails_is_a_failed_attempt() -> None:
     [delivery] = world.plan().results
     world.core.results_moved(ResultsMoved([(delivery, FAILED)], passed=1), world.now)
     world.plan(wait=0.01)
-    assert world.works[0, 0].attempt == 2
+    assert world.calls[0, 0].attempt == 2
     assert world.counters("failed", "retried", "unseen") == [1, 1, 0]
 
 
@@ -575,7 +584,7 @@ def test_a_broker_that_takes_less_metadata_is_learned() -> None:
     assert plan.commit[0].metadata == ""
     assert world.counters("commits_without_map") == [1]
     world.commit(plan)
-    assert world.core.commits.metadata_cap == size // 2
+    assert world.core._commits.metadata_cap == size // 2
     world.finish(next(offset for offset in range(1, 2_000) if offset not in chosen))
     assert world.plan(wait=9.0).commit is None, "put off until its map fits: what was committed stays"
     left = [offset for offset in range(1_900) if offset not in chosen]
@@ -644,7 +653,7 @@ def test_a_revoke_waits_for_handlers_and_answers_with_the_last_commit() -> None:
     assert plan.revoked == []
     assert plan.withdraw
     world.finish(0)
-    assert (0, 1) not in world.works, "nothing of it starts any more"
+    assert (0, 1) not in world.calls, "nothing of it starts any more"
     assert world.finish(0, partition=1).dispatch != [], "the kept partition goes on"
     plan = world.finish(2)
     [answer] = plan.revoked
@@ -669,18 +678,18 @@ def test_a_revoke_gives_up_handlers_after_its_limit(caplog: pytest.LogCaptureFix
 def test_a_completion_of_an_earlier_epoch_changes_nothing() -> None:
     world = started()
     world.poll(message(0), message(1))
-    old = world.works.pop((0, 0)), world.works.pop((0, 1))
+    old = world.calls.pop((0, 0)), world.calls.pop((0, 1))
     world.core.lost([("t", 0)])
     assert world.plan().cancel
     world.assign(epoch=2)
     world.poll(message(0), message(1), epoch=2)
     assert world.running == [0, 1], "they run again: nothing was committed"
-    for work in old:
-        work.outcome = None
+    for call in old:
+        came_to(call, None)
     world.core.completed(list(old), world.now)
     snapshot = world.core.snapshot(world.now)
     assert (snapshot.processed, snapshot.partitions[0].base) == (0, 0)
-    assert world.core.counters.stale == 2
+    assert world.core._counters["stale"] == 2
 
 
 def test_outputs_of_an_earlier_epoch_change_nothing_either() -> None:
@@ -713,8 +722,8 @@ def test_lost_partitions_are_forgotten_without_a_commit() -> None:
 def test_what_was_withdrawn_is_run_after_all_when_its_partition_is_kept() -> None:
     world = started()
     world.poll(message(0))
-    work = world.works.pop((0, 0))
-    world.core.withdrawn([work])
+    call = world.calls.pop((0, 0))
+    world.core.withdrawn([call])
     world.plan()
     assert world.running == [0]
     world.finish(0, outcome=NOT_RUN)
@@ -804,7 +813,7 @@ def test_records_from_the_ending_offset_on_are_not_run_and_the_run_ends_when_tha
     world.assign()
     plan = world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"))
     assert world.running == [0, 1]
-    assert [one.partition for one in plan.pause] == [0], "there is nothing more to poll"
+    assert [one.name[1] for one in plan.pause] == [0], "there is nothing more to poll"
     world.now += 0.2
     plan = world.finish(0, 1)
     assert committed(plan) == {0: 2}
@@ -880,8 +889,8 @@ def test_the_snapshot_names_the_head_of_the_line() -> None:
     world.core.partitions.log_ends({("t", 0): 77, ("gone", 1): 1})
     snapshot = world.core.snapshot(world.now)
     assert (snapshot.in_flight, snapshot.oldest) == (0, None), "both wait for a worker"
-    running.append(Running(message(0), world.now + 1.0, str))
-    running.append(Running(message(4, partition=1), world.now + 0.5, str))
+    running.append(Running(world.source(0), message(0), world.now + 1.0, str))
+    running.append(Running(world.source(1), message(4, partition=1), world.now + 0.5, str))
     world.now += 3.0
     snapshot = world.core.snapshot(world.now)
     assert snapshot.oldest is not None
@@ -902,7 +911,7 @@ def test_a_record_that_waits_for_its_retry_is_as_old_as_its_first_attempt() -> N
     assert oldest is not None
     assert (oldest.offset, oldest.age_ms) == (0, 6_000)
     world.plan(10.0)
-    running.append(Running(message(0), world.now, str))
+    running.append(Running(world.source(0), message(0), world.now, str))
     oldest = world.core.snapshot(world.now).oldest
     assert oldest is not None
     assert (oldest.offset, oldest.age_ms) == (0, 11_000), "the second attempt is not a younger record"

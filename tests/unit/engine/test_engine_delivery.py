@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, Pipeline, Retries, UsageError
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.commits import CommitProblem
-from keylane.engine.core import Core
-from keylane.engine.work import NOT_RUN, Failure
+from keylane.consumer.commits import CommitProblem
+from keylane.consumer.partition import Start
+from keylane.flow.items import Call
+from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.plan import Plan
+    from keylane.consumer.plan import Plan
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
@@ -37,16 +36,19 @@ class Running:
 
     def __init__(self, delivery: str, concurrency: int = 4, **options: Any) -> None:
         made = pipeline(**{"ordering": "unordered", "delivery": delivery, **options})
-        self.core = Core(made, HandOver.to(made, SomeWorkers(concurrency, may_queue=True)), random=lambda: 0.0)
+        self.core = make_core(made, SomeWorkers(concurrency, may_queue=True))
         self.now = 100.0
         self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
         self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])
-        self.works: list[Any] = []
+        self.calls: list[Call] = []
 
     def plan(self, wait: float = 0.0) -> Plan:
         self.now += wait
         plan = self.core.plan(self.now)
-        self.works += plan.dispatch
+        for call in plan.dispatch:
+            assert isinstance(call, Call), "a batch without batch_size"
+            assert len(call) == 1, "each goes alone"
+            self.calls.append(call)
         return plan
 
     def answer(self, plan: Plan, problems: dict[Any, CommitProblem] | None = None) -> Plan:
@@ -55,15 +57,17 @@ class Running:
         return self.plan()
 
     def finish(self, count: int, outcome: Any = None) -> Plan:
-        done, self.works = self.works[:count], self.works[count:]
-        for work in done:
-            work.outcome = outcome
+        done, self.calls = self.calls[:count], self.calls[count:]
+        for call in done:
+            list(call.begin(1.0))
+            if outcome is not None:
+                call.note(0, outcome)
         self.core.completed(done, self.now)
         return self.plan()
 
     @property
     def running(self) -> list[int]:
-        return [work.offset for work in self.works]
+        return [call.numbers[0] for call in self.calls]
 
 
 # --- at most once ---
@@ -120,7 +124,7 @@ def test_what_is_committed_still_runs_when_the_consumer_stops() -> None:
     running.core.stop(running.now)
     running.answer(plan)
     assert running.running == [0, 1, 2, 3]
-    assert all(work.assignment.may_start for work in running.works), "their workers let them begin"
+    assert all(call.source.may_begin for call in running.calls), "their workers let them begin"
     assert running.finish(4).commit is None, "there is nothing left to say"
     assert [one.incomplete for one in running.core.snapshot(running.now).partitions] == [16]
 
@@ -142,9 +146,9 @@ def test_what_was_held_of_a_lost_partition_never_starts_and_takes_no_room() -> N
     running.plan()
     running.core.assigned([Start("t", 1, 2, OffsetMap(0), 0, 100)], running.now)
     running.core.polled(("t", 1), 2, [PlainMessage("t", 1, offset) for offset in range(20)])
-    running.core.commit_answered(running.core.commits.on_its_way or [], {}, running.now)
+    running.core.commit_answered(running.core._commits.on_its_way or [], {}, running.now)
     running.answer(running.plan())
-    assert [(work.assignment.partition, work.offset) for work in running.works] == [(1, n) for n in range(4)]
+    assert [(call.source.name[1], call.numbers[0]) for call in running.calls] == [(1, n) for n in range(4)]
 
 
 def test_what_did_not_begin_runs_without_another_commit() -> None:
@@ -163,7 +167,7 @@ def test_a_commit_without_its_map_lets_only_what_lies_below_it_start() -> None:
     assert plan.commit is not None
     entry = plan.commit[0]
     bare = [entry._replace(offset=4, metadata="")]
-    running.core.commits.on_its_way = bare
+    running.core._commits.on_its_way = bare
     running.core.commit_answered(bare, {}, running.now)
     again = running.plan()
     assert running.running == [2, 3], "4 is above what the broker has"
@@ -208,7 +212,7 @@ def test_a_closed_assignment_keeps_no_place() -> None:
     running.core.assigned([Start("t", 1, 2, OffsetMap(0), 0, 100)], running.now)
     running.core.polled(("t", 1), 2, [PlainMessage("t", 1, 0)])
     running.plan()
-    assert [work.assignment.partition for work in running.works] == [1]
+    assert [call.source.name[1] for call in running.calls] == [1]
 
 
 # --- whole engines ---

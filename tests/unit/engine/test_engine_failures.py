@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Pipeline, Retries, Skip
-from keylane.engine.blocked import LoopWatch
-from keylane.engine.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
-from keylane.engine.work import Failure
+from keylane.flow.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
+from keylane.flow.outcomes import Failure
+from keylane.flow.workers.blocked import LoopWatch
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 

@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Rates, Record, Retries, Skip, UsageError
-from keylane.engine import events
-from keylane.engine.admission import HandOver
-from keylane.engine.assignment import Start
-from keylane.engine.core import Core
-from keylane.engine.partitions import FIRST_CREDIT
-from keylane.engine.work import Failure, Later, Work
+from keylane.consumer import events
+from keylane.consumer.partition import Start
+from keylane.consumer.partitions import FIRST_CREDIT
+from keylane.flow.items import Batch, Call
+from keylane.flow.outcomes import Failure, Later
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.work import Outcome
+    from keylane.flow.outcomes import Outcome
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 WAIT_S = 20.0
@@ -42,9 +41,9 @@ class World:
     def __init__(self, concurrency: int = 100, partitions: int = 1, elastic: bool = False, **options: Any) -> None:
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=nothing, **options)
         workers = SomeWorkers(concurrency, may_queue=True, elastic=elastic)
-        self.core = Core(self.pipeline, HandOver.to(self.pipeline, workers), random=lambda: 0.0)
+        self.core = make_core(self.pipeline, workers)
         self.now = 100.0
-        self.running: dict[tuple[int, int], Work] = {}
+        self.running: dict[tuple[int, int], Call] = {}
         self.core.assigned([Start("t", p, 1, OffsetMap(0), 0, 10_000) for p in range(partitions)], self.now)
 
     def poll(self, keys: str, partition: int = 0, first: int = 0, value: bytes = b"v") -> list[Any]:
@@ -55,17 +54,19 @@ class World:
     def plan(self, wait: float = 0.0) -> list[Any]:
         self.now += wait
         started = []
-        for work in self.core.plan(self.now).dispatch:
-            assert isinstance(work, Work)
-            name = (work.assignment.partition, work.offset)
-            self.running[name] = work
-            started.append(name if len(self.core.partitions.open) > 1 else work.offset)
+        for call in self.core.plan(self.now).dispatch:
+            assert isinstance(call, Call)
+            [offset] = call.numbers
+            name = (call.source.name[1], offset)
+            self.running[name] = call
+            started.append(name if len(self.core.partitions.open) > 1 else offset)
         return started
 
     def end(self, offset: int, outcome: Outcome = None, partition: int = 0) -> list[Any]:
-        work = self.running.pop((partition, offset))
-        work.outcome = outcome
-        self.core.completed([work], self.now)
+        call = self.running.pop((partition, offset))
+        if outcome is not None:
+            call.note(0, outcome)
+        self.core.completed([call], self.now)
         return self.plan()
 
     def check(self) -> float:
@@ -116,16 +117,16 @@ def test_rates_bound_batches() -> None:
     world = World(rates=Rates(records_per_s=10, burst_ms=300), batch_size=10)
     world.core.polled(("t", 0), 1, [PlainMessage("t", 0, offset, b"a") for offset in range(9)])
     [batch] = world.core.plan(world.now).dispatch
-    assert isinstance(batch, list)
-    assert [work.offset for work in batch] == [0, 1, 2]
+    assert isinstance(batch, Batch)
+    assert [item.number for item in batch.items] == [0, 1, 2]
 
 
 def test_a_batch_has_one_record_of_a_key_whose_rate_is_bounded() -> None:
     world = World(rates=Rates(per_key=10, burst_ms=1_000), batch_size=10)
     world.core.polled(("t", 0), 1, [PlainMessage("t", 0, offset, b"ab"[offset % 2 :][:1]) for offset in range(6)])
     [batch] = world.core.plan(world.now).dispatch
-    assert isinstance(batch, list)
-    assert [work.offset for work in batch] == [0, 1]
+    assert isinstance(batch, Batch)
+    assert [item.number for item in batch.items] == [0, 1]
 
 
 # --- changes while running ---

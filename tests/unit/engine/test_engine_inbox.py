@@ -6,7 +6,7 @@ import threading
 from time import monotonic
 from typing import Any
 
-from keylane.engine.events import Inbox
+from keylane.flow.workers.inbox import Inbox
 
 WAIT_S = 20.0
 
@@ -16,9 +16,9 @@ def test_everything_that_is_there_is_taken_in_order() -> None:
     assert inbox.take(0) == []
     for number in range(3):
         inbox.put(number)
-    assert inbox.size() == 3
+    assert len(inbox._events) == 3
     assert inbox.take(0) == [0, 1, 2]
-    assert inbox.size() == 0
+    assert inbox._events == []
     assert inbox.take(0) == []
 
 

@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keylane import Pipeline, RebalanceListener
-from keylane.engine.admission import HandOver
-from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.assignment import Start
-from keylane.engine.core import Core
-from keylane.engine.events import Lost
-from keylane.engine.intake import Intake
-from keylane.engine.lease import Lease
-from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import NOT_RUN, works_of
+from keylane.consumer.events import Lost
+from keylane.consumer.intake import Intake
+from keylane.consumer.lease import Lease
+from keylane.consumer.partition import Start
+from keylane.consumer.returns import outcome_of, outcomes_of
+from keylane.flow.items import Batch, Call, Item, Source
+from keylane.flow.outcomes import NOT_RUN
+from keylane.flow.workers.calls import Function
+from keylane.flow.workers.made import make_workers
 from keylane.offsets import OffsetMap
-from keylane.records import PlainMessage
-from kit.engines import SomeWorkers
+from keylane.records import PlainMessage, Record
+from kit.engines import SomeWorkers, make_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.engine.ports import TopicPartition
+    from keylane.consumer.ports import TopicPartition
 
+T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
 
@@ -73,18 +74,13 @@ def test_its_end_and_its_renewal_are_logged_once(caplog: pytest.LogCaptureFixtur
 def test_the_core_dispatches_nothing_after_its_end_and_goes_on_when_it_is_renewed() -> None:
     lease = Lease(6.0)
     made = pipeline(print, ordering="unordered")
-    core = Core(made, HandOver.to(made, SomeWorkers(10)), random=lambda: 0.0, lease=lease)
+    core = make_core(made, SomeWorkers(10), lease=lease)
     lease.renew(100.0)
     core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 9)], 100.0)
     core.polled(("t", 0), 1, [PlainMessage("t", 0, offset) for offset in range(3)])
     assert not core.plan(104.5).dispatch
     lease.renew(104.5)
     assert len(core.plan(104.6).dispatch) == 3
-
-
-class Part:
-    topic, partition = "t", 0
-    may_start = wanted = True
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
@@ -98,15 +94,20 @@ def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is
 
     made = pipeline(in_task if is_async else ran.append, batch_size=batch_size)
     reports: list[Any] = []
-    workers = (AsyncioWorkers if is_async else ThreadWorkers)(made, reports.append, "test")
-    workers.lease = Lease(1.0)
-    workers.lease.renew(monotonic() - 10.0)
-    works = works_of(cast("Any", Part()), range(2), [PlainMessage("t", 0, offset) for offset in range(2)])
+    lease = Lease(1.0)
+    lease.renew(monotonic() - 10.0)
+    function = Function(made.handler, Record, outcome_of, outcomes_of)
+    workers = make_workers(made, function, reports.append, "test", lease)
+    source = Source(T0, cast("Any", None), "unordered", str)
+    messages = [PlainMessage(*T0, offset) for offset in range(2)]
+    calls = [Call(source, [one.offset_], [one], 0.0) for one in messages]
+    batch = Batch([Item(source, one.offset_, one) for one in messages], 0.0)
     workers.start()
-    workers.submit([works] if batch_size > 1 else works)
+    workers.submit([batch] if batch_size > 1 else calls)
     workers.close(10.0)
     assert not ran
-    assert [work.outcome for work in works] == [NOT_RUN, NOT_RUN]
+    outcomes = [one.outcome for one in batch.items] if batch_size > 1 else [one.outcomes.get(0) for one in calls]
+    assert outcomes == [NOT_RUN, NOT_RUN]
     assert len(reports) == (1 if batch_size > 1 else 2)
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Output, PeerError, Pipeline, Record, Retries, Skip
-from keylane.engine.commits import CommitProblem
-from keylane.engine.intake import Intake
-from keylane.engine.loop import Loop
+from keylane.consumer.commits import CommitProblem
+from keylane.consumer.intake import Intake
+from keylane.consumer.loop import Loop
 from keylane.offsets import OffsetMap, decode
 from kit.fakes import FakeBroker, FakeConsumer, FakeEngine
 
@@ -188,7 +188,7 @@ def test_stop_drains_handlers_and_what_was_not_begun_stays_for_the_next_run() ->
 
 
 def test_a_restart_runs_only_what_the_map_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keylane.engine.loop.WORKERS_CLOSE_S", 0.05)
+    monkeypatch.setattr("keylane.consumer.loop.WORKERS_CLOSE_S", 0.05)
     log = broker(100, keys=100)
     block = threading.Event()
 
@@ -400,7 +400,7 @@ def test_a_defect_of_the_loop_ends_the_run_and_leaves_the_group(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("keylane.engine.core.Core.polled", broken)
+    monkeypatch.setattr("keylane.consumer.core.Core.polled", broken)
     with caplog.at_level(logging.ERROR, "keylane"), FakeEngine(pipeline(Seen()), broker(10)) as engine:
         failure = ended(engine)
     assert isinstance(failure, ZeroDivisionError)
@@ -411,7 +411,7 @@ def test_a_defect_of_the_loop_ends_the_run_and_leaves_the_group(
 def test_a_handler_that_outlives_the_close_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("keylane.engine.loop.WORKERS_CLOSE_S", 0.05)
+    monkeypatch.setattr("keylane.consumer.loop.WORKERS_CLOSE_S", 0.05)
     gate, entered = threading.Event(), threading.Event()
 
     def work(record: Record) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Retries, Skip
-from keylane.engine.own_topics import OwnTopicError
+from keylane.consumer.own_topics import OwnTopicError
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, Output, Pipeline, Produced, Record, Retries
-from keylane.engine.results import ResultQueue
-from keylane.engine.streams import Stream
+from keylane.consumer.results import ResultQueue
+from keylane.consumer.streams import Stream
 from keylane.offsets import decode
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
@@ -20,7 +20,7 @@ from kit.stage import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.engine.results import Complete
+    from keylane.consumer.results import Complete
 
 WAIT_S = 20.0
 T0 = ("t", 0)

@@ -6,18 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.engine.retries import Waiting, backoff_s
-from keylane.engine.work import Work, works_of
+from keylane.flow.items import Item
+from keylane.flow.retries import Schedule, backoff_s
 from keylane.options import Retries
 from keylane.records import PlainMessage
 
 
-class Owner:
+class Source:
     wanted = True
 
 
-def work(offset: int, owner: Owner | None = None) -> Work:
-    return works_of(cast("Any", owner or Owner()), [offset], [PlainMessage("t", 0, offset)])[0]
+def item(number: int, source: Source | None = None) -> Item:
+    return Item(cast("Any", source or Source()), number, PlainMessage("t", 0, number))
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_a_very_late_attempt_waits_the_longest_delay() -> None:
 
 
 def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
-    schedule = Waiting()
-    late, early, same = work(1), work(2), work(3)
+    schedule = Schedule()
+    late, early, same = item(1), item(2), item(3)
     schedule.add(late, 9.0)
     schedule.add(early, 5.0)
     schedule.add(same, 5.0)
@@ -48,13 +48,13 @@ def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
 
 
 def test_work_of_a_closed_assignment_is_dropped() -> None:
-    schedule = Waiting()
-    gone, kept = Owner(), Owner()
-    schedule.add(work(1, gone), 1.0)
-    schedule.add(work(2, gone), 9.0)
-    schedule.add(work(3, kept), 9.0)
+    schedule = Schedule()
+    gone, kept = Source(), Source()
+    schedule.add(item(1, gone), 1.0)
+    schedule.add(item(2, gone), 9.0)
+    schedule.add(item(3, kept), 9.0)
     gone.wanted = False
     assert schedule.take_due(2.0) == []
     schedule.forget_closed()
     assert len(schedule) == 1
-    assert schedule.take_due(9.0)[0].offset == 3
+    assert schedule.take_due(9.0)[0].number == 3

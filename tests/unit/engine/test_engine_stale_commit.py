@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.commits import CommitEntry
-from keylane.engine.events import CommitAnswered, IntakeClosed, Revoking
-from keylane.engine.intake import Intake
+from keylane.consumer.commits import CommitEntry
+from keylane.consumer.events import CommitAnswered, IntakeClosed
+from keylane.consumer.intake import Intake
+from keylane.consumer.ports import Revoking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.engine.commits import CommitProblem
-    from keylane.engine.ports import ConsumerListener, Offset, Polled, TopicPartition
+    from keylane.consumer.commits import CommitProblem
+    from keylane.consumer.ports import ConsumerListener, Offset, Polled, TopicPartition
 
 T0, T1 = ("t", 0), ("t", 1)
 

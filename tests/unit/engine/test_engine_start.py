@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keylane.engine.start import Committed, StartRule
+from keylane.consumer.start import Committed, StartRule
 from keylane.errors import HandlerError, PeerError
 from keylane.offsets import OffsetMap, encode
 

@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from keylane import Fatal, Output, Pipeline, Record, Retries, Skip, UsageError
-from keylane.engine.results import ResultQueue
-from keylane.engine.tracing import traced, wants_tracing
+from keylane.consumer.results import ResultQueue
+from keylane.consumer.tracing import traced, wants_tracing
 from keylane.records import PlainMessage
 from kit.fakes import FakeBroker, FakeEngine
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keylane.engine.commits import CommitProblem
+from keylane.consumer.commits import CommitProblem
 from keylane.errors import HandlerError, PeerError
 from keylane.options import DeadLetter, Pipeline, Retries, Skip
 from keylane.records import Output, Record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -13,18 +14,22 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keylane import Context, Fatal, HandlerError, Output, Pipeline, Record, UsageError
-from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.latency import LEFT_OUT
-from keylane.engine.ports import WorkersFailed
-from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import NOT_RUN, Chain, Failure, Work, works_of
+from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, record_departs
+from keylane.errors import WorkerProcessError
+from keylane.flow.items import Call, Item, Source
+from keylane.flow.outcomes import NOT_RUN, Failure
+from keylane.flow.workers import Always, WorkerDied, WorkersFailed
+from keylane.flow.workers.calls import Function
+from keylane.flow.workers.latency import LEFT_OUT
+from keylane.flow.workers.made import make_workers
 from keylane.records import PlainMessage
 from kit.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from pathlib import Path
 
-    from keylane.engine.ports import Workers
+    from keylane.flow.workers import Workers
 
 WAIT_S = 10.0
 
@@ -33,13 +38,13 @@ def nothing(record: Record, context: Context) -> None:
     """A handler."""
 
 
-class Part:
-    """What workers look at of an assignment."""
+def part() -> Source:
+    """A partition, as far as workers know it; it feeds nothing, so it needs no owner."""
+    return Source(("t", 0), cast("Any", None), "unordered", lambda number: f"t-0@{number}")
 
-    topic, partition = "t", 0
 
-    def __init__(self) -> None:
-        self.may_start = self.wanted = True
+def message(offset: int) -> PlainMessage:
+    return PlainMessage("t", 0, offset, None, b"%d" % offset)
 
 
 class Pool:
@@ -49,9 +54,11 @@ class Pool:
         kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
         pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
         self.reports: SimpleQueue[Any] = SimpleQueue()
-        make = AsyncioWorkers if pipeline.is_async else ThreadWorkers
-        self.workers: Workers = make(pipeline, self.reports.put, "test")
-        self.part = Part()
+        function = Function(
+            handler, Record, outcome_of, outcomes_of, pipeline.resource, None, record_departs, record_arrives
+        )
+        self.workers: Workers = make_workers(pipeline, function, self.reports.put, "test", Always())
+        self.part = part()
 
     def __enter__(self) -> Pool:
         self.workers.start()
@@ -60,18 +67,24 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.workers.close(WAIT_S)
 
-    def work(self, offset: int = 0, attempt: int = 1, part: Part | None = None) -> Work:
-        message = PlainMessage("t", 0, offset, None, b"%d" % offset)
-        made = works_of(cast("Any", part or self.part), [offset], [message])[0]
-        made.attempt = attempt
-        return made
+    def call(self, offset: int = 0, attempt: int = 1, source: Source | None = None) -> Call:
+        """Of one record; from the second attempt on it is an item already."""
+        source = source or self.part
+        item = Item(source, offset, message(offset)) if attempt > 1 else None
+        if item is not None:
+            item.restore(attempt, 0.0)
+        return Call(source, [offset], [message(offset)], 0.0, item)
 
-    def run(self, *works: Work) -> list[Any]:
-        """Hand over, and wait for as many reports: their outcomes in the order of the works."""
-        self.workers.submit(works)
-        for _ in works:
+    def chain(self, offsets: Iterable[int], *, ordered: bool = True) -> Call:
+        """Of records of one key, or of such as have nothing to do with one another."""
+        return Call(self.part, list(offsets), list(map(message, offsets)), 0.0, ordered=ordered)
+
+    def run(self, *calls: Call) -> list[Any]:
+        """Hand over, and wait for as many reports: the outcomes of the first records in the order of the calls."""
+        self.workers.submit(calls)
+        for _ in calls:
             self.report()
-        return [work.outcome for work in works]
+        return [call.outcomes.get(0) for call in calls]
 
     def report(self) -> Any:
         return self.reports.get(timeout=WAIT_S)
@@ -102,7 +115,7 @@ def test_every_record_runs_once_and_is_reported_with_its_outcome(kind: Any) -> N
         return Output("out", value=record.value)
 
     with Pool(kind(handler)) as pool:
-        outcomes = pool.run(*(pool.work(offset) for offset in range(500)))
+        outcomes = pool.run(*(pool.call(offset) for offset in range(500)))
     assert [one[0].value for one in outcomes] == [b"%d" % offset for offset in range(500)]
 
 
@@ -120,8 +133,8 @@ def test_the_context_has_attempt_and_resource(kind: Any) -> None:
         seen.append(f"{context.resource} {context.attempt}")
 
     with Pool(kind(handler), resource=resource) as pool:
-        assert pool.run(pool.work(attempt=3)) == [None]
-        assert pool.run(pool.work(attempt=1)) == [None]
+        assert pool.run(pool.call(attempt=3)) == [None]
+        assert pool.run(pool.call(attempt=1)) == [None]
     assert seen == ["entered", "client 3", "client 1", "left"]
 
 
@@ -138,7 +151,7 @@ def test_an_async_resource_serves_coroutines() -> None:
         seen.append(context.resource)
 
     with Pool(handler, resource=resource) as pool:
-        pool.run(pool.work())
+        pool.run(pool.call())
     assert seen == ["client", "left"]
 
 
@@ -172,7 +185,7 @@ def test_a_resource_that_cannot_be_left_is_told_by_close(kind: Any) -> None:
         raise OSError("stuck")
 
     with Pool(kind(nothing), resource=resource) as pool:
-        pool.run(pool.work())
+        pool.run(pool.call())
         closed = pool.workers.close(WAIT_S)
     assert isinstance(closed.error, OSError)
 
@@ -191,8 +204,8 @@ def test_whatever_a_handler_raises_is_its_record_s_failure_and_the_worker_goes_o
             raise error
 
     with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
-        [failed] = pool.run(pool.work(0))
-        [fine] = pool.run(pool.work(1))
+        [failed] = pool.run(pool.call(0))
+        [fine] = pool.run(pool.call(1))
     assert isinstance(failed, Failure)
     assert failed.error is error
     assert failed.final == isinstance(error, Fatal)
@@ -202,7 +215,7 @@ def test_whatever_a_handler_raises_is_its_record_s_failure_and_the_worker_goes_o
 @KINDS
 def test_a_wrong_return_value_is_a_failure_that_says_what_it_was(kind: Any) -> None:
     with Pool(kind(lambda *_: {"not": "an output"})) as pool:
-        [outcome] = pool.run(pool.work())
+        [outcome] = pool.run(pool.call())
     assert isinstance(outcome.error, HandlerError)
     assert "returned a value of type dict" in str(outcome.error)
 
@@ -210,10 +223,10 @@ def test_a_wrong_return_value_is_a_failure_that_says_what_it_was(kind: Any) -> N
 @KINDS
 def test_what_may_not_start_any_more_is_not_run(kind: Any) -> None:
     ran = []
-    gone = Part()
-    gone.may_start = False
+    gone = part()
+    gone.stop()
     with Pool(kind(lambda record, _: ran.append(record.offset))) as pool:
-        assert pool.run(pool.work(1, part=gone), pool.work(2)) == [NOT_RUN, None]
+        assert pool.run(pool.call(1, source=gone), pool.call(2)) == [NOT_RUN, None]
     assert ran == [2]
 
 
@@ -229,12 +242,12 @@ def test_threads_run_as_many_at_once_as_they_are_and_no_more() -> None:
             gate.wait(WAIT_S)
 
     with Pool(handler, threads=3) as pool:
-        pool.workers.submit([pool.work(offset) for offset in range(6)])
+        pool.workers.submit([pool.call(offset) for offset in range(6)])
         barrier.wait(WAIT_S)  # three handlers are in at once, and this is the fourth party
         assert sorted(entered.get(timeout=WAIT_S) for _ in range(3)) == [0, 1, 2]
         assert entered.empty()
         gate.set()
-        assert len({pool.report().offset for _ in range(6)}) == 6
+        assert len({pool.report().numbers[0] for _ in range(6)}) == 6
 
 
 def test_every_hand_over_wakes_as_many_threads_as_it_needs() -> None:
@@ -245,11 +258,11 @@ def test_every_hand_over_wakes_as_many_threads_as_it_needs() -> None:
 
     with Pool(handler, threads=4) as pool:
         for turn in range(200):  # one hand-over of four, and four of one
-            works = [pool.work(offset) for offset in range(4)]
-            for handed_over in [works] if turn % 2 else [[work] for work in works]:
+            calls = [pool.call(offset) for offset in range(4)]
+            for handed_over in [calls] if turn % 2 else [[call] for call in calls]:
                 pool.workers.submit(handed_over)
-            for _ in works:
-                assert pool.report().outcome is None
+            for _ in calls:
+                assert pool.report().outcomes == {}
 
 
 class Gate:
@@ -270,11 +283,101 @@ def test_what_follows_a_record_that_was_tried_again_is_at_its_first_attempt() ->
         attempts.append((record.offset, context.attempt))
 
     with Pool(handler, threads=1) as pool:
-        works = [pool.work(0, attempt=3), pool.work(1), pool.work(2)]
-        Chain(works)
-        pool.workers.submit(works[:1])
-        assert [pool.report() for _ in works] == works
+        calls = [pool.call(0, attempt=3), pool.chain([1, 2])]
+        pool.workers.submit(calls)
+        assert [pool.report() for _ in calls] == calls
     assert attempts == [(0, 3), (1, 1), (2, 1)]
+
+
+@KINDS
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_call_ends_with_the_first_that_is_not_through_where_the_others_follow_it(kind: Any, ordered: bool) -> None:
+    ran: list[int] = []
+
+    def handler(record: Record, context: Context) -> None:
+        ran.append(record.offset)
+        if record.offset == 1:
+            raise ValueError("bad")
+
+    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+        call = pool.chain(range(4), ordered=ordered)
+        pool.workers.submit([call])
+        assert pool.report() is call
+    assert ran == ([0, 1] if ordered else [0, 1, 2, 3])
+    assert list(call.outcomes) == [1]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_call_in_a_process_ends_as_in_a_thread_and_the_next_has_its_own_answers(ordered: bool) -> None:
+    def handler(record: Record) -> Output:
+        if record.offset == 1:
+            raise ValueError("bad")
+        return Output("out", value=record.value)
+
+    with Pool(lambda record: None if record.offset == 0 else handler(record), workers="process", processes=1) as pool:
+        call, following = pool.chain(range(4), ordered=ordered), pool.call(7)
+        pool.workers.submit([call, following])
+        assert [pool.report(), pool.report()] == [call, following]
+    assert list(call.outcomes) == ([1] if ordered else [1, 2, 3])
+    assert following.outcomes[0][0].value == b"7"
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_of_a_call_the_record_that_its_process_died_at_has_failed_and_those_behind_it_have_not_run(
+    ordered: bool,
+) -> None:
+    def handler(record: Record) -> None:
+        if record.offset == 1:
+            os._exit(3)
+
+    with Pool(handler, workers="process", processes=1) as pool:
+        call = pool.chain(range(4), ordered=ordered)
+        pool.workers.submit([call])
+        assert isinstance(pool.report(), WorkerDied)
+        assert pool.report() is call
+    failure = call.outcomes.pop(1)
+    assert isinstance(failure.error, WorkerProcessError)
+    assert call.outcomes == ({} if ordered else {2: NOT_RUN, 3: NOT_RUN}), "of those in order the flow knows it"
+
+
+def test_what_a_process_has_answered_of_a_call_is_known_before_it_comes_back(tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    os.mkfifo(gate)
+
+    def handler(record: Record) -> None:
+        if record.offset == 2:
+            gate.read_bytes()  # until somebody has written, and closed
+
+    with Pool(handler, workers="process", processes=1) as pool:
+        call = pool.chain(range(4))
+        pool.workers.submit([call])
+        until(lambda: call.has_begun and call.ended == 2, "two have ended", WAIT_S)
+        assert call.recall() == ([], [])
+        gate.write_bytes(b"on")
+        assert pool.report() is call
+    assert call.outcomes == {}
+
+
+@KINDS
+def test_each_record_of_a_call_runs_or_is_taken_back(kind: Any) -> None:
+    ran: list[int] = []
+    entered, gate = threading.Event(), threading.Event()
+
+    def handler(record: Record, context: Context) -> None:
+        ran.append(record.offset)
+        if record.offset == 1:
+            entered.set()
+            gate.wait(WAIT_S)
+
+    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+        call = pool.chain(range(4))
+        pool.workers.submit([call])
+        assert entered.wait(WAIT_S)
+        numbers, payloads = call.recall()
+        gate.set()
+        assert pool.report() is call
+    assert ran == call.numbers == [0, 1]
+    assert numbers == [payload.offset() for payload in payloads] == [2, 3]
 
 
 @pytest.mark.parametrize("options", [{"threads": 16, "max_concurrency": 2}, {"threads": 2, "max_concurrency": 16}])
@@ -286,11 +389,11 @@ def test_of_threads_and_max_concurrency_the_smaller_counts(options: dict[str, in
 def test_threads_give_back_what_waits_of_a_revoked_partition() -> None:
     gate = Gate()
     with Pool(gate, threads=1) as pool:
-        revoked = Part()
-        first, waiting, kept = pool.work(0), pool.work(1, part=revoked), pool.work(2)
+        revoked = part()
+        first, waiting, kept = pool.call(0), pool.call(1, source=revoked), pool.call(2)
         pool.workers.submit([first, waiting, kept])
         assert gate.entered.wait(WAIT_S)
-        revoked.may_start = False
+        revoked.stop()
         assert pool.workers.withdraw() == [waiting]
         gate.opened.set()
         assert {pool.report(), pool.report()} == {first, kept}
@@ -306,11 +409,11 @@ def test_a_handler_in_a_thread_is_told_when_nobody_wants_its_result() -> None:
         seen.set()
 
     with Pool(handler, threads=1) as pool:
-        pool.workers.submit([pool.work()])
+        pool.workers.submit([pool.call()])
         assert entered.wait(WAIT_S)
         pool.workers.cancel()
         assert not seen.is_set(), "it is still wanted"
-        pool.part.wanted = False
+        pool.part.close()
         pool.workers.cancel()
         assert seen.wait(WAIT_S)
         pool.report()
@@ -326,14 +429,14 @@ def test_a_task_whose_result_nobody_wants_is_cancelled(has_begun: bool) -> None:
         await asyncio.sleep(1_000)
 
     with Pool(handler) as pool:
-        kept = pool.work(1, part=Part())
-        pool.workers.submit([pool.work(0), kept])
+        kept = pool.call(1, source=part())
+        pool.workers.submit([pool.call(0), kept])
         if has_begun:
             assert entered.wait(WAIT_S)
-        pool.part.may_start = pool.part.wanted = False
+        pool.part.close()
         pool.workers.cancel()
         report = pool.report()
-        assert (report.offset, report.outcome) == (0, NOT_RUN)
+        assert (report.numbers, report.outcomes) == ([0], {0: NOT_RUN})
         assert pool.nothing_is_reported()
 
 
@@ -345,7 +448,7 @@ def test_a_task_takes_on_when_its_handler_has_ended() -> None:
         await asyncio.sleep(0)
 
     with Pool(handler, max_concurrency=2) as pool:
-        assert pool.run(*[pool.work(offset) for offset in range(50)]) == [None] * 50
+        assert pool.run(*[pool.call(offset) for offset in range(50)]) == [None] * 50
     assert len(tasks) < 10
 
 
@@ -356,7 +459,7 @@ def test_every_record_on_asyncio_is_in_the_latency_once(waits: bool) -> None:
             await asyncio.sleep(0)
 
     with Pool(handler, max_concurrency=10) as pool:
-        pool.run(*[pool.work(offset) for offset in range(1_000)])
+        pool.run(*[pool.call(offset) for offset in range(1_000)])
         assert 1_000 - LEFT_OUT <= pool.workers.latency().count <= 1_000
 
 
@@ -372,7 +475,7 @@ def test_a_task_that_was_cancelled_takes_nothing_more() -> None:
             await asyncio.sleep(1_000)
 
     with Pool(handler, max_concurrency=1) as pool:
-        assert pool.run(*[pool.work(offset) for offset in range(5)]) == [None] * 5
+        assert pool.run(*[pool.call(offset) for offset in range(5)]) == [None] * 5
     assert cancelling == [0] * 5
 
 
@@ -391,7 +494,7 @@ def test_as_many_handlers_wait_on_asyncio_at_once_as_may() -> None:
         running -= 1
 
     with Pool(handler, max_concurrency=at_once) as pool:
-        assert pool.run(*[pool.work(offset) for offset in range(records)]) == [None] * records
+        assert pool.run(*[pool.call(offset) for offset in range(records)]) == [None] * records
     assert max(found) == at_once
     assert sorted(found)[records // 4] == at_once, "three quarters begin as the last that may"
 
@@ -413,7 +516,7 @@ def test_close_cancels_tasks_and_leaves_the_resource_after_them() -> None:
 
     entered = threading.Event()
     with Pool(handler, resource=resource) as pool:
-        pool.workers.submit([pool.work()])
+        pool.workers.submit([pool.call()])
         assert entered.wait(WAIT_S)
         closed = pool.workers.close(WAIT_S)
     assert closed.still_running == ()
@@ -424,7 +527,7 @@ def test_close_names_the_record_of_a_thread_that_does_not_end() -> None:
     gate = Gate()
     pool = Pool(gate, threads=2)
     pool.workers.start()
-    pool.workers.submit([pool.work(7)])
+    pool.workers.submit([pool.call(7)])
     assert gate.entered.wait(WAIT_S)
     assert pool.workers.close(0.05).still_running == ("t-0@7",)
     gate.opened.set()
@@ -436,7 +539,7 @@ def test_close_names_the_record_of_a_thread_that_does_not_end() -> None:
 def test_no_thread_is_left_after_close(kind: Any) -> None:
     before = set(threading.enumerate())
     with Pool(kind(nothing), threads=8) as pool:
-        pool.run(*(pool.work(offset) for offset in range(20)))
+        pool.run(*(pool.call(offset) for offset in range(20)))
         assert set(threading.enumerate()) > before
     assert set(threading.enumerate()) == before
 
@@ -461,7 +564,7 @@ def test_what_runs_is_told_with_its_beginning_and_its_line_and_what_waits_is_not
 
     with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
         before = monotonic()
-        pool.workers.submit([pool.work(offset) for offset in range(4)])
+        pool.workers.submit([pool.call(offset) for offset in range(4)])
         assert began.wait(WAIT_S)
         (call,) = pool.workers.running()
         where = call.where()
@@ -469,7 +572,7 @@ def test_what_runs_is_told_with_its_beginning_and_its_line_and_what_waits_is_not
         for _ in range(4):
             pool.report()
         until(lambda: not pool.workers.running(), "nothing runs any more")
-    assert call.message.offset() == 1
+    assert call.payload.offset() == 1
     assert before <= call.since <= monotonic()
     assert "handler (test_engine_workers.py:" in where
     assert "wait (threading.py:" in where, "the line that blocks"
@@ -490,16 +593,15 @@ def test_coroutines_that_wait_are_told_with_the_line_that_they_wait_at() -> None
         await fetch(record.offset)
 
     with Pool(handler, max_concurrency=2) as pool:
-        works = [pool.work(offset) for offset in range(3)]
-        pool.workers.submit(works)
+        pool.workers.submit([pool.call(offset) for offset in range(3)])
         assert {began.get(timeout=WAIT_S) for _ in range(2)} == {0, 1}
         until(lambda: len(pool.workers.running()) == 2, "both have suspended")
-        calls = {call.message.offset(): call for call in pool.workers.running()}
+        calls = {call.payload.offset(): call for call in pool.workers.running()}
         texts = [call.where() for call in calls.values()]
         loops[0].call_soon_threadsafe(gates[0].set)
         pool.report()
         assert began.get(timeout=WAIT_S) == 2
-        until(lambda: {call.message.offset() for call in pool.workers.running()} == {1, 2}, "the next one runs")
+        until(lambda: {call.payload.offset() for call in pool.workers.running()} == {1, 2}, "the next one runs")
         for offset in (1, 2):
             loops[0].call_soon_threadsafe(gates[offset].set)
             pool.report()
@@ -518,12 +620,9 @@ def test_of_a_chain_the_record_that_runs_is_told(kind: Any) -> None:
         gate.get(timeout=WAIT_S)
 
     with Pool(kind(handler), threads=2) as pool:
-        works = [pool.work(offset) for offset in range(3)]
-        Chain(works)
-        pool.workers.submit(works[:1])
+        pool.workers.submit([pool.chain(range(3))])
         for offset in range(3):
             assert began.get(timeout=WAIT_S) == offset
-            assert [call.message.offset() for call in pool.workers.running()] == [offset]
+            assert [call.payload.offset() for call in pool.workers.running()] == [offset]
             gate.put(None)
-        for _ in range(3):
-            pool.report()
+        assert pool.report().outcomes == {}

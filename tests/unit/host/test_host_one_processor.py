@@ -227,7 +227,7 @@ def test_a_system_that_refuses_is_named_and_the_consumer_runs(
         raise error
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    with caplog.at_level(logging.WARNING, "keylane.engine"):
+    with caplog.at_level(logging.WARNING, "keylane.consumer"):
         assert places_of_handlers(one_processor=True) == [os.sched_getaffinity(0)] * 20
     assert [record.message for record in caplog.records] == [
         f"one_processor=True has no effect on this system: {error}"
@@ -248,7 +248,7 @@ def test_a_move_that_is_refused_is_named_once(
         keeper.check(2.0)
         return keeper.next_check
 
-    with caplog.at_level(logging.WARNING, "keylane.engine"):
+    with caplog.at_level(logging.WARNING, "keylane.consumer"):
         assert in_a_thread(run) == float("inf")
     [record] = caplog.records
     assert (

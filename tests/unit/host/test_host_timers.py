@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keylane import Pipeline
-from keylane.engine.aio import AsyncioWorkers
-from keylane.engine.threads import ThreadWorkers
-from keylane.engine.work import works_of
+from keylane import Pipeline, Record
+from keylane.consumer.returns import outcome_of, outcomes_of
+from keylane.flow.items import Call, Source
+from keylane.flow.workers import Always
+from keylane.flow.workers.aio import AsyncioWorkers
+from keylane.flow.workers.calls import Function
+from keylane.flow.workers.made import make_workers
+from keylane.flow.workers.threads import ThreadWorkers
 from keylane.host import timers
 from keylane.host.linux import PR_SET_TIMERSLACK, prctl
 from keylane.host.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
@@ -27,25 +31,21 @@ from keylane.records import PlainMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane import Record
-
 pytestmark = pytest.mark.skipif(
     selectors.DefaultSelector.__name__ != "EpollSelector", reason="elsewhere asyncio's own timers are fine enough"
 )
-
-
-class Part:
-    topic, partition = "t", 0
-    may_start = wanted = True
 
 
 def run_one(kind: type[AsyncioWorkers | ThreadWorkers], handler: Any, **options: Any) -> None:
     """One record, by workers that are closed again."""
     reports: SimpleQueue[Any] = SimpleQueue()
     kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
-    workers = kind(Pipeline(kafka=kafka, topics=["t"], handler=handler, **options), reports.put, "test")
+    pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
+    workers = make_workers(pipeline, Function(handler, Record, outcome_of, outcomes_of), reports.put, "test", Always())
+    assert isinstance(workers, kind)
     workers.start()
-    workers.submit(works_of(cast("Any", Part()), [0], [PlainMessage("t", 0, 0)]))
+    source = Source(("t", 0), cast("Any", None), "unordered", str)
+    workers.submit([Call(source, [0], [PlainMessage("t", 0, 0)], 0.0)])
     reports.get(timeout=10)
     workers.close(10)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message
 
-from keylane.engine.assignment import Start
+from keylane.consumer.partition import Start
 from keylane.errors import PeerError
 from keylane.kafka.faults import Faults
 from keylane.kafka.fetcher import Fetcher

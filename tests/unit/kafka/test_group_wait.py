@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.snapshot import Snapshot, Wait
+from keylane.consumer.snapshot import Snapshot, Wait
 from keylane.errors import BrokerUnavailableError
 from keylane.kafka import group_wait
 from keylane.kafka.group_descriptions import GroupDescription, Member

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from keylane.engine.assignment import Start
+from keylane.consumer.partition import Start
 from keylane.kafka.faults import Faults
 from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.leaders import Leaders

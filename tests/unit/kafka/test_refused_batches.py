@@ -7,15 +7,15 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from keylane.engine.deliveries import Delivery
+from keylane.consumer.outputs import Delivery
 from keylane.kafka.refused_batches import ALONE_S, MOST, Suspects
 
 TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 
-def delivery(offset: int, *, dead: object = None) -> Delivery:
-    work: Any = SimpleNamespace(name=f"t-0@{offset}", dead=dead)
-    return Delivery(work, [])
+def delivery(offset: int, *, dead: bool = False) -> Delivery:
+    item: Any = SimpleNamespace(name=f"t-0@{offset}")
+    return Delivery(item, [], is_dead_letter=dead)
 
 
 def test_what_is_refused_twice_is_at_fault_however_long_that_takes() -> None:
@@ -26,7 +26,7 @@ def test_what_is_refused_twice_is_at_fault_however_long_that_takes() -> None:
     assert suspects.accuses(delivery(1), 0, TOO_LARGE)
     assert suspects.accuses(delivery(1), 0, TOO_LARGE), "and each time after that"
     assert not suspects.accuses(delivery(1), 1, TOO_LARGE), "another output of the same record"
-    assert not suspects.accuses(delivery(1, dead=object()), 0, TOO_LARGE), "its dead letter"
+    assert not suspects.accuses(delivery(1, dead=True), 0, TOO_LARGE), "its dead letter"
 
 
 def test_what_was_delivered_is_suspected_no_more() -> None:

@@ -22,8 +22,8 @@ from keylane.offsets import OffsetMap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.engine.assignment import Start
-    from keylane.engine.commits import CommitProblem
+    from keylane.consumer.commits import CommitProblem
+    from keylane.consumer.partition import Start
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "h:1", "group.id": "g"}

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keylane import PeerError, Snapshot
-from keylane.engine.latency import Meter
-from keylane.engine.snapshot import OldestRecord, PartitionSnapshot
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
+from keylane.flow.workers.latency import Meter
 from keylane.metrics import families
 from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES
 from keylane.metrics.prometheus import MetricsServer, SnapshotCollector

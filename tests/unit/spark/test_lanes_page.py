@@ -7,7 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
 from keylane.spark.lane_record import LaneStatus
 from keylane.spark.progress import ProgressReporter, QueryName
 from keylane.spark.start import start

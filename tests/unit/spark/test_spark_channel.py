@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
 from keylane.spark.channel import Address, Arrived, Departed, DriverSocket, Hello, LaneEnd, Reported, SocketEvent
 

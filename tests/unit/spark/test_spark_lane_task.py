@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import keylane as kl
-from keylane.engine.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot
 from keylane.errors import FencedError, TopicDeletedError
 from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
 from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver

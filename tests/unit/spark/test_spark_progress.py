@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keylane.engine.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.spark.progress import ProgressReporter, QueryName, by_topic
 
 QUERY = QueryName(id="an-id", run_id="a-run", name="weather", group="g", topics=("flights",))

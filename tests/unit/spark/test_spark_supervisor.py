@@ -18,10 +18,10 @@ from pyspark.sql.streaming.listener import (
 )
 
 import keylane as kl
-from keylane.engine.failures import FailureKind
-from keylane.engine.health import Health
-from keylane.engine.snapshot import PartitionSnapshot, Snapshot, Wait
+from keylane.consumer.health import Health
+from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
+from keylane.flow.failures import FailureKind
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Hello, LaneEnd
 from keylane.spark.jobs import JobFailure

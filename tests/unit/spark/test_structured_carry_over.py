@@ -11,10 +11,9 @@ from pyspark.sql import Row
 
 from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.options import DeadLetter, Retries
-from keylane.records import Record
 from keylane.spark.structured.carry_lists import CarryList
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.row_engine import RowMessage
+from keylane.spark.structured.row_engine import FedRow
 from keylane.spark.structured.rows import Outcome
 
 FAR_MS = int((time.time() + 3600) * 1000)
@@ -29,8 +28,8 @@ def row(offset: int) -> Any:
     return Row(topic="t", partition=0, offset=offset, key=b"k", value=b"v")
 
 
-def record(offset: int, key: bytes | None = b"k") -> Record:
-    return Record(RowMessage(row(offset), key, offset))
+def record(offset: int, key: bytes | None = b"k") -> FedRow:
+    return FedRow(row(offset), key, offset)
 
 
 def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | None = b"k") -> bool:

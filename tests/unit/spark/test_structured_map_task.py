@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from keylane.engine.failures import Failures
 from keylane.errors import Fatal, HandlerError
+from keylane.flow.failures import Failures
 from keylane.options import Retries
 from keylane.spark.structured import map_task, row_engine
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport

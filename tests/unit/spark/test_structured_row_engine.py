@@ -40,11 +40,12 @@ def test_rows_of_a_key_run_one_after_another_in_order() -> None:
     running: set[bytes] = set()
 
     async def handler(record: Any) -> None:
-        assert record.key not in running
-        running.add(record.key)
+        key = record.key()
+        assert key not in running
+        running.add(key)
         await asyncio.sleep(0)
-        running.discard(record.key)
-        seen.setdefault(record.key, []).append(record.value)
+        running.discard(key)
+        seen.setdefault(key, []).append(record.value)
 
     with RowEngine(options(handler, "key")) as engine:
         list(engine.run(iter([[(number, b"%d" % (number % 3)) for number in range(90)]])))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.engine.timeouts import HandlerTimeoutError
 from keylane.errors import Fatal, WorkerProcessError
+from keylane.flow.workers.timeouts import HandlerTimeoutError
 from keylane.records import Context
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-from keylane.engine.deliveries import said_of
-from keylane.engine.retries import backoff_s
+from keylane.consumer.deliveries import said_of
 from keylane.errors import Fatal, HandlerError, InternalError, UsageError
+from keylane.flow.retries import backoff_s
 from keylane.records import Output
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.rows import Outcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from keylane.options import DeadLetter, Retries
-    from keylane.records import Record
+    from keylane.spark.structured.row_engine import FedRow
 
 BATCH_ID = "streaming.sql.batchId"
 """The local property under which Spark tells tasks the number of their batch."""
@@ -201,11 +201,11 @@ class TaskCarry:
             return rows
         return [(row, key) for row, key in rows if not self.frozen.has(*_name(row))]
 
-    def held(self, record: Record) -> Outcome | None:
+    def held(self, fed: FedRow) -> Outcome | None:
         """The outcome of a record that must not be tried now: it is not due, or waits for an earlier one of its key."""
         if self.is_frozen:
             return None
-        row, key = _row(record), record.key
+        row, key = fed.value, fed.key()
         _, due_ms = self._before(_name(row))
         with self._lock:
             blocked = key is not None and key in self._blocked
@@ -296,10 +296,6 @@ class TaskCarry:
         """Attempts so far, and when the record is due."""
         topic, partition, offset = name
         return (0, 0) if self.last is None else self.last.carried.get((topic, partition), {}).get(offset, (0, 0))
-
-
-def _row(record: Record) -> Any:
-    return record.value
 
 
 def _name(row: Any) -> tuple[str, int, int]:

@@ -1,6 +1,6 @@
 """What `parallel_map` runs inside each Spark task: rows through the user's function, and what it returns to Spark.
 
-The idea: the rows of a task run through keylane's engine (`row_engine`); Spark places the tasks and moves the rows.
+The idea: the rows of a task run through a flow (`row_engine`); Spark places the tasks and moves the rows.
 With a `CarryOver`, what could not be finished leaves the batch (docs/adr/0040).
 """
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
-from keylane.engine.timeouts import in_time
-from keylane.engine.work import Failure
 from keylane.errors import Fatal, HandlerError
+from keylane.flow.outcomes import Failure
+from keylane.flow.workers.timeouts import in_time
 from keylane.options import is_coroutine_function, takes_context
 from keylane.spark.structured.row_engine import FAILURES, RowEngine
 from keylane.spark.structured.row_processes import RowProcesses
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from keylane.options import Retries
-    from keylane.records import Context, Record
+    from keylane.records import Context
     from keylane.spark.structured.carry_over import CarryOver, TaskCarry
-    from keylane.spark.structured.row_engine import RowOptions
+    from keylane.spark.structured.row_engine import FedRow, RowOptions
 
 OUTCOME = [
     StructField("error", StringType()),
@@ -187,7 +187,7 @@ def _handler(
     writer: RowWriter,
     carry: TaskCarry | None,
     retries: Retries,
-) -> Callable[[Record, Context], Any]:
+) -> Callable[[FedRow, Context], Any]:
     timed = function if timeout_ms is None else in_time(function, timeout_ms / 1000)
     call = RowCall(timed if takes_context(timed) else lambda row, _: function(row), writer, carry, retries)
     return call.run_async if is_coroutine_function(function) else call.run
@@ -195,35 +195,34 @@ def _handler(
 
 @dataclass(frozen=True)
 class RowCall:
-    """The user's function as the engine's handler: its result, or its last failure, as an `Outcome`."""
+    """The user's function as the flow's function: its result, or its last failure, as an `Outcome`."""
 
     function: Callable[[Any, Context], Any]
     writer: RowWriter
     carry: TaskCarry | None
     retries: Retries
 
-    def run(self, record: Record, context: Context) -> Outcome:
-        if self.carry is not None and (held := self.carry.held(record)) is not None:
+    def run(self, row: FedRow, context: Context) -> Outcome:
+        if self.carry is not None and (held := self.carry.held(row)) is not None:
             return held
         began, returned, error = time.monotonic(), None, None
         try:
-            returned = self.function(record.value, context)
+            returned = self.function(row.value, context)
         except Exception as raised:  # judged below
             error = raised
-        return self._ended(record, context.attempt, began, returned, error)
+        return self._ended(row, context.attempt, began, returned, error)
 
-    async def run_async(self, record: Record, context: Context) -> Outcome:
-        if self.carry is not None and (held := self.carry.held(record)) is not None:
+    async def run_async(self, row: FedRow, context: Context) -> Outcome:
+        if self.carry is not None and (held := self.carry.held(row)) is not None:
             return held
         began, returned, error = time.monotonic(), None, None
         try:
-            returned = await self.function(record.value, context)
+            returned = await self.function(row.value, context)
         except Exception as raised:  # judged below
             error = raised
-        return self._ended(record, context.attempt, began, returned, error)
+        return self._ended(row, context.attempt, began, returned, error)
 
-    def _ended(self, record: Record, attempt: int, began: float, returned: Any, error: Exception | None) -> Outcome:
-        row: Any = record.value
+    def _ended(self, row: FedRow, attempt: int, began: float, returned: Any, error: Exception | None) -> Outcome:
         values = None
         if error is None:
             try:
@@ -231,8 +230,8 @@ class RowCall:
             except HandlerError as wrong:
                 error = Fatal(str(wrong))
         if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):
-            raise error  # noted by the engine
-        outcome = Outcome(row, values, error, attempt, time.monotonic() - began, record.key, number=record.offset)
+            raise error  # noted by the flow
+        outcome = Outcome(row.value, values, error, attempt, time.monotonic() - began, row.key(), number=row.number)
         if error is not None:
             FAILURES.note(Failure(error), _name(outcome), attempt, time.monotonic())
         return outcome if self.carry is None else self.carry.judged(outcome)

@@ -1,38 +1,46 @@
-"""`RowEngine`: rows through the engine, inside one Spark task.
+"""`RowEngine`: rows through the flow, inside one Spark task.
 
-The idea: the engine's consumer port, fed by hand: all rows of a task are one partition of one topic, in order. So
-ordering, concurrency, retries and workers are those of every other pipeline. What the handler returns does not pass
-through the engine: the worker puts it where the task's thread takes it, many at a time, and to the engine the record
-is complete.
+The idea: all rows of a task are one source of a flow (`keylane.flow`), so that ordering, concurrency, retries and
+workers are those of every pipeline. One thread is the flow's loop. What the handler returns does not pass through it:
+the worker puts it where the task's thread takes it, many at a time, and to the flow the row is through.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import threading
-from collections import deque
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from keylane.engine.assembly import assemble
-from keylane.engine.assignment import Start
-from keylane.engine.failures import Failures
-from keylane.engine.ports import Polled
-from keylane.errors import InternalError
-from keylane.offsets import OffsetMap
+from keylane.errors import HandlerError, InternalError, KeylaneError
+from keylane.flow.core import FlowCore
+from keylane.flow.failures import Failures
+from keylane.flow.items import Batch, Call, Source
+from keylane.flow.outcomes import Failure
+from keylane.flow.stall import Stall
+from keylane.flow.workers import Always, WorkersFailed
+from keylane.flow.workers.aio import AsyncioWorkers
+from keylane.flow.workers.blocked import LoopWatch
+from keylane.flow.workers.calls import Function, as_it_is, resource_error
+from keylane.flow.workers.inbox import Inbox
+from keylane.flow.workers.made import hand_over_to, make_workers
+from keylane.flow.workers.tuning import HOST
 from keylane.options import Pipeline, is_coroutine_function, takes_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keylane.engine.commits import CommitProblem
-    from keylane.engine.ports import ConsumerListener, Offset
+    from keylane.flow.items import Carried, Item
+    from keylane.flow.outcomes import Outcome
     from keylane.options import Ordering, Retries
-    from keylane.records import Context, Record
+    from keylane.records import Context
 
-NAME = ("rows", 0)
-EPOCH = 1
+logger = logging.getLogger("keylane.spark")
+
 MAX_PENDING = 20_000
 """Rows taken from Spark and not given back: bounds a task's memory."""
 
@@ -42,52 +50,32 @@ WORTH_WAKING = 100
 FIRST_CALLS_S = 0.1
 """After the first call: how long the task's thread at most leaves the others that can begin at once."""
 
-CLOSING_POLL_S = 0.001
-"""How long a poll waits for the engine to end: without a wait it would keep the interpreter's lock from it."""
+CLOSE_S = 2.0
+"""How long closing waits for calls that outlived the end, before their threads are left behind."""
 
 FAILURES = Failures(outlives=True)
 """Of all tasks that this process runs: the first of a kind is told once, not once a task."""
 
-_NO_MAP = 2**30
-"""Nothing is committed, so no map bounds how far rows may overtake a slow one."""
-_NEVER_MS = 10**9
 
+class FedRow:
+    """A row in the flow; `value` is whatever was fed."""
 
-@dataclass(slots=True)
-class RowMessage:
-    """A row as the engine's record; `Record.value` is whatever was fed."""
+    __slots__ = ("_key", "number", "value")
 
-    value_: Any = field(repr=False)
-    key_: bytes | None = field(repr=False)
-    number: int
+    def __init__(self, value: Carried, key: bytes | None, number: int) -> None:
+        self.value = value
+        self._key = key
+        self.number = number
 
     def __len__(self) -> int:
-        """Bytes, for the engine's bound of memory; here MAX_PENDING bounds it."""
+        """MAX_PENDING bounds them, and not their size."""
         return 1
-
-    def topic(self) -> str:
-        return NAME[0]
-
-    def partition(self) -> int:
-        return NAME[1]
 
     def offset(self) -> int:
         return self.number
 
     def key(self) -> bytes | None:
-        return self.key_
-
-    def value(self) -> Any:
-        return self.value_
-
-    def headers(self) -> None:
-        return None
-
-    def timestamp(self) -> tuple[int, int]:
-        return (0, -1)
-
-    def leader_epoch(self) -> None:
-        return None
+        return self._key
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,7 @@ class RowOptions:
     """How rows run; picklable."""
 
     handler: Callable[..., Any]
-    """Gets a record whose value is what was fed, and a context; what it returns comes back."""
+    """Gets a `FedRow`, and a context; what it returns comes back."""
     ordering: Ordering
     max_concurrency: int
     threads: int
@@ -110,26 +98,51 @@ class RowOptions:
     def pipeline(self) -> Pipeline:
         return Pipeline(
             kafka={"bootstrap.servers": "none", "group.id": "rows"},  # no client is made
-            topics=[NAME[0]],
+            topics=["rows"],
             handler=self.handler,
             resource=self.resource,
             ordering=self.ordering,
             max_concurrency=self.max_concurrency,
             threads=self.threads,
             retries=self.retries,
-            max_buffered_records=MAX_PENDING,
-            commit_interval_ms=_NEVER_MS,
-            drain_timeout_ms=0,
-            offset_metadata_max_bytes=_NO_MAP,
         )
+
+
+class _Owner:
+    """Of the rows: they start as they come, and nothing is left to do for one that is through."""
+
+    def __init__(self, fail: Callable[[BaseException], None]) -> None:
+        self._fail = fail
+
+    def may_start(self) -> int:
+        return _ALL
+
+    def started(self, highest: int) -> None:
+        """Nothing follows from it."""
+
+    def ended(self, item: Item, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - the protocol's
+        """Calls judge their last attempt themselves: what comes here cannot go on at all."""
+        if not isinstance(outcome, Failure):
+            raise InternalError(f"{item.name}: a row came to {type(outcome).__name__}")
+        error = HandlerError(f"{item.name}: {outcome.error}")
+        error.__cause__ = outcome.error
+        self._fail(error)
+
+    def released(self, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
+        """Nothing follows from it."""
+
+
+_ALL = 1 << 62
+"""A number that no row has."""
+_STOP = object()
+"""In the inbox: start nothing more."""
 
 
 class RowEngine:
     """Runs while it is open (a context manager). Thread safety: one thread, but for `stop`."""
 
     def __init__(self, options: RowOptions) -> None:
-        self._feed = _Feed(self._ended)
-        self._results: deque[tuple[int, Any]] = deque()
+        self._results: deque[tuple[int, Carried]] = deque()
         self._wanted: float = math.inf
         """How many results the task's thread waits for, while it does."""
         self._over = False
@@ -139,27 +152,36 @@ class RowEngine:
         self._begun: deque[None] | None = deque()
         """One for each of them; None once that is over."""
         self._there = threading.Event()
-        self._loop = assemble(
-            replace(options, handler=self._giving(options.handler)).pipeline(),
-            self._feed,
-            _no_producer,
-            random=random.Random().random,
-            name="keylane-rows",
-            failures=FAILURES,
-        )
         self._next = 0
-        self.pending: dict[int, tuple[Any, bytes | None]] = {}
+        self.pending: dict[int, tuple[Carried, bytes | None]] = {}
         """What was fed and has not come back, by number, in that order."""
+        self._inbox = Inbox()
+        pipeline = replace(options, handler=self._giving(options.handler)).pipeline()
+        function = Function(pipeline.handler, as_it_is, as_it_is, _nothing_comes, pipeline.resource)
+        self._workers = make_workers(pipeline, function, self._inbox.put, "keylane-rows", Always())
+        self._flow = FlowCore(
+            pipeline,
+            hand_over_to(self._workers, pipeline),
+            random=random.Random().random,
+            notes=FAILURES,
+            counters=Counter(),
+            view=as_it_is,
+        )
+        self._source = Source("rows", _Owner(self._fail), pipeline.ordering, _name_of)
+        self._stall = Stall(pipeline.stall_timeout_ms / 1000)
+        self._watch = LoopWatch(self._workers, FAILURES) if isinstance(self._workers, AsyncioWorkers) else None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="keylane-rows-loop", daemon=True)
 
     def __enter__(self) -> RowEngine:
-        self._loop.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._loop.join()
+        self._thread.join()
 
-    def run(self, feeds: Iterator[Iterable[tuple[Any, bytes | None]]]) -> Iterator[Any]:
+    def run(self, feeds: Iterator[Iterable[tuple[Carried, bytes | None]]]) -> Iterator[Carried]:
         """What the handlers return for all that the feeds give, as it comes; ends early when it was stopped."""
         for rows in feeds:
             self.feed(rows)
@@ -175,21 +197,20 @@ class RowEngine:
         while self.pending and (found := self.take(wait=True)) is not None:
             yield from found
 
-    def feed(self, rows: Iterable[tuple[Any, bytes | None]]) -> None:
+    def feed(self, rows: Iterable[tuple[Carried, bytes | None]]) -> None:
         """Hand over values with their keys."""
-        messages = []
+        fed = []
         for value, key in rows:
-            messages.append(RowMessage(value, key, self._next))
+            fed.append(FedRow(value, key, self._next))
             self.pending[self._next] = (value, key)
             self._next += 1
-        self._feed.put(messages)
+        self._inbox.put(fed)
 
     def stop(self) -> None:
         """Any thread: start nothing more, and cancel what can be cancelled; what is pending then does not come back."""
-        self._feed.interrupt()  # else the engine ends when the poll does that waits for more rows, 50 ms later
-        self._loop.stop()
+        self._inbox.put(_STOP)
 
-    def take(self, *, wait: bool) -> list[Any] | None:
+    def take(self, *, wait: bool) -> list[Carried] | None:
         """What handlers have returned; with `wait`, at least one. None once it was stopped and all is taken.
 
         Raises what the engine failed with: a resource that could not be made.
@@ -197,19 +218,20 @@ class RowEngine:
         if wait:
             self._wait_for(max(1, min(WORTH_WAKING, len(self.pending))))
         over = self._over
-        found: list[Any] = []
+        found: list[Carried] = []
         while self._results:
             number, result = self._results.popleft()
             del self.pending[number]
             found.append(result)
         if found or not over:
             return found
-        self._loop.join()
-        self._loop.raise_failure()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
         return None
 
     def _wait_for_first_calls(self, begun: deque[None]) -> None:
-        """Until all have begun that can at once; of a few keys only as many do, hence the limit. Three threads lead to
+        """Until all have begun that can at once; of a few keys only as many do, hence the limit. Two threads lead to
         the first call, and each worker thread is one more: each would wait 5 ms for the interpreter's lock while this
         one makes rows."""
         self._first_calls = min(self._first_calls, len(self.pending))
@@ -226,7 +248,7 @@ class RowEngine:
             self._there.clear()
         self._wanted = math.inf
 
-    # --- the workers', and the intake's ---
+    # --- the workers' ---
 
     def _giving(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """The handler, whose result goes to the task's thread."""
@@ -237,86 +259,109 @@ class RowEngine:
             if len(begun) >= self._first_calls:
                 self._there.set()
 
-        def give(record: Record, result: Any) -> None:
-            self._results.append((record.offset, result))
+        def give(row: FedRow, result: Outcome) -> None:
+            self._results.append((row.number, result))
             if len(self._results) >= self._wanted:
                 self._there.set()
 
-        def call(record: Record, context: Context) -> None:
+        def call(row: FedRow, context: Context) -> None:
             if (begun := self._begun) is not None:
                 begin(begun)
-            give(record, handler(record, context) if takes else handler(record))
+            give(row, handler(row, context) if takes else handler(row))
 
-        async def call_async(record: Record, context: Context) -> None:
+        async def call_async(row: FedRow, context: Context) -> None:
             if (begun := self._begun) is not None:
                 begin(begun)
-            give(record, await (handler(record, context) if takes else handler(record)))
+            give(row, await (handler(row, context) if takes else handler(row)))
 
         return call_async if is_coroutine_function(handler) else call
 
-    def _ended(self) -> None:
+    # --- the loop's ---
+
+    def _serve(self) -> None:
+        try:
+            self._workers.start()
+            with HOST.while_running():
+                while self._turn():
+                    pass
+        except BaseException as error:  # a defect, or the interpreter ends: handed to the task's thread
+            self._fail(error)
+        finally:
+            self._close()
+
+    def _turn(self) -> bool:
+        """Take what has come, and hand over what may run; whether there is more to do."""
+        self._inbox.rest(self._flow.stocked_s)
+        events = self._inbox.take(0) or self._inbox.take(self._wait_s())
+        now = monotonic()
+        units = [event for event in events if isinstance(event, Call | Batch)]
+        if units:
+            self._flow.completed(units, now)
+            self._stall.moved(now, runs=self._flow.calls > 0)
+        for event in events:
+            if event is _STOP:
+                return False
+            if isinstance(event, list):
+                self._source.feed([row.number for row in event], event)
+                self._flow.offer(self._source)
+            elif isinstance(event, WorkersFailed):
+                self._fail(resource_error("could not be made", event.error))
+        self._check(now)
+        if self._failure is not None:
+            return False
+        if self._flow.release_due(now):
+            self._stall.moved(now, runs=True)
+        if taken := self._flow.take(now):
+            self._stall.begun(now)
+            self._workers.submit(taken)
+        return True
+
+    def _checks(self, now: float) -> list[float]:
+        """When there is something to do even if nothing happens."""
+        times = [self._flow.next_due, self._flow.next_check(now), self._stall.next_check(), FAILURES.next_check()]
+        times.append(None if self._watch is None else self._watch.next_check)
+        return [time for time in times if time is not None]
+
+    def _wait_s(self) -> float | None:
+        now = monotonic()
+        check = min(self._checks(now), default=None)
+        return None if check is None else check - now
+
+    def _check(self, now: float) -> None:
+        if (due := FAILURES.next_check()) is not None and now >= due:
+            FAILURES.check(now)
+        if self._watch is not None and now >= self._watch.next_check:
+            self._watch.check(now)
+        if self._stall.is_stalled(now) and (oldest := next(iter(self._flow.out), None)) is not None:
+            self._fail(HandlerError(self._stall.text(self._workers.running(), oldest, now)))
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    def _close(self) -> None:
+        self._source.close()
+        self._workers.withdraw()
+        self._workers.cancel()
+        closed = self._workers.close(CLOSE_S)
+        for name in closed.still_running:
+            logger.error("closed while the function still ran on %s; its thread is left behind", name)
+        if closed.error is not None:
+            self._fail(resource_error("could not be closed", closed.error))
+        if self._failure is not None and not isinstance(self._failure, KeylaneError):
+            self._fail_with_defect(self._failure)
         self._over = True
         self._there.set()
 
-
-class _Feed:
-    """The engine's consumer port. `put` is called from the task's thread, the rest from the intake's."""
-
-    def __init__(self, on_close: Callable[[], None]) -> None:
-        self._on_close = on_close
-        self._condition = threading.Condition()
-        self._messages: deque[RowMessage] = deque()
-        self._closed = False
-        self._listener: ConsumerListener | None = None
-
-    def put(self, messages: Sequence[RowMessage]) -> None:
-        with self._condition:
-            self._messages.extend(messages)
-            self._condition.notify()
-
-    def subscribe(self, listener: ConsumerListener) -> None:
-        self._listener = listener
-        listener.on_assigned([Start(*NAME, EPOCH, OffsetMap(0), 0, 0)])
-
-    def poll(self, max_records: int, timeout_s: float) -> Polled | None:
-        with self._condition:
-            if not (max_records and self._messages):
-                self._condition.wait(CLOSING_POLL_S if self._closed else timeout_s)
-            count = min(max_records, len(self._messages))
-            taken: list[Any] = [self._messages.popleft() for _ in range(count)]
-        return Polled([(NAME, EPOCH, taken)], count=count) if taken else None
-
-    def pause(self, names: Iterable[tuple[str, int]]) -> None:
-        """The engine asks for no more than it has room for."""
-
-    resume = pause
-
-    def commit(self, offsets: Sequence[Offset]) -> None:  # noqa: ARG002 - the protocol's
-        assert self._listener is not None
-        self._listener.on_committed({})
-
-    def commit_now(
-        self,
-        offsets: Sequence[Offset],  # noqa: ARG002
-        timeout_s: float | None = None,  # noqa: ARG002
-    ) -> dict[tuple[str, int], CommitProblem]:
-        return {}
-
-    def group_committed(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:  # noqa: ARG002
-        return {}
-
-    def log_ends(self) -> Mapping[tuple[str, int], int]:
-        return {}
-
-    def interrupt(self) -> None:
-        with self._condition:
-            self._closed = True
-            self._condition.notify()
-
-    def close(self) -> None:
-        """The engine's end, for whatever reason."""
-        self._on_close()
+    def _fail_with_defect(self, error: BaseException) -> None:
+        """What is not an error of ours is told as a defect."""
+        if isinstance(error, Exception):
+            self._failure = InternalError(f"the flow failed: {type(error).__name__}: {error}")
+            self._failure.__cause__ = error
 
 
-def _no_producer(_: object) -> Any:
-    raise InternalError("rows have no outputs to produce")
+def _nothing_comes(result: Outcome, count: int) -> Sequence[Outcome]:
+    raise InternalError(f"{count} rows came in a batch: {type(result).__name__}")
+
+
+def _name_of(number: int) -> str:
+    return f"row {number + 1} of its task"

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import _create_row
 
-from keylane.engine.cargo import pack
-from keylane.engine.processes import END_S, WorkerProcess
-from keylane.engine.timeouts import HandlerTimeoutError
-from keylane.engine.work import Failure
 from keylane.errors import InternalError, WorkerProcessError
+from keylane.flow.outcomes import Failure
+from keylane.flow.workers.calls import Function, as_it_is
+from keylane.flow.workers.cargo import pack
+from keylane.flow.workers.processes import END_S, WorkerProcess
+from keylane.flow.workers.timeouts import HandlerTimeoutError
 from keylane.options import takes_context
 from keylane.records import Returned
 from keylane.telling import kind_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row
 
-    from keylane.records import Context, Record
+    from keylane.records import Context
 
 
 class RowProcesses:
@@ -38,7 +39,7 @@ class RowProcesses:
     def __init__(
         self, function: Callable[..., Any], resource: Callable[[], Any] | None, timeout_s: float | None
     ) -> None:
-        self._cargo = pack((_OfRow(function), True, resource), "worker processes")
+        self._cargo = pack(Function(_OfRow(function), as_it_is, as_it_is, _no_batch, resource), "worker processes")
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._idle: list[WorkerProcess] = []
@@ -52,7 +53,7 @@ class RowProcesses:
         alive = False
         try:
             value = pickle.dumps((list(row.__fields__), tuple(row)))
-            process.send([(False, context.attempt, [("", 0, 0, None, value, (), (0, -1), None)])])
+            process.send([(False, True, context.attempt, [value])])
             outcome: Any = process.answer(self._timeout_s).outcomes[0]
             alive = True
         except (EOFError, OSError):
@@ -107,6 +108,10 @@ class RowProcesses:
             process.ended()
 
 
+def _no_batch(_: Any, count: int) -> list[Any]:
+    raise InternalError(f"{count} rows went to a worker process in a batch")
+
+
 class _OfRow:
     """The user's function as the handler of a worker process."""
 
@@ -114,7 +119,7 @@ class _OfRow:
         self._function = function
         self._takes = takes_context(function)
 
-    def __call__(self, record: Record, context: Context) -> Returned:
-        names, values = pickle.loads(record.value or b"")
+    def __call__(self, data: bytes, context: Context) -> Returned:
+        names, values = pickle.loads(data)
         row = _create_row(names, values)
         return Returned(self._function(row, context) if self._takes else self._function(row), ())

@@ -1,0 +1,126 @@
+"""The parts of an engine, joined around a consumer and a producer: `assemble`, the one place that knows them all."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from keylane.consumer.callbacks import Callbacks, CommitCallbacks
+from keylane.consumer.core import MODES, Core
+from keylane.consumer.decoding import decoding
+from keylane.consumer.events import ConsumerFailed, Delivered
+from keylane.consumer.intake import Intake
+from keylane.consumer.lease import Lease
+from keylane.consumer.loop import Loop
+from keylane.consumer.results import results_rule, with_results
+from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, record_departs
+from keylane.consumer.tracing import traced, wants_tracing
+from keylane.flow.failures import Failures
+from keylane.flow.workers.aio import AsyncioWorkers
+from keylane.flow.workers.blocked import LoopWatch
+from keylane.flow.workers.calls import Function
+from keylane.flow.workers.inbox import Inbox
+from keylane.flow.workers.made import hand_over_to, make_workers, timed
+from keylane.flow.workers.tuning import HOST
+from keylane.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from keylane.consumer.outputs import Answers
+    from keylane.consumer.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort
+    from keylane.consumer.results import ResultQueue
+    from keylane.flow.workers.timeouts import Watch
+    from keylane.options import Pipeline
+
+logger = logging.getLogger("keylane.consumer")
+
+
+def assemble(
+    pipeline: Pipeline,
+    consumer: ConsumerPort,
+    make_producer: Callable[[Callable[[Answers], None]], ProducerPort],
+    *,
+    random: Callable[[], float],
+    name: str,
+    ending_offsets: Mapping[TopicPartition, int] | None = None,
+    stream: ResultQueue | None = None,
+    session_s: float | None = None,
+    make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
+    failures: Failures | None = None,
+) -> Loop:
+    """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
+
+    With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
+    (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
+    `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
+    `failures` counts failed attempts; None: those of this engine alone.
+    """
+    inbox = Inbox()
+    if stream is not None:
+        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
+    pipeline = replace(pipeline, handler=decoding(pipeline))
+    if wants_tracing(pipeline):
+        pipeline = replace(pipeline, handler=traced(pipeline))
+    handler, watch = timed(pipeline)
+    lease = Lease(session_s)
+    function = Function(
+        handler, Record, outcome_of, outcomes_of, pipeline.resource, pipeline.not_before, record_departs, record_arrives
+    )
+    workers = make_workers(pipeline, function, inbox.put, name, lease)
+    failures = failures or Failures()
+    core = Core(
+        pipeline,
+        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.delivery].may_queue),
+        random=random,
+        ending_offsets=ending_offsets,
+        results=results_rule(pipeline, stream),
+        lease=lease,
+        running=workers.running,
+        failures=failures,
+        log=logger,
+    )
+    looks: Watch | LoopWatch | None = LoopWatch(workers, failures) if isinstance(workers, AsyncioWorkers) else watch
+    intake = Intake(
+        consumer,
+        inbox.put,
+        revoke_timeout_s=pipeline.revoke_timeout_ms / 1000,
+        name=name,
+        listener=pipeline.rebalance_listener,
+        lease=lease,
+        commits_are_heard=pipeline.commits == "group",
+        commits_promptly=pipeline.delivery in ("at_most_once", "almost_once"),
+    )
+
+    def report(answers: Answers) -> None:
+        inbox.put(Delivered(answers))
+
+    transactions = None
+    if pipeline.delivery == "transactional":
+        assert make_transactions is not None, "who makes the transactions?"
+        transactions = partial(make_transactions, report, inbox.put)
+    return Loop(
+        core,
+        inbox,
+        intake,
+        workers,
+        lambda: make_producer(report),
+        name=name,
+        lease=lease,
+        transactions=transactions,
+        watch=looks,
+        callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
+        results=_results(pipeline, stream, inbox, name),
+        keeper=HOST.keeper(random) if pipeline.one_processor else None,
+    )
+
+
+def _results(pipeline: Pipeline, stream: ResultQueue | None, inbox: Inbox, name: str) -> ResultsPort | None:
+    """The stages between success and completion: callbacks first, then the stream."""
+    if stream is not None:
+        stream.report_to(inbox.put)
+    if pipeline.on_produced is None:
+        return stream
+    return Callbacks(pipeline.on_produced, inbox.put, stream, name)

@@ -1,0 +1,219 @@
+"""When to commit, and what a commit says.
+
+The idea: a commit is made of one snapshot a partition, at most one is on its way, and it counts only once the broker
+has acknowledged it: until then the partition stays uncommitted, and what failed is simply part of the next commit.
+Offsets cannot go back within an assignment, because the base cannot, and commits do not overtake one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.flow.workers.latency import Meter
+from keylane.offsets import DispatchBound, encode
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.consumer.partition import Partition
+    from keylane.options import Pipeline
+    from keylane.telling import Log
+
+LEAST_GAP_S = 0.1
+"""Time between two commits, however promptly the lag could go to 0."""
+
+AFTER_FAILURE_S = 0.5
+"""Time from a failed commit to the next one: a broker that restarts is not hurried."""
+
+LEAST_CAP = 64
+"""Characters: a broker that refuses so few is taken to refuse all metadata."""
+
+
+class CommitEntry(NamedTuple):
+    """One partition of a commit."""
+
+    partition: Partition
+    offset: int
+    metadata: str
+    changes: int
+    """The tracker's `changes` that this says."""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.partition.name
+
+
+@dataclass(frozen=True, slots=True)
+class CommitProblem:
+    """Why the broker did not take one partition's offset."""
+
+    text: str
+    metadata_too_large: bool = False
+    fatal: bool = False
+    """Trying again cannot help (not authorized): the consumer stops."""
+    fenced: bool = False
+    """The transactional producer can do nothing more: another one has to be made."""
+    moved_on: bool = False
+    """The group went on without this member: the partition is another's, or will be given anew."""
+
+    missing: bool = False
+    """There is no such topic or partition, by the broker that was asked."""
+
+    def of(self, entries: Sequence[CommitEntry]) -> dict[tuple[str, int], CommitProblem]:
+        """Each partition's, of a transaction: what was too large is the longest metadata."""
+        longest = max(entries, key=lambda entry: len(entry.metadata))
+        plain = replace(self, metadata_too_large=False)
+        return {entry.name: self if entry is longest else plain for entry in entries}
+
+
+class Commits:
+    """Plans commits and learns from their answers."""
+
+    def __init__(self, pipeline: Pipeline, counters: Counter[str], log: Log, *, may_put_off: bool = True) -> None:
+        self._log = log
+        self._interval_s = pipeline.commit_interval_s
+        self._every = pipeline.commit_every_records
+        self._completed = 0
+        """Records since the last commit was planned."""
+        self._counters = counters
+        self._last = 0.0
+        self._sent_at = 0.0
+        self._may_put_off = may_put_off
+        """Whether a map over the cap may wait; in a transaction its outputs would be seen without it, so that the
+        broker has to say whether it takes the map."""
+        self.latency = Meter()
+        """From a commit to its acknowledgement; those of revokes are not in it."""
+        self.not_before = 0.0
+        """The earliest time for any commit: a while after one that failed."""
+        self._failing = False
+        self.metadata_cap = pipeline.offset_metadata_max_bytes
+        self.bound = DispatchBound.for_cap(self.metadata_cap)
+        self.on_its_way: list[CommitEntry] | None = None
+        """The commit that the broker has not answered yet."""
+
+    def started(self, now: float) -> None:
+        """The first interval begins."""
+        self._last = now
+
+    def count(self, completed: int) -> None:
+        """So many records more are complete."""
+        self._completed += completed
+
+    def due_at(self, *, promptly: bool) -> float:
+        """The earliest time for the next commit; `promptly` when nothing is left to wait for."""
+        if self._every and self._completed >= self._every:
+            return self.not_before
+        regular = self._last + (LEAST_GAP_S if promptly else self._interval_s)
+        return max(regular, self.not_before)
+
+    def plan(self, partitions: Iterable[Partition], now: float) -> list[CommitEntry] | None:
+        """The next commit, of all partitions that changed; None when there is nothing to say, or one is on its way."""
+        if self.on_its_way is not None:
+            return None
+        self._last = now
+        self._completed = 0
+        entries = self.entries(partitions)
+        if not entries:
+            return None
+        self.on_its_way = entries
+        self._sent_at = now
+        return entries
+
+    def wait_for(self, partitions: Iterable[Partition]) -> bool:
+        """Whether something of these is complete, and in no commit that was answered."""
+        on_its_way = {entry.partition for entry in self.on_its_way or ()}
+        return any(one in on_its_way or (one.wanted and one.uncommitted) for one in partitions)
+
+    def entries(self, partitions: Iterable[Partition]) -> list[CommitEntry]:
+        """What a commit of this moment says of each partition that changed since its last acknowledged commit."""
+        entries = (self._entry(one) for one in partitions if one.uncommitted)
+        return [entry for entry in entries if entry is not None]
+
+    def _entry(self, partition: Partition) -> CommitEntry | None:
+        """What to commit of one partition; None to put it off until its map fits.
+
+        The bound on dispatch keeps maps within the cap, but a cap can shrink under records that already run, and a
+        group can bring a map that is beyond the bound. Without the map, what an earlier commit said is complete would
+        run again after a crash; the earlier commit stays instead. Only the commit that teaches us a smaller cap goes
+        without.
+        """
+        tracker = partition.tracker
+        changes = tracker.changes
+        offsets = tracker.snapshot()
+        metadata = encode(offsets) if offsets.span else ""
+        if metadata and partition.without_map:
+            self._counters["commits_without_map"] += 1
+            self._log.warning(
+                "%s-%d: committing offset %d without its map of %d characters: the broker takes fewer",
+                *partition.name,
+                offsets.base,
+                len(metadata),
+            )
+            metadata = ""
+        elif len(metadata) > self.metadata_cap and self._may_put_off:
+            self._counters["commits_put_off"] += 1
+            self._log.debug(
+                "%s-%d: the commit of offset %d is put off: its map of %d characters is over the cap of %d",
+                *partition.name,
+                offsets.base,
+                len(metadata),
+                self.metadata_cap,
+            )
+            return None
+        return CommitEntry(partition, offsets.base, metadata, changes)
+
+    def answered(
+        self,
+        entries: list[CommitEntry],
+        sent: Sequence[CommitEntry],
+        problems: Mapping[tuple[str, int], CommitProblem],
+        now: float,
+    ) -> CommitProblem | None:
+        """The broker answered what was `sent` of a planned commit; returns a problem that the consumer cannot go on
+        with, if there is one."""
+        if entries is self.on_its_way:
+            self.on_its_way = None
+            if sent and not problems:
+                self.latency.add(round((now - self._sent_at) * 1e9))
+        if not sent:
+            return None
+        for entry in sent:
+            problem = problems.get(entry.partition.name)
+            if problem is None:
+                self._acknowledged(entry)
+            elif problem.metadata_too_large:
+                self._lower_cap(entry)
+        others = [problem for problem in problems.values() if not problem.metadata_too_large]
+        if not others:
+            self._counters["commits"] += bool(len(problems) < len(sent))
+            self._counters["commit_failures"] += bool(problems)
+            self._failing = False
+            return None
+        self._counters["commit_failures"] += 1
+        self.not_before = now + AFTER_FAILURE_S
+        if not self._failing:
+            self._log.warning("a commit failed and will be repeated: %s", others[0].text)
+            self._failing = True
+        return next((problem for problem in others if problem.fatal), None)
+
+    def _acknowledged(self, entry: CommitEntry) -> None:
+        if entry.partition.wanted:  # else of old; its revoke may have committed more already
+            entry.partition.acknowledged(entry.offset, entry.metadata, entry.changes)
+
+    def _lower_cap(self, entry: CommitEntry) -> None:
+        entry.partition.refuse_map()
+        lower = len(entry.metadata) // 2 if len(entry.metadata) > LEAST_CAP else 0
+        self.not_before = self._last = float("-inf")  # the same commit goes again at once, without that map
+        if lower < self.metadata_cap:
+            self._log.warning(
+                "%s-%d: the broker refused %d characters of commit metadata (offset.metadata.max.bytes); "
+                "lowering offset_metadata_max_bytes from %d to %d",
+                *entry.partition.name,
+                len(entry.metadata),
+                self.metadata_cap,
+                lower,
+            )
+            self.metadata_cap = lower
+            self.bound = DispatchBound.for_cap(lower)

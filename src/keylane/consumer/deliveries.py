@@ -1,0 +1,325 @@
+"""Outputs, dead letters and results: what has to be seen through before a record is complete.
+
+The idea: a `Delivery` is all that one attempt of one record produces. The record is complete when each of it is
+acknowledged (docs/adr/0004); one failure makes the whole delivery a failed attempt. What user code is to see of it
+comes after that, in the order of the record's shard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.consumer.outputs import Delivery
+from keylane.consumer.own_topics import OwnTopics
+from keylane.errors import HandlerError
+from keylane.flow.outcomes import Failure
+from keylane.flow.retries import Schedule, backoff_s
+from keylane.options import DeadLetter, Skip
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable
+
+    from keylane.consumer.outputs import Answer, ResultsMoved, ResultsRule
+    from keylane.flow.core import FlowCore, Notes
+    from keylane.flow.items import Item
+    from keylane.flow.outcomes import NotRun, Outcome
+    from keylane.options import Pipeline
+    from keylane.records import Message
+    from keylane.telling import Log
+
+MAX_ERROR_TEXT = 4_096
+"""Characters of an error's text that a dead letter's header carries: enough to see, never too large to produce."""
+
+
+class DeadLetterState:
+    """A record on its way to the dead-letter topic."""
+
+    __slots__ = ("attempts", "failure", "tries")
+
+    def __init__(self, failure: Failure, attempts: int) -> None:
+        self.failure = failure
+        self.attempts = attempts
+        """Attempts of the handler."""
+        self.tries = 1
+        """Attempts to deliver the dead letter."""
+
+    def try_again(self) -> None:
+        self.tries += 1
+
+
+class Deliveries:
+    """What is seen through for records, by whom, and what follows. Thread safety: none; its owner is the loop."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        flow: FlowCore,
+        rule: ResultsRule,
+        counters: Counter[str],
+        *,
+        halt: Callable[[BaseException, float], None],
+        notes: Notes,
+        random: Callable[[], float],
+        log: Log,
+    ) -> None:
+        self._flow = flow
+        self._rule = rule
+        self._counters = counters
+        self._halt = halt
+        self._notes = notes
+        self._random = random
+        self._log = log
+        self._own_topics = OwnTopics(pipeline)
+        self._retries = pipeline.retries
+        self._on_exhausted = pipeline.on_exhausted
+        self._produce: list[Delivery] = []
+        self._results: list[Delivery] = []
+        self._to_show: dict[Item, Delivery] = {}
+        """Acknowledged results that wait for earlier ones of their shard."""
+        self._dead: dict[Item, DeadLetterState] = {}
+        self._schedule = Schedule()
+        """Dead letters that wait for another attempt."""
+        self.delivering = 0
+        """Records that wait for the acknowledgement of their outputs, or for results to be seen."""
+        self._unseen = 0
+        """Results that wait for a callback or a reader."""
+
+    @property
+    def unseen(self) -> int:
+        return self._unseen
+
+    @property
+    def too_many_unseen(self) -> bool:
+        """Whether nothing new may start until results are seen."""
+        return self._unseen >= self._rule.max_unseen
+
+    @property
+    def next_due(self) -> float | None:
+        return self._schedule.next_due
+
+    def release_due(self, now: float) -> None:
+        """Let go on what has waited long enough."""
+        for item in self._schedule.take_due(now):
+            item.source.back_out()
+            item.begin(now)
+            self._bury(item)
+
+    def take_results(self) -> list[Delivery]:
+        """Which to show; each is handed out once."""
+        taken, self._results = self._results, []
+        return taken
+
+    def take_outputs(self) -> list[Delivery]:
+        """What to produce; each is handed out once."""
+        taken, self._produce = self._produce, []
+        return taken
+
+    def drop_outputs(self) -> list[Delivery]:
+        """The same, without what nobody wants any more."""
+        taken = self.take_outputs()
+        wanted = [one for one in taken if one.wanted]
+        self.delivering -= len(taken) - len(wanted)
+        self._counters["stale"] += len(taken) - len(wanted)
+        return wanted
+
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self._produce)
+
+    def forget_closed(self) -> None:
+        """Partitions were closed."""
+        self._schedule.forget_closed()
+        self._dead = {item: state for item, state in self._dead.items() if item.source.wanted}
+        self._to_show = {item: one for item, one in self._to_show.items() if item.source.wanted}
+
+    # --- what a handler returned, or failed with for the last time ---
+
+    def ended(self, item: Item, outcome: Outcome, now: float) -> None:
+        if isinstance(outcome, Failure):
+            self._given_up(item, outcome, now)
+        elif (refused := self._own_topics.refused(outcome)) is not None:
+            self._flow.fail(item, refused, now)
+        else:
+            self._deliver(Delivery(item, outcome), now)
+
+    def failed_before(self, item: Item, failure: Failure, dead: DeadLetterState | None, now: float) -> None:
+        """The turn of one has come whose delivery failed in an epoch before this one."""
+        if dead is None:
+            self._flow.fail(item, failure, now)
+        else:
+            self._dead[item] = dead
+            self._not_buried(item, failure, now)
+
+    def _given_up(self, item: Item, failure: Failure, now: float) -> None:
+        """There is no other attempt: a dead letter, a skip, or the end of the run."""
+        rule = self._on_exhausted
+        reason = f"{item.name}: {_text(failure.error)}; failed {_attempts(item.attempt)}"
+        if failure.halts:
+            self._end_run(item, f"{item.name}: {failure.error}", failure, now)
+        elif isinstance(rule, Skip):
+            self._log.info("skipped %s", reason)
+            self._counters["skipped"] += 1
+            self._flow.release(item, now)
+        elif isinstance(rule, DeadLetter):
+            self._log.info("to the dead-letter topic %r: %s", rule.topic, reason)
+            self._dead[item] = DeadLetterState(failure, item.attempt)
+            self._bury(item)
+        else:
+            way_out = "mend the handler and start again, or set on_exhausted to DeadLetter or Skip"
+            self._end_run(item, f"{reason}; {way_out}", failure, now)
+
+    def _end_run(self, item: Item, text: str, failure: Failure, now: float) -> None:
+        self._flow.drop(item)
+        self._dead.pop(item, None)
+        error = HandlerError(text)
+        error.__cause__ = failure.error
+        self._halt(error, now)
+
+    def _bury(self, item: Item) -> None:
+        dead, rule = self._dead[item], self._on_exhausted
+        assert isinstance(rule, DeadLetter), rule
+        output = dead_letter(item.payload, rule.topic, dead.failure, dead.attempts)
+        self._send(Delivery(item, (output,), is_dead_letter=True))
+
+    def _not_buried(self, item: Item, failure: Failure, now: float) -> None:
+        """A dead letter was not acknowledged. It has as many attempts as a record."""
+        self._notes.note(failure, item.name, item.attempt, now)
+        self._counters["failed"] += 1
+        dead, rule = self._dead[item], self._on_exhausted
+        if self._retries.allow(dead.tries):
+            dead.try_again()
+            self._counters["retried"] += 1
+            item.source.put_off()
+            self._schedule.add(item, now + backoff_s(self._retries, dead.tries - 1, self._random))
+            return
+        assert isinstance(rule, DeadLetter), rule
+        text = (
+            f"{item.name}: {_text(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
+            f"not be produced to {rule.topic!r}: {_text(failure.error)}; check that topic and start again"
+        )
+        self._end_run(item, text, dead.failure, now)
+
+    # --- outputs ---
+
+    def _deliver(self, delivery: Delivery, now: float) -> None:
+        if delivery.outputs:
+            self._send(delivery)
+        else:
+            self._succeeded(delivery, now)
+
+    def _send(self, delivery: Delivery) -> None:
+        self.delivering += 1
+        self._produce.append(delivery)
+
+    def delivered(self, answers: Iterable[Answer], now: float, is_undone: Callable[[Delivery], bool]) -> None:
+        """The broker acknowledged outputs, or refused them; `is_undone`: whether that has ended their transaction."""
+        for answer in answers:
+            delivery = answer.delivery
+            self._counters["produced"] += answer.error is None
+            if not delivery.answered(answer):
+                continue
+            self.delivering -= 1
+            if is_undone(delivery):
+                continue
+            if not delivery.wanted:
+                self._counters["stale"] += 1
+            elif delivery.is_dead_letter:
+                self._buried(delivery, now)
+            elif delivery.error is None:
+                self._succeeded(delivery, now)
+            else:
+                self._came_to(delivery, Failure(delivery.error), now)
+
+    def _buried(self, delivery: Delivery, now: float) -> None:
+        item = delivery.item
+        if delivery.error is not None:
+            self._not_buried(item, Failure(delivery.error), now)
+        else:
+            self._counters["dead_lettered"] += 1
+            del self._dead[item]
+            self._flow.release(item, now)
+
+    def dead_state(self, item: Item) -> DeadLetterState | None:
+        """Of one that is on its way to the dead-letter topic."""
+        return self._dead.get(item)
+
+    # --- results ---
+
+    def _succeeded(self, delivery: Delivery, now: float) -> None:
+        """All outputs are acknowledged: complete, unless user code is to see the result first, in the shard's order."""
+        together = delivery.item.chain
+        if not self._rule.wants(delivery):
+            self._came_to(delivery, None, now)
+        elif together is None or together.head is delivery.item:
+            self._show(delivery)
+        else:
+            self._to_show[delivery.item] = delivery
+
+    def _show(self, delivery: Delivery) -> None:
+        self.delivering += 1
+        self._unseen += 1
+        self._results.append(delivery)
+
+    def results_moved(self, event: ResultsMoved, now: float) -> None:
+        """Callbacks or a reader have seen results, or will not."""
+        self._unseen -= event.passed
+        self.delivering -= len(event.settled)
+        for delivery, outcome in event.settled:
+            self._came_to(delivery, outcome, now)
+
+    def _came_to(self, delivery: Delivery, outcome: Failure | NotRun | None, now: float) -> None:
+        """What an attempt came to whose handler succeeded."""
+        item, together = delivery.item, delivery.item.chain
+        if not delivery.wanted:
+            self._counters["stale"] += 1
+        elif outcome is None:
+            self._counters["processed"] += 1
+            self._flow.release(item, now)
+        elif isinstance(outcome, Failure):
+            self._flow.fail(item, outcome, now)
+        else:
+            self._flow.run_again(item, now)
+        if together is not None and self._to_show:
+            for one in together.items:
+                if one.void:
+                    self._to_show.pop(one, None)
+            if together.head in self._to_show:
+                self._show(self._to_show.pop(together.head))
+
+
+def _text(error: BaseException) -> str:
+    """An error in one line: its class and its text."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _attempts(count: int) -> str:
+    return f"{count} attempt{'s' if count != 1 else ''}"
+
+
+def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -> Output:
+    """The record as it was, with headers that say where it came from and what failed."""
+    place = (message.topic(), message.partition(), message.offset())
+    headers = [*(message.headers() or ()), *said_of(place, message.timestamp()[1], failure.error, attempts)]
+    return Output(topic, key=message.key(), value=message.value(), headers=headers)
+
+
+def said_of(
+    place: tuple[str, int, int], timestamp_ms: int, error: BaseException, attempts: int
+) -> list[tuple[str, bytes]]:
+    """What a dead letter's headers say of a record, by its topic, partition and offset."""
+    topic, partition, offset = place
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    said = {
+        "keylane.topic": topic,
+        "keylane.partition": partition,
+        "keylane.offset": offset,
+        "keylane.timestamp": timestamp_ms,
+        "keylane.error.class": name,
+        "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
+        "keylane.attempts": attempts,
+    }
+    return [(key, str(value).encode()) for key, value in said.items()]

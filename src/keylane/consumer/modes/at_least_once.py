@@ -1,0 +1,169 @@
+"""`AtLeastOnce`: records start as they come, periodic commits say what is complete. The protocol of the other modes.
+
+The idea: the core asks its mode at each step, and each mode overrides the steps that it takes in another way. Exactly
+once is this one, around a handler that knows what was done before (`keylane.delivery.exactly_once`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keylane.consumer.closing import Phase
+from keylane.consumer.plan import RevokeAnswer
+from keylane.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Sequence
+
+    from keylane.consumer.acknowledgements import Acknowledgements
+    from keylane.consumer.closing import Closing
+    from keylane.consumer.commits import CommitEntry, Commits
+    from keylane.consumer.deliveries import Deliveries
+    from keylane.consumer.events import TransactionAnswered
+    from keylane.consumer.outputs import Delivery
+    from keylane.consumer.partition import Partition
+    from keylane.consumer.partitions import Partitions
+    from keylane.consumer.plan import Plan
+    from keylane.consumer.ports import TopicPartition
+    from keylane.consumer.revokes import Revokes
+    from keylane.flow.core import FlowCore
+    from keylane.flow.items import Unit
+    from keylane.options import Pipeline
+    from keylane.telling import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a core that its mode works on."""
+
+    pipeline: Pipeline
+    flow: FlowCore
+    partitions: Partitions
+    deliveries: Deliveries
+    commits: Commits
+    acknowledgements: Acknowledgements
+    revokes: Revokes
+    closing: Closing
+    counters: Counter[str]
+    log: Log
+    fail: Callable[[BaseException, float], None]
+    """Stop because of this error; what runs comes to its end."""
+    fail_at_once: Callable[[BaseException, float], None]
+    forget: Callable[[Iterable[Partition]], None]
+    """Nothing of these counts any more."""
+    withdraw: Callable[[], None]
+    """Have the next plan take back and cancel what nobody wants."""
+
+
+class AtLeastOnce:
+    """One consumer's mode. Thread safety: none; its owner is the loop."""
+
+    alone = False
+    """Whether no record goes to a worker together with another one."""
+    one_a_key = False
+    """Whether a batch holds one record of a key: records behind one that failed would run again."""
+    may_queue = True
+    """Whether records may wait with the workers."""
+    keeps_records = False
+    """Whether it has to know which records an acknowledged commit has."""
+    may_put_off = True
+    """Whether a commit whose map does not fit may wait."""
+    begins_when_stopped = False
+    """Whether what was handed over may begin although its partition is being given up: it was committed before."""
+    revoke_commit_s = 0.0
+    """How much longer than its handlers a revoke may wait."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # --- the group ---
+
+    def begin(self, partition: Partition, plan: Plan) -> None:
+        """A partition was assigned."""
+
+    def given_up(self, names: Iterable[TopicPartition]) -> None:
+        """These are being revoked, or were lost."""
+
+    def lost(self, names: Sequence[TopicPartition], partitions: Sequence[Partition]) -> None:
+        """These were lost, and are closed."""
+
+    def closed(self) -> None:
+        """Partitions were closed."""
+
+    # --- the work ---
+
+    def before_take(self) -> None:
+        """The flow is about to say what runs next."""
+
+    def hand_over(self, units: Sequence[Unit], now: float, *, may_start: bool) -> Sequence[Unit]:  # noqa: ARG002
+        """What goes to the workers now that the flow has taken `units`; `may_start`: handlers may at all."""
+        return units
+
+    def came_back(self, units: Iterable[Unit]) -> None:
+        """Workers report these, or gave them back; called before anything follows from that."""
+
+    def given_back(self) -> Sequence[Unit]:
+        """What was kept from the workers and does not start any more."""
+        return ()
+
+    def complete(self, partition: Partition, offsets: Sequence[int]) -> None:
+        """These are through."""
+        self._parts.partitions.complete(partition, offsets)
+
+    # --- outputs ---
+
+    def outputs(self) -> list[Delivery]:
+        """What is to be produced now."""
+        return self._parts.deliveries.take_outputs()
+
+    def is_undone_by(self, delivery: Delivery) -> bool:  # noqa: ARG002 - for others
+        """Whether what became of this delivery has undone what came before it."""
+        return False
+
+    def transaction_answered(self, event: TransactionAnswered, now: float) -> None:  # noqa: ARG002 - for others
+        raise InternalError(f"there are no transactions: {event}")
+
+    # --- commits ---
+
+    def acknowledged(self, entries: Sequence[CommitEntry]) -> None:
+        """The broker took these."""
+
+    @property
+    def waits_for_commit(self) -> bool:
+        """Whether something waits for the next commit, which goes at once."""
+        return False
+
+    @property
+    def may_commit(self) -> bool:
+        return True
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the consumer may end: nothing is left to commit."""
+        return self._parts.commits.on_its_way is None and not self._parts.partitions.uncommitted
+
+    def commit(self, plan: Plan, now: float, *, is_due: bool) -> None:
+        if is_due:
+            parts = self._parts
+            plan.commit_these(parts.commits.plan(parts.partitions.open.values(), now))
+            parts.partitions.commit_is_planned()
+
+    def answer_revokes(self, plan: Plan, now: float) -> None:
+        """Answer the revokes whose handlers are through, or have had their time."""
+        parts = self._parts
+        for revoke in parts.revokes.ready(now, at_once=parts.closing.waits_for_last_commit):
+            parts.revokes.give_up(revoke)
+            if revoke.busy:
+                plan.end_calls()
+            open_ones = [one for one in revoke.partitions if one.wanted]
+            # Once finished, the last commit was acknowledged, or did not get through: then neither would this one.
+            entries = [] if parts.closing.phase is Phase.FINISHED else parts.commits.entries(open_ones)
+            plan.revoked.append(RevokeAnswer(revoke.token, entries))
+            parts.forget(open_ones)
+            parts.acknowledgements.forget(set(open_ones).difference(entry.partition for entry in entries))
+
+    def next_check(self) -> float | None:
+        """When there is something to do even if nothing happens."""
+        return None

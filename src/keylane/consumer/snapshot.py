@@ -1,0 +1,236 @@
+"""`Snapshot`: what a consumer has done and holds, as one value that travels and adds up.
+
+Counters are cumulative since the consumer started, gauges are of now. Both are plain numbers, so that the snapshots of
+many consumers (the lanes of one Spark query) merge into one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from keylane.flow.failures import merged
+from keylane.flow.workers.latency import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.flow.failures import FailureKind
+    from keylane.flow.workers import Running
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """One assigned partition. Offsets as Kafka means them: `base` and `committed` are the next to read."""
+
+    topic: str
+    partition: int
+    base: int
+    """Everything below is complete: what the next commit says."""
+    committed: int | None
+    """What the broker has acknowledged; None before the first acknowledgement."""
+    highest_completed: int
+    """base - 1 when nothing above the base is complete."""
+    incomplete: int
+    """Records polled and not complete."""
+    position: int
+    """The next offset to poll."""
+    log_end_offset: int | None
+    """The broker's high watermark as last seen; None before it was seen."""
+    shards: int = 0
+    """Under KEY, keys with a record out or waiting; under PARTITION 1 for the partition; under UNORDERED 0."""
+    paused: bool = False
+    """Not polled for now, because it holds its share of the buffer."""
+    metadata_characters: int = 0
+    """The size of the last acknowledged commit's metadata; 0 when it had no offset map."""
+    metadata_encoding: str | None = None
+    """The encoding of its offset map (docs/offset-map.md); None without one."""
+    remaining: int | None = None
+    """Offsets up to the log's end that are not complete: what is really left, by the offset map. At most `lag`. Gaps in
+    the log (compaction, ends of transactions) count until they are polled. None before the log's end was seen."""
+
+    @property
+    def high_watermark(self) -> int | None:
+        """Kafka's name of `log_end_offset` as consumers see it: what lies beyond is not replicated yet."""
+        return self.log_end_offset
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the log's end, done or not; None while either is unknown."""
+        if self.log_end_offset is None or self.committed is None:
+            return None
+        return max(0, self.log_end_offset - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class OldestRecord:
+    """The record that has been worked on for longest: the head of the line. It runs, or waits to run once more; what is
+    buffered and has not begun is never it."""
+
+    topic: str
+    partition: int
+    offset: int
+    age_ms: int
+    """Since its first attempt began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Who a member waits for in a rebalance of its group, while it has nothing to do."""
+
+    group: str
+    members: tuple[str, ...]
+    """Ids of the others in the group: those among them that are alive join within moments."""
+    session_timeout_ms: int
+    """After which the group gives a dead one up."""
+
+    def merge(self, other: Wait) -> Wait:
+        """Of two members that wait: neither waits for the other one."""
+        both = tuple(one for one in self.members if one in other.members)
+        return Wait(self.group, both or self.members, max(self.session_timeout_ms, other.session_timeout_ms))
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.members[:_SHOWN_MEMBERS])
+        more = len(self.members) - _SHOWN_MEMBERS
+        shown = f"{shown} and {more} more" if more > 0 else shown
+        who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
+        return (
+            f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
+            f"{self.session_timeout_ms / 1000:.0f} s; group.instance.id avoids this"
+        )
+
+
+_SHOWN_MEMBERS = 3
+
+Begun = tuple[float, str, int, int]
+"""When the first attempt of a record began; its topic, partition and offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Counters, gauges and partitions of one consumer, or of several merged."""
+
+    processed: int = 0
+    """Records whose handler succeeded, and whose outputs are acknowledged."""
+    failed: int = 0
+    """Failed attempts."""
+    retried: int = 0
+    """Failed attempts that were followed by another one, or wait for it."""
+    dead_lettered: int = 0
+    skipped: int = 0
+    """Records given up under `Skip`."""
+    produced: int = 0
+    """Outputs and dead letters that the broker acknowledged."""
+    commits: int = 0
+    """Commits that the broker acknowledged."""
+    commit_failures: int = 0
+    commits_without_map: int = 0
+    """Commits of a partition that had to leave out its map, because the broker takes less metadata than was set."""
+    commits_put_off: int = 0
+    """Commits of a partition that waited because its map did not fit yet; what was committed before stays."""
+    already_complete: int = 0
+    """Polled records that were not run, because an earlier run had completed them."""
+    lost_to_retention: int = 0
+    """Offsets that the log had dropped before they were complete."""
+    transactions_aborted: int = 0
+    """Aborted transactions: what was in them ran again, or will."""
+    stuck: int = 0
+    """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
+    everything waits."""
+    workers_died: int = 0
+    """Worker processes that ended under a record, and were replaced."""
+    concurrency: int = 0
+    """Calls of the handler that may run at once now."""
+    in_flight: int = 0
+    """Calls of the handler that run now: at most `concurrency`."""
+    handed_over: int = 0
+    """Records with the workers, begun or not, and those that wait for the acknowledgement of their outputs or for their
+    result to be seen."""
+    unseen: int = 0
+    """Results that wait for `on_produced` or for the reader of a stream."""
+    buffered: int = 0
+    """Records polled and not complete; those handed over are among them."""
+    handler_latency: Histogram = field(default_factory=Histogram)
+    """How long handlers took. A batch counts once."""
+    commit_latency: Histogram = field(default_factory=Histogram)
+    """From sending a commit to its acknowledgement."""
+    oldest: OldestRecord | None = None
+    partitions: tuple[PartitionSnapshot, ...] = ()
+    failures: tuple[FailureKind, ...] = ()
+    """Failed attempts by what was raised, and where; and coroutines that block their loop."""
+    waits: Wait | None = None
+    """What a consumer waits for that joins its group, when that takes long; None when it need not wait."""
+
+    @classmethod
+    def of(
+        cls,
+        counters: Mapping[str, int],
+        running: Sequence[Running],
+        partitions: Iterable[PartitionSnapshot],
+        tried: Iterable[Begun],
+        now: float,
+        **gauges: Any,
+    ) -> Snapshot:
+        """Of one consumer, from one moment; `tried` failed and are not through, `gauges` are the other fields."""
+        begun = [(call.since, *call.source.name, call.payload.offset()) for call in running]
+        begun += tried
+        counted: dict[str, Any] = {name: counters.get(name, 0) for name in _COUNTERS}
+        return cls(
+            **counted,
+            in_flight=len(running),
+            oldest=_oldest(min(begun), now) if begun else None,
+            partitions=tuple(sorted(partitions, key=lambda one: (one.topic, one.partition))),
+            **gauges,
+        )
+
+    @property
+    def lag(self) -> int | None:
+        """Of the partitions whose lag is known; None when none is."""
+        return _total(one.lag for one in self.partitions)
+
+    @property
+    def remaining(self) -> int | None:
+        """Of the partitions of which it is known; None when it is of none."""
+        return _total(one.remaining for one in self.partitions)
+
+    def merge(self, other: Snapshot) -> Snapshot:
+        """Both together. Of a partition that is in both (it moved), the view that got further."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        ages = [one for one in (self.oldest, other.oldest) if one is not None]
+        partitions = {(p.topic, p.partition): p for p in self.partitions}
+        for theirs in other.partitions:
+            ours = partitions.get((theirs.topic, theirs.partition))
+            if ours is None or theirs.base > ours.base:
+                partitions[theirs.topic, theirs.partition] = theirs
+        return Snapshot(
+            **sums,
+            handler_latency=self.handler_latency.merge(other.handler_latency),
+            commit_latency=self.commit_latency.merge(other.commit_latency),
+            oldest=max(ages, key=lambda one: one.age_ms, default=None),
+            partitions=tuple(partitions[name] for name in sorted(partitions)),
+            failures=merged(self.failures, other.failures),
+            waits=self.waits.merge(other.waits) if self.waits and other.waits else self.waits or other.waits,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
+        made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
+        made["partitions"] = [asdict(one) | {"lag": one.lag} for one in self.partitions]
+        made["failures"] = [{"error": one.error, "where": one.where, "count": one.count} for one in self.failures]
+        for name in ("handler_latency", "commit_latency"):
+            made[name] = getattr(self, name).to_dict()
+        return made
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    known = [one for one in numbers if one is not None]
+    return sum(known) if known else None
+
+
+def _oldest(begun: Begun, now: float) -> OldestRecord:
+    since, topic, partition, offset = begun
+    return OldestRecord(topic, partition, offset, round((now - since) * 1000))
+
+
+_NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
+_COUNTERS = [name for name in _NUMBERS if name not in ("concurrency", "in_flight", "handed_over", "unseen", "buffered")]

@@ -1,0 +1,606 @@
+"""`FlowCore`: which ready items run next, and what follows from how they ended.
+
+The idea: sources that have something ready stand in a rotation, and each turn of it takes an equal share of the room.
+A source whose ready items may all not start leaves the rotation until something of its own lets it back in, so it costs
+the others nothing; one that has used up its rate comes back when that has recovered. Depth first, the rotation is an
+order: the first source in it takes all the room that it can use. What ended well and returned nothing is gone at once;
+what failed waits for its next attempt; everything else is its owner's (`keylane.flow.items.Owner`).
+
+Pure: time is passed in. Thread safety: none; its owner is a loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from functools import partial
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+from keylane.errors import UsageError
+from keylane.flow.autoscale import AutoLimit
+from keylane.flow.items import Batch, Call
+from keylane.flow.ordering import KEY_OF
+from keylane.flow.outcomes import Failure, Later, NotRun
+from keylane.flow.rates import UNLIMITED, Buckets
+from keylane.flow.retries import Schedule, delay_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, MutableMapping, Sequence
+
+    from keylane.flow.admission import HandOver
+    from keylane.flow.items import Carried, Chain, Item, Source, Unit
+    from keylane.flow.outcomes import Outcome
+    from keylane.options import Pipeline, Rates
+
+RECALL_S = 0.05
+"""How long the first of several items in one call may take before the others are taken back: it was quick, and is not
+any more."""
+
+
+class Notes(Protocol):
+    """Who hears of failed attempts."""
+
+    def note(self, failure: Failure, name: str, attempt: int, now: float) -> None: ...
+
+
+class FlowCore:
+    """The rotation, what waits for a time, and what is with the workers."""
+
+    def __init__(
+        self,
+        options: Pipeline,
+        hand_over: HandOver,
+        *,
+        random: Callable[[], float],
+        notes: Notes,
+        counters: MutableMapping[str, int],
+        view: Callable[[Carried], Carried],
+        alone: bool = False,
+        one_a_key: bool = False,
+    ) -> None:
+        """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
+        worker together with another one; `one_a_key`: not even in a batch with one of its key. Counted are
+        "processed", "failed", "retried" and "stale"."""
+        self.hand_over = hand_over
+        self._random = random
+        self._notes = notes
+        self._counters = counters
+        self._view = view
+        self._retries = options.retries
+        self._rotation: deque[Source] = deque()
+        self._depth_first = options.traversal == "depth_first"
+        self._batch_size = options.batch_size
+        self._batch_min_size = options.batch_min_size
+        self._linger_s = options.batch_linger_ms / 1000
+        self._lingers_since: float | None = None
+        """Since when there is something for a batch, and too little."""
+        self._auto = AutoLimit(hand_over.capacity) if options.max_concurrency == "auto" else None
+        """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
+        self._may_group = not alone and self._auto is None and options.not_before is None
+        """Whether quick items may go to a worker together."""
+        self._may_chain = self._may_group and options.ordering != "unordered"
+        """Whether those of one shard may, as long as each is simply through."""
+        self._one_a_key = one_a_key
+        self._buckets = Buckets(options.rates)
+        self._resting: list[tuple[float, int, Source]] = []
+        """Sources that have used up their rate, and until when: a heap."""
+        self._at_rest: set[Source] = set()
+        """The same sources."""
+        self._order = count()
+        self._schedule = Schedule()
+        self._turned_over: list[Item] = []
+        self._out: dict[Unit, None] = {}
+        """Handed over and not reported, of closed sources, too: the oldest first."""
+        self._several: dict[Call, None] = {}
+        """Those among them that have several items."""
+        self._recall_at = 0.0
+        """When to look at those next."""
+        self.with_workers = 0
+        """The items in them."""
+
+    @property
+    def calls(self) -> int:
+        """Calls and batches that are with the workers."""
+        return len(self._out)
+
+    @property
+    def out(self) -> Iterable[Unit]:
+        """What is with the workers, the oldest first."""
+        return self._out
+
+    # --- what is fed ---
+
+    def offer(self, source: Source) -> None:
+        """`source` may have something to run."""
+        if not source.queued and source.has_turn and source not in self._at_rest:
+            source.queue(queued=True)
+            if self._depth_first:
+                insort(self._rotation, source, key=attrgetter("name"))
+            else:
+                self._rotation.append(source)
+
+    def forget_closed(self) -> None:
+        """Sources were closed."""
+        self._schedule.forget_closed()
+
+    # --- the user's hand ---
+
+    def resize(self, max_concurrency: int) -> None:
+        """From now on run at most so many at once."""
+        self._auto = None
+        self.hand_over.resize(max_concurrency)
+
+    def change_rates(self, rates: Rates) -> None:
+        """From now on, with full buckets."""
+        self._buckets = Buckets(rates)
+        rested = list(self._at_rest)
+        self._resting.clear()
+        self._at_rest.clear()
+        for source in rested:
+            self.offer(source)
+
+    # --- what runs next ---
+
+    def take(self, now: float) -> Sequence[Unit]:
+        """What to hand over now."""
+        self.hand_over.observe(now, self.calls)
+        if self._auto is not None:
+            self.hand_over.resize(self._auto.turn(now))
+        while self._resting and self._resting[0][0] <= now:
+            source = heapq.heappop(self._resting)[2]
+            self._at_rest.discard(source)
+            self.offer(source)
+        taken = self._take_calls(now) if self._batch_size == 1 else self._take_batches(now)
+        if self._auto is not None and self._rotation and self.calls >= self.hand_over.size:
+            self._auto.full()
+        return taken
+
+    def take_turned_over(self) -> list[Item]:
+        """What came to its turn and goes to its owner (`Source.turn_over`)."""
+        taken, self._turned_over = self._turned_over, []
+        return taken
+
+    def _take_calls(self, now: float) -> list[Unit]:
+        room = min(self.hand_over.size - self.calls, self._buckets.room(now))
+        together, longest = self._sizes()
+        rotation = self._rotation
+        taken: list[Unit] = []
+        while rotation and room > 0:
+            share = room if self._depth_first else max(1, room // len(rotation))
+            for _ in range(len(rotation)):
+                source = rotation.popleft()
+                most = min(share, room, self._room_of(source, now))
+                calls = self._take_of(source, most, now, together, longest)
+                taken += calls
+                room -= len(calls)
+                if room <= 0 or self._depth_first:
+                    break
+        return taken
+
+    def _sizes(self) -> tuple[int, int]:
+        """How many items of different shards, or of one, may go to a worker together."""
+        if not self._may_group or self._buckets.limited:
+            return 1, 1
+        at_a_time = self.hand_over.at_a_time(self.calls)
+        free = self.hand_over.at_once - self.calls
+        if at_a_time == 1 and free <= 0:
+            return 1, 1
+        at_once = max(1, self.hand_over.at_once)
+        ready, enough = 0, max(at_a_time * at_once, free + 1)
+        for source in self._rotation:
+            ready += source.waiting
+            if ready >= enough:
+                break
+        together = max(1, min(at_a_time, ready // at_once))
+        if not self._may_chain:
+            return together, 1
+        return together, self.hand_over.at_a_time(self.calls, alone=free > 0 and ready <= free)
+
+    def _take_of(self, source: Source, most: int, now: float, together: int, longest: int) -> list[Call]:
+        if source.has_dues:
+            together = longest = 1
+        calls = source.take(most, now, together=together, longest=longest) if most > 0 else []
+        self._keep_in_rotation(source, is_taken=bool(calls))
+        if source.has_dues or self._buckets.limited:
+            calls = [
+                one
+                for one in calls
+                if self._starts(source, one.numbers[0], one.payloads[0], partial(one.item_at, 0), now)
+            ]
+        self._out.update(dict.fromkeys(calls))
+        items = len(calls)
+        if together > 1 or longest > 1:
+            if not self._several:
+                self._recall_at = now + RECALL_S
+            self._several.update(dict.fromkeys(one for one in calls if len(one.numbers) > 1))
+            items = sum(map(len, calls))
+        self.with_workers += items
+        return calls
+
+    def _starts(self, source: Source, number: int, payload: Carried, item: Callable[[], Item], now: float) -> bool:
+        """Whether this one goes to the workers: not if it is its owner's, or its key has to wait."""
+        if source.is_due(number):
+            source.taken_over(number)
+            self._turned_over.append(item())
+            return False
+        if not self._buckets.limited:
+            return True
+        due = self._buckets.take_key(source, KEY_OF(payload), now)
+        if due is not None:
+            self.put_off(item(), due)
+            return False
+        self._buckets.take(source, 1, now)
+        return True
+
+    def _keep_in_rotation(self, source: Source, *, is_taken: bool) -> None:
+        if not is_taken or not source.has_turn:
+            source.queue(queued=False)
+        elif self._depth_first:
+            self._rotation.appendleft(source)
+        else:
+            self._rotation.append(source)
+
+    # --- rates ---
+
+    def _room_of(self, source: Source, now: float) -> int:
+        """What the source's rate lets start; without any, it comes back by itself."""
+        bucket = self._buckets.of(source)
+        if bucket is None:
+            return UNLIMITED
+        room = bucket.room(now)
+        if not room:
+            self._at_rest.add(source)
+            heapq.heappush(self._resting, (bucket.due(), next(self._order), source))
+        return room
+
+    # --- batches ---
+
+    def _take_batches(self, now: float) -> list[Unit]:
+        batches: list[Unit] = []
+        while self.calls < self.hand_over.size and self._rotation and self._batch_is_due(now):
+            filled = [Batch(items, now) for items in self._fill(now)]
+            if not filled:
+                break
+            batches += filled
+            self._out.update(dict.fromkeys(filled))
+            self.with_workers += sum(map(len, filled))
+        return batches
+
+    def _batch_is_due(self, now: float) -> bool:
+        """Whether there is enough for a batch, or has been something for long enough, or something is tried again."""
+        least = self._batch_min_size
+        if least > 1:
+            found = 0
+            for source in self._rotation:
+                found += source.startable(least - found)
+                if found >= least or source.tries_again:
+                    break
+            else:
+                if self._lingers_since is None:
+                    self._lingers_since = now
+                if now < self._lingers_since + self._linger_s:
+                    return False
+        self._lingers_since = None
+        return True
+
+    def _fill(self, now: float) -> list[list[Item]]:
+        """One batch from as many sources as it takes, and those that go alone which were found on the way."""
+        batch: list[Item] = []
+        alone: list[list[Item]] = []
+        size = self._batch_size
+        while self._rotation and (room := min(size - len(batch), self._buckets.room(now))) > 0:
+            source = self._rotation.popleft()
+            room = min(room, self._room_of(source, now))
+            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues
+            items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
+            self._keep_in_rotation(source, is_taken=bool(items))
+            if source.has_dues or self._buckets.limited:
+                items = [one for one in items if self._starts(source, one.number, one.payload, one.itself, now)]
+            if items and items[0].attempt > 1:
+                alone.append(items)
+            else:
+                batch += items
+        return [*alone, batch] if batch else alone
+
+    # --- what workers report ---
+
+    def completed(self, units: Iterable[Unit], now: float) -> None:
+        """Workers report calls and batches back, with what each item came to."""
+        through: dict[Source, tuple[list[int], list[Carried]]] = {}
+        calls = items = 0
+        for unit in units:
+            del self._out[unit]
+            calls += 1
+            if isinstance(unit, Batch):
+                items += len(unit.items)
+                self._observe(unit.since, unit.items[0].outcome, unit.items[0].source, now)
+                self._batch_ended(unit, now)
+                continue
+            numbers, payloads, source = unit.numbers, unit.payloads, unit.source
+            if self._auto is not None:
+                self._observe(unit.since, unit.outcomes.get(0), source, now)
+            if len(payloads) > 1:
+                self._several.pop(unit, None)
+                items += len(numbers) - unit.first
+                self._several_ended(unit, len(numbers), now)
+                continue
+            items += 1
+            if unit.outcomes:
+                self._came_to(unit.item_at(0), unit.outcomes[0], now)
+            elif (found := through.get(source)) is None:
+                through[source] = (numbers, payloads)
+            else:
+                found[0].append(numbers[0])
+                found[1].append(payloads[0])
+        self._reported(items, calls)
+        for source, (numbers, payloads) in through.items():
+            self._through(source, numbers, payloads)
+
+    def withdrawn(self, units: Iterable[Unit]) -> None:
+        """Workers gave back what had not begun."""
+        for unit in units:
+            del self._out[unit]
+            self._reported(len(unit), 1)
+            if isinstance(unit, Batch):
+                for item in reversed(unit.items):
+                    if item.chain is not None:
+                        self._undo(item.chain)
+                    if not item.void and item.source.wanted:
+                        self.put_back(item)
+            else:
+                self._several.pop(unit, None)
+                if unit.source.wanted:
+                    self._not_begun(unit, *unit.recall())
+
+    def _reported(self, items: int, calls: int) -> None:
+        self.with_workers -= items
+        assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
+        self.hand_over.completed(items, calls)
+
+    def _observe(self, since: float, outcome: Outcome, source: Source, now: float) -> None:
+        """A call ended; the automatic limit learns from that."""
+        if self._auto is not None and source.wanted and not isinstance(outcome, NotRun | Later):
+            self._auto.observe(since, now, failed=isinstance(outcome, Failure))
+
+    def _through(self, source: Source, numbers: list[int], payloads: list[Carried], passed: Sequence[int] = ()) -> None:
+        """These ended well, and there is nothing to see through."""
+        if not source.wanted:
+            self._counters["stale"] += len(numbers)
+            return
+        self._counters["processed"] += len(numbers)
+        if passed:
+            source.release(numbers[len(passed) :], payloads[len(passed) :], passed)
+        else:
+            source.release(numbers, payloads)
+        source.owner.released(numbers, payloads)
+        self.offer(source)
+
+    # --- several in one call ---
+
+    def _several_ended(self, call: Call, end: int, now: float) -> None:
+        """Of a call of several items those before index `end` that were not reported before: in order up to the first
+        that is not simply through, or each for itself."""
+        known = dict(call.outcomes)  # in one step: its worker may add to it
+        outcomes = {index: known[index] for index in sorted(known) if call.first <= index < end}
+        if call.ordered and outcomes:
+            (end,) = outcomes
+            if call.source.wanted:
+                behind = slice(end + 1, len(call.numbers))
+                call.source.put_back(call.numbers[behind], call.payloads[behind], behind=True)
+        through = [index for index in range(call.first, end) if index not in outcomes]
+        call.reported(end)
+        if through:
+            numbers, payloads = call.numbers, call.payloads
+            if len(through) < len(payloads):
+                numbers, payloads = [numbers[one] for one in through], [payloads[one] for one in through]
+            passed = () if not call.ordered else numbers if end < len(call.numbers) else numbers[:-1]
+            self._through(call.source, numbers, payloads, passed)
+        for index, outcome in outcomes.items():
+            self._came_to(call.item_at(index), outcome, now)
+
+    def _recall(self, now: float) -> bool:
+        """Take apart the calls of several items in which one takes long: those before it are through, and those behind
+        it go to others, if they can be recalled. Returns whether there were any before it."""
+        if not self._several or now < self._recall_at:
+            return False
+        self._recall_at = now + RECALL_S
+        has_ended = False
+        for call in [one for one in self._several if one.has_begun and one.began + RECALL_S <= now]:
+            numbers, payloads = call.recall()
+            if numbers:
+                self._not_begun(call, numbers, payloads)
+            end = call.ended
+            if end == len(call) - 1:
+                del self._several[call]
+            ended = end - call.first
+            self.with_workers -= len(numbers) + ended
+            if ended:
+                has_ended = True
+                self.hand_over.completed(ended, 0)
+                self._several_ended(call, end, now)
+        return has_ended
+
+    def _not_begun(self, call: Call, numbers: list[int], payloads: list[Carried]) -> None:
+        source = call.source
+        if call.item is not None:
+            source.not_begun(call.item)
+        elif call.ordered and len(numbers) == len(call.payloads):
+            source.put_back(numbers[1:], payloads[1:], behind=True)
+            source.put_back(numbers[:1], payloads[:1], behind=False)
+        else:
+            source.put_back(numbers, payloads, behind=call.ordered)
+        self.offer(source)
+
+    # --- batches that ended ---
+
+    def _batch_ended(self, batch: Batch, now: float) -> None:
+        """An item that failed takes those of its shard behind it along: they run again after it."""
+        heads = [item for item in batch.items if item.chain is None or item.chain.head is item]
+        for item in heads:
+            if item.chain is None or not item.source.wanted:
+                self._came_to(item, item.outcome, now)
+            else:
+                self._begin_settling(item.chain, now)
+                self._settle(item.chain, now)
+
+    def _begin_settling(self, together: Chain, now: float) -> None:
+        """Items of one shard came back with their batch: their owner gets them, up to the first that failed."""
+        held = []
+        for item in together.items:
+            outcome = item.outcome
+            if outcome is None:
+                together.results[item] = None
+            elif isinstance(outcome, Failure | NotRun | Later):
+                together.results[item] = outcome
+                break
+            else:
+                together.held.add(item)
+                held.append(item)
+        for item in held:
+            if not item.void:
+                item.source.owner.ended(item, item.outcome, now)
+
+    def _settle(self, together: Chain, now: float) -> None:
+        """Complete the items of a chain in order, as far as is known what they came to."""
+        while (item := together.head) is not None and item in together.results:
+            outcome = together.results.pop(item)
+            if outcome is not None:
+                self._undo(together)
+                self._came_to(item, outcome, now)
+                return
+            was_held = item in together.held
+            is_last = together.pass_head()
+            self._counters["processed"] += not was_held
+            self._gone(item, passed=not is_last)
+
+    def _undo(self, together: Chain) -> None:
+        """The first incomplete item of a chain goes on alone; the others wait for it again."""
+        rest = together.undo()
+        if rest and rest[0].source.wanted:
+            rest[0].source.put_back([one.number for one in rest], [one.payload for one in rest], behind=True)
+
+    def _gone(self, item: Item, *, passed: bool = False) -> None:
+        source = item.source
+        if passed:
+            source.release((), (), (item.number,))
+        else:
+            source.release((item.number,), (item.payload,))
+        source.owner.released((item.number,), (item.payload,))
+        self.offer(source)
+
+    # --- what an item comes to ---
+
+    def _came_to(self, item: Item, outcome: Outcome, now: float) -> None:
+        if not item.source.wanted:
+            self._counters["stale"] += 1
+        elif outcome is None:
+            self._counters["processed"] += 1
+            self._gone(item)
+        elif isinstance(outcome, Failure):
+            self._failed(item, outcome, now)
+        elif isinstance(outcome, NotRun):
+            self.put_back(item)
+        elif isinstance(outcome, Later):
+            self.put_off(item, now + outcome.delay_s)
+        else:
+            self._may_chain = False  # the owner has to see it through before the next of its shard runs
+            item.source.owner.ended(item, outcome, now)
+
+    def _failed(self, item: Item, failure: Failure, now: float) -> None:
+        """An attempt failed: another one follows, or its owner is told that there is none."""
+        self._notes.note(failure, item.name, item.attempt, now)
+        self._counters["failed"] += 1
+        first_s = item.failed_first(item.since)
+        item.source.tried(item, first_s)
+        if not failure.final and self._retries.allow(item.attempt):
+            try:
+                wait_s = delay_s(self._retries, item.attempt, failure.error, self._view(item.payload), self._random)
+            except UsageError as error:
+                error.__cause__ = failure.error
+                item.source.owner.ended(item, Failure(error, halts=True), now)
+                return
+            if self._retries.max_age_ms is None or now + wait_s <= first_s + self._retries.max_age_ms / 1000:
+                item.again()
+                self._counters["retried"] += 1
+                self.put_off(item, now + wait_s)
+                return
+        item.source.owner.ended(item, failure, now)
+
+    # --- the owner's ---
+
+    def release(self, item: Item, now: float) -> None:
+        """An item that its owner held is gone, once those before it in its batch are."""
+        together = item.chain
+        if together is None or not item.source.wanted:
+            self._gone(item)
+        else:
+            together.results[item] = None
+            self._settle(together, now)
+
+    def fail(self, item: Item, failure: Failure, now: float) -> None:
+        """What an owner held has failed after all: it is judged as any other failed attempt, when its turn comes."""
+        together = item.chain
+        if together is None:
+            self._failed(item, failure, now)
+        else:
+            together.results[item] = failure
+            self._settle(together, now)
+
+    def run_again(self, item: Item, now: float) -> None:
+        """What an owner held is as if it had not run."""
+        together = item.chain
+        if together is None:
+            self.put_back(item)
+        else:
+            together.results[item] = NotRun.NOT_RUN
+            self._settle(together, now)
+
+    def drop(self, item: Item) -> None:
+        """The run ends with it: it is neither gone nor runs again."""
+        item.source.put_off()
+
+    def put_back(self, item: Item) -> None:
+        item.source.not_begun(item)
+        self.offer(item.source)
+
+    def put_off(self, item: Item, due: float) -> None:
+        """It waits until then."""
+        item.source.put_off()
+        self._schedule.add(item, due)
+
+    # --- time ---
+
+    def release_due(self, now: float) -> bool:
+        """What has waited long enough is ready again, before newer items of its source. Returns whether items have
+        ended meanwhile of calls that still run."""
+        has_ended = self._recall(now)
+        for item in self._schedule.take_due(now):
+            item.source.again(item)
+            self.offer(item.source)
+        return has_ended
+
+    @property
+    def next_due(self) -> float | None:
+        """When to ask for what has waited long enough."""
+        due = self._schedule.next_due
+        if not self._several:
+            return due
+        return self._recall_at if due is None else min(due, self._recall_at)
+
+    def next_check(self, now: float) -> float | None:
+        """When there is something to hand over even if nothing happens."""
+        times = [self._resting[0][0]] if self._resting else []
+        if self._rotation and self.calls < self.hand_over.size:
+            if self._buckets.room(now) < 1 and (due := self._buckets.due()) is not None:
+                times.append(due)
+            elif self._lingers_since is not None:
+                times.append(self._lingers_since + self._linger_s)
+        return min(times, default=None)
+
+    @property
+    def stocked_s(self) -> float:
+        """How long the workers have enough to do, in seconds: what ends may be looked at a little later."""
+        return self.hand_over.stocked_s(self.calls)

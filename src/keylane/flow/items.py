@@ -1,0 +1,608 @@
+"""`Source`: items in one order, from the moment they are fed until they are gone; and what of them is handed over.
+
+The idea: a payload waits as it is and goes to a worker in a `Call`, alone or with others if they are quick, or in a
+`Batch` for one call of the function. Only what does not simply end well becomes an `Item`, which remembers its
+attempts. Calls and batches are handed over, never shared: the flow owns one until it gives it to the workers, they own
+it until they report it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import chain, repeat, starmap
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from keylane.flow.ordering import NUMBER_OF, shards_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from keylane.flow.ordering import Payload, Shards
+    from keylane.flow.outcomes import Outcome
+    from keylane.options import Ordering
+
+Carried: TypeAlias = Any
+"""A payload, whose type its owner knows."""
+
+ENOUGH = 100
+"""Items in one hand-over that keep workers busy for a turn of the loop, without those behind them."""
+
+
+class Item:
+    """One that has been handed over and is not simply through: it failed, waits, or is held by its owner."""
+
+    __slots__ = ("attempt", "chain", "first_s", "number", "outcome", "payload", "since", "source", "void")
+
+    def __init__(self, source: Source, number: int, payload: Carried, since: float = 0.0) -> None:
+        self.source = source
+        self.number = number
+        self.payload = payload
+        self.since = since
+        """When it was handed over last."""
+        self.attempt = 1
+        """Of the function; the first is 1."""
+        self.first_s: float | None = None
+        """When the first attempt was handed over; set when that fails."""
+        self.chain: Chain | None = None
+        """Set while others of its shard are in the same batch."""
+        self.outcome: Outcome = None
+        """What its batch came to for it; written by the worker."""
+        self.void = False
+        """True once what becomes of it changes nothing: an earlier one of its shard failed, and it runs again."""
+
+    @property
+    def name(self) -> str:
+        """How errors and logs name it."""
+        return self.source.name_of(self.number)
+
+    def begin(self, now: float, chain: Chain | None = None) -> None:
+        """It is handed over."""
+        self.since = now
+        self.chain = chain
+
+    def came_to(self, outcome: Outcome) -> None:
+        """The worker's, of one in a batch."""
+        self.outcome = outcome
+
+    def failed_first(self, began: float) -> float:
+        """When its first attempt began; of the first that fails, `began`."""
+        if self.first_s is None:
+            self.first_s = began
+        return self.first_s
+
+    def itself(self) -> Item:
+        return self
+
+    def again(self) -> None:
+        self.attempt += 1
+
+    def restore(self, attempt: int, first_s: float | None) -> None:
+        """It is the same as one that was fed before."""
+        self.attempt, self.first_s = attempt, first_s
+
+    def leave_chain(self, *, void: bool = False) -> None:
+        self.chain = None
+        self.void = self.void or void
+
+    def __repr__(self) -> str:
+        return f"Item({self.name}, attempt {self.attempt})"
+
+
+class Call:
+    """Payloads of one source that a worker runs one after another.
+
+    Several go together where they are quick: `ordered` ones are of one shard, and end with the first that does not
+    simply end well; others have nothing to do with one another. What has not begun can be recalled while it runs.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_rest",
+        "began",
+        "first",
+        "item",
+        "numbers",
+        "ordered",
+        "outcomes",
+        "payloads",
+        "since",
+        "source",
+    )
+
+    def __init__(
+        self,
+        source: Source,
+        numbers: list[int],
+        payloads: list[Carried],
+        since: float,
+        item: Item | None = None,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        self.source = source
+        self.numbers = numbers
+        self.payloads = payloads
+        self.since = since
+        """When it was handed over."""
+        self.item = item
+        """Of one that was handed over before, which goes alone."""
+        self.ordered = ordered
+        self.outcomes: dict[int, Outcome] = {}
+        """By index, what did not simply end well; written by the worker."""
+        self._rest = iter(payloads)
+        self._answered: int | None = None
+        """How many have ended, where the worker took all at once; None where it takes one after another."""
+        self.first = 0
+        """The index of the first that was not reported before."""
+        self.began = 0.0
+        """When the worker took it; 0 before that."""
+
+    @property
+    def attempt(self) -> int:
+        return 1 if self.item is None else self.item.attempt
+
+    # --- the worker's ---
+
+    def begin(self, now: float) -> Iterator[Carried]:
+        """The payloads to run, each taken from the iterator when its turn comes."""
+        self.began = now
+        return self._rest
+
+    def begin_all(self, now: float) -> list[Carried]:
+        """The payloads, all at once: none can be recalled from now on. The worker says which have ended."""
+        self._answered = 0
+        return list(self.begin(now))
+
+    def answered(self, count: int) -> None:
+        """So many have ended of those that the worker took at once, and what they came to is noted."""
+        self._answered = count
+
+    def note(self, index: int, outcome: Outcome) -> None:
+        """What one came to that did not simply end well."""
+        self.outcomes[index] = outcome
+
+    # --- the flow's ---
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the worker is at the first payload, or beyond it: there is one, then, that is not taken back."""
+        return length_hint(self._rest) < len(self.payloads)
+
+    @property
+    def ended(self) -> int:
+        """How many are known to have ended before the call comes back: all before the one that the worker is at."""
+        last = len(self.numbers) - 1
+        return last - length_hint(self._rest) if self._answered is None else min(self._answered, last)
+
+    def recall(self) -> tuple[list[int], list[Carried]]:
+        """Take back what has not begun: the numbers and payloads. Atomic, so that each is run or taken back."""
+        rest = list(self._rest)
+        begun = len(self.numbers) - len(rest)
+        numbers = self.numbers[begun:]
+        del self.numbers[begun:]
+        return numbers, rest
+
+    def reported(self, first: int) -> None:
+        """Those before this index are through."""
+        self.first = first
+
+    def item_at(self, index: int) -> Item:
+        """The one at this index, as it is from now on."""
+        return self.item or Item(self.source, self.numbers[index], self.payloads[index], self.since)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+class Batch:
+    """Items for one call of the function, of any sources."""
+
+    __slots__ = ("items", "since")
+
+    def __init__(self, items: list[Item], since: float) -> None:
+        self.items = items
+        self.since = since
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+Unit: TypeAlias = "Call | Batch"
+"""What a worker gets at once."""
+
+
+def sources_of(unit: Unit) -> Sequence[Source]:
+    """Those whose items it has."""
+    return (unit.source,) if isinstance(unit, Call) else [item.source for item in unit.items]
+
+
+class Chain:
+    """Items of one shard in one batch. They complete in this order, and leave it when they do: items and chains that
+    name one another would wait for the garbage collector. All of it is the flow's."""
+
+    __slots__ = ("_at", "held", "items", "results")
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self._at = 0
+        self.results: dict[Item, Outcome] = {}
+        """What items came to while an earlier one is not complete."""
+        self.held: set[Item] = set()
+        """Those that their owner sees through."""
+
+    @property
+    def head(self) -> Item | None:
+        """The first that is not complete."""
+        return self.items[self._at] if self._at < len(self.items) else None
+
+    @property
+    def on_their_way(self) -> int:
+        """How many their owner has not seen through."""
+        return sum(one.chain is self and one not in self.results for one in self.held)
+
+    def pass_head(self) -> bool:
+        """The head is complete, and leaves; whether it was the last."""
+        self.items[self._at].leave_chain()
+        self._at += 1
+        return self._at == len(self.items)
+
+    def undo(self) -> Sequence[Item]:
+        """Only the head stays out, on its own; returns the others, which run again."""
+        rest = self.items[self._at + 1 :]
+        self.items[self._at].leave_chain()
+        for item in rest:
+            item.leave_chain(void=True)
+        self._at = len(self.items)
+        return rest
+
+
+class Owner(Protocol):
+    """Whose items they are: may it start, it ended, it is released."""
+
+    def may_start(self) -> int:
+        """The highest number that may start now; -1: none."""
+
+    def started(self, highest: int) -> None:
+        """Items were handed over; `highest` is the highest number among them."""
+
+    def ended(self, item: Item, outcome: Outcome, now: float) -> None:
+        """What the function returned, or a `Failure` after which there is no attempt. The owner holds the item until it
+        releases it, or lets it fail or run again (`keylane.flow.core.FlowCore`)."""
+
+    def released(self, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
+        """These are gone."""
+
+
+class Source:
+    """The items of one order, and the one who moves them:
+
+    | state | where | it becomes |
+    |---|---|---|
+    | ready | the first of its shard in `_ready`, those that were out before in `_again`, those beyond what may start in `_beyond`; behind the first, in `_shards` | running (`take`, `take_batch`) |
+    | running | in a call or a batch with the workers | gone (`release`), held, waiting (`put_off`), ready (`put_back`, `not_begun`) |
+    | waiting | in the flow's schedule: the next attempt, a time, a rate | ready (`again`) |
+    | held by its owner | its outputs are on their way, somebody is to see its result | gone, waiting, ready |
+    | gone | nowhere: the next of its shard is ready | |
+
+    A source that comes again is another one: what names a closed one changes nothing. Thread safety: the flow's, but
+    for `may_begin` and `wanted`, which workers read.
+    """  # noqa: E501 - a table
+
+    __slots__ = (
+        "_again",
+        "_beyond",
+        "_depth_first",
+        "_dues",
+        "_is_paused",
+        "_last",
+        "_ready",
+        "_shards",
+        "_tried",
+        "may_begin",
+        "may_take",
+        "name",
+        "name_of",
+        "out",
+        "owner",
+        "queued",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        name: Any,
+        owner: Owner,
+        ordering: Ordering,
+        name_of: Callable[[int], str],
+        *,
+        depth_first: bool = False,
+    ) -> None:
+        self.name = name
+        """Sources are in the order of their names, depth first."""
+        self.owner = owner
+        self.name_of = name_of
+        """How errors and logs name an item, by its number."""
+        self._depth_first = depth_first
+        self._shards: Shards = shards_for(ordering)
+        self._ready: deque[Payload] = deque()
+        self._again: deque[Item] = deque()
+        self._beyond: list[tuple[int, Item | Payload]] = []
+        self._last = -1
+        """The highest number that was fed."""
+        self._tried: dict[int, float] = {}
+        """Of those that failed and are not gone, when their first attempt began."""
+        self._dues: set[int] = set()
+        """Numbers that go to their owner when their turn comes, and not to the workers."""
+        self.out = 0
+        """How many run, or are held by their owner."""
+        self.may_take = True
+        """False once nothing more of it is handed over."""
+        self.may_begin = True
+        """False once nothing that was handed over may begin."""
+        self.wanted = True
+        """False once no result counts any more: it was closed."""
+        self.queued = False
+        """Whether it is in the flow's rotation."""
+        self._is_paused = False
+
+    # --- ready ---
+
+    def feed(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> None:
+        """These follow what was fed before, in the order of their numbers."""
+        if numbers:
+            self._last = numbers[-1]
+            self._ready.extend(self._shards.admit(numbers, payloads))
+
+    def again(self, item: Item) -> None:
+        """What waited has come to its time: before everything else."""
+        self._again.appendleft(item)
+
+    def not_begun(self, item: Item) -> None:
+        """It was handed over and did not run: before everything else."""
+        self.out -= 1
+        if self.may_take:
+            self._again.appendleft(item)
+
+    def put_back(self, numbers: Sequence[int], payloads: Sequence[Payload], *, behind: bool) -> None:
+        """What was handed over with others did not run. What followed `behind` another one is in its place still."""
+        self.out -= len(numbers)
+        if not behind and self.may_take:
+            self._ready.extendleft(reversed(payloads))
+
+    def block(self, number: int, payload: Payload) -> None:
+        """Hold back what has the same key: something of it runs that was handed over before. `payload` stands for it,
+        with a number that no item has, until it is freed."""
+        self._shards.admit((number,), (payload,))
+
+    def free(self, number: int, payload: Payload) -> None:
+        self._ready.extend(self._shards.release((number,), (payload,)))
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether something of it may run, as far as it goes."""
+        return self.may_take and not self._is_paused and bool(self._ready or self._again or self._beyond)
+
+    @property
+    def waiting(self) -> int:
+        """Shards that have an item ready."""
+        return len(self._beyond) + len(self._again) + len(self._ready)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether something is ready beyond what may start."""
+        return bool(self._beyond)
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether the first that is ready failed before."""
+        return bool(self._again) and self._again[0].attempt > 1
+
+    @property
+    def shards(self) -> int:
+        """Keys with an item out or waiting; see `Shards.count`."""
+        return self._shards.count
+
+    def startable(self, most: int) -> int:
+        """How many items a batch could hold now, counted up to `most`."""
+        count = len(self._beyond)
+        for number in chain([item.number for item in self._again], map(NUMBER_OF, self._ready)):
+            if count >= most:
+                break
+            count += 1 + len(self._shards.behind(number, most - count - 1, self._last))
+        return count
+
+    # --- ready -> running ---
+
+    def _limit(self) -> int:
+        return self.owner.may_start() if self.may_take and not self._is_paused else -1
+
+    def take(self, room: int, now: float, *, together: int = 1, longest: int = 1) -> list[Call]:
+        """Up to `room` calls of items that may run at once.
+
+        Up to `together` items go in one call. With `longest` above 1 and few that are ready, each may instead lead a
+        call of up to so many items of its shard. What was handed over before goes alone.
+        """
+        limit = self._limit()
+        if limit < 0:
+            return []
+        leads = longest > 1 and self.waiting < ENOUGH
+        together = 1 if leads else together
+        calls: list[Call] = []
+        numbers, payloads = self._first_time(limit, room, calls, now, together)
+        highest = max((one.numbers[0] for one in calls), default=-1)
+        self.out += len(calls)
+        if not numbers:
+            pass
+        elif leads:
+            led = [self._with_followers(*one, longest, limit, now) for one in zip(numbers, payloads, strict=True)]
+            calls += led
+            self.out += sum(map(len, led))
+            highest = max(highest, *(one.numbers[-1] for one in led))
+        else:
+            if together == 1:
+                calls += [Call(self, [one], [payload], now) for one, payload in zip(numbers, payloads, strict=True)]
+            else:
+                starts = range(0, len(numbers), together)
+                calls += [Call(self, numbers[at : at + together], payloads[at : at + together], now) for at in starts]
+            self.out += len(numbers)
+            highest = max(highest, max(numbers))
+        if calls:
+            self.owner.started(highest)
+        return calls
+
+    def _first_time(
+        self, limit: int, room: int, calls: list[Call], now: float, together: int = 1
+    ) -> tuple[list[int], list[Carried]]:
+        """What is ready for `room` calls: what was handed over before goes alone into `calls`, the others are
+        returned."""
+        beyond, again, ready = self._beyond, self._again, self._ready
+        room *= together
+        if not beyond and not again and limit >= self._last:
+            if len(ready) <= room:
+                payloads = list(ready)
+                ready.clear()
+            else:
+                payloads = list(starmap(ready.popleft, repeat((), room)))
+            return list(map(NUMBER_OF, payloads)), payloads
+        numbers, payloads = [], []
+        while room > 0:
+            if beyond and beyond[0][0] <= limit:
+                number, one = heapq.heappop(beyond)
+            elif again:
+                one = again.popleft()
+                number = one.number
+            elif ready:
+                one = ready.popleft()
+                number = one.offset()
+            else:
+                break
+            if number > limit:
+                heapq.heappush(beyond, (number, one))
+                continue
+            room -= 1
+            if isinstance(one, Item):
+                room -= together - 1
+                one.begin(now)
+                calls.append(Call(self, [number], [one.payload], now, one))
+            else:
+                numbers.append(number)
+                payloads.append(one)
+        return numbers, payloads
+
+    def _with_followers(self, number: int, payload: Payload, longest: int, limit: int, now: float) -> Call:
+        behind = self._shards.behind(number, longest - 1, limit)
+        return Call(self, [number, *map(NUMBER_OF, behind)], [payload, *behind], now, ordered=True)
+
+    def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Item]:
+        """Up to `room` items for one batch: of each shard in turn as many as there are, in order.
+
+        An item that is tried again comes alone, so that it cannot fail the others with it once more.
+        """
+        limit = self._limit()
+        batch: list[Item] = []
+        while limit >= 0 and len(batch) < room:
+            calls: list[Call] = []
+            numbers, payloads = self._first_time(limit, 1, calls, now)
+            found = [one.item for one in calls if one.item is not None]
+            items = found or [Item(self, *one, now) for one in zip(numbers, payloads, strict=True)]
+            if not items:
+                break
+            if items[0].attempt > 1:
+                if batch:
+                    self._again.appendleft(items[0])
+                else:
+                    batch = items
+                break
+            most = 1 if one_a_key else room - len(batch)
+            behind = self._shards.behind(items[0].number, most - 1, limit) if most > 1 else []
+            if behind:
+                items += [Item(self, one.offset(), one, now) for one in behind]
+                together = Chain(items)
+                for item in items:
+                    item.begin(now, together)
+            batch += items
+        if batch:
+            self.out += len(batch)
+            self.owner.started(max(item.number for item in batch))
+        return batch
+
+    # --- running, held -> waiting, gone ---
+
+    def put_off(self) -> None:
+        """One that was out waits from now on."""
+        self.out -= 1
+
+    def back_out(self) -> None:
+        """One that waited is held by its owner once more."""
+        self.out += 1
+
+    def tried(self, item: Item, first_s: float) -> None:
+        """It failed, and is not gone."""
+        self._tried[item.number] = first_s
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Carried], passed: Sequence[int] = ()) -> None:
+        """These are gone. After each the next of its shard is ready, but for those `passed` as well: behind these it
+        was handed over with them."""
+        self.out -= len(numbers) + len(passed)
+        if self._tried:
+            for number in (*numbers, *passed):
+                self._tried.pop(number, None)
+        if passed:
+            self._shards.passed(passed)
+        following = self._shards.release(numbers, payloads)
+        if self._depth_first:
+            self._ready.extendleft(following)
+        elif len(following) > 1:
+            self._ready.extend(sorted(following, key=NUMBER_OF))  # the shard that is furthest behind first
+        else:
+            self._ready.extend(following)
+
+    # --- its own ---
+
+    def turn_over(self, numbers: Iterable[int]) -> None:
+        """These go to their owner when their turn comes (`taken_over`), and not to the workers."""
+        self._dues = set(numbers)
+
+    @property
+    def has_dues(self) -> bool:
+        return bool(self._dues)
+
+    def is_due(self, number: int) -> bool:
+        return number in self._dues
+
+    def taken_over(self, number: int) -> None:
+        self._dues.discard(number)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """By the user."""
+        self._is_paused = is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def queue(self, *, queued: bool) -> None:
+        """Whether it is in the flow's rotation."""
+        self.queued = queued
+
+    def stop(self, *, may_begin: bool = False) -> None:
+        """Hand over nothing more of it; `may_begin`: what was handed over may run still."""
+        self.may_take = False
+        self.may_begin = may_begin
+
+    def close(self) -> None:
+        """Nothing of it starts, and nothing of it counts, any more."""
+        self.may_take = self.may_begin = self.wanted = False
+        self._ready.clear()
+        self._again.clear()
+        self._beyond.clear()
+
+    @property
+    def oldest_tried(self) -> tuple[float, int] | None:
+        """When the first attempt of one began that failed and is not gone, and its number."""
+        return min(((since, number) for number, since in self._tried.items()), default=None)
+
+    def __repr__(self) -> str:
+        return f"Source({self.name})"

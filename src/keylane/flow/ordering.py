@@ -1,0 +1,192 @@
+"""Which items of a source may run at the same time: shards of first-in-first-out queues.
+
+The idea: a shard has at most one item out (ready, running, waiting, or held by its owner), or a few that were handed
+over together. The others of the shard wait behind in the order of their numbers, and completing the last one out brings
+out the next. KEY has a shard a key of the source, PARTITION one for the source, UNORDERED none. An item without a key
+has nothing to keep its place relative to: under KEY it is a shard of its own, so items without a key are unordered
+among themselves.
+
+A key's queue is no object of its own: of each item that has one behind it the source knows that one, and of each key
+the last. That costs nothing where most keys have one item, and what was handed over together and has not run is still
+in its place.
+
+The caller hands in a source's items in the order of their numbers, and releases exactly what it was given. Numbers come
+beside the payloads, because asking each for its number again costs as much as what is done here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice, takewhile
+from operator import methodcaller
+from typing import TYPE_CHECKING, Protocol
+
+from keylane.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.options import Ordering
+
+
+class Payload(Protocol):
+    """What is fed to a flow. Clients' messages are as they are; `offset` is an item's number in its source."""
+
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def __len__(self) -> int:
+        """Bytes that count against a bound of memory."""
+
+
+NUMBER_OF = methodcaller("offset")
+KEY_OF = methodcaller("key")
+
+
+class Shards(Protocol):
+    """The ordering of one source's items."""
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Take newly fed items; return what may run at once, in order."""
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
+        """These are complete, each the last of its shard that was out: return the next ones, which may run now."""
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        """These are complete, and the next of their shards were handed over with them."""
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+        """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
+
+    @property
+    def count(self) -> int:
+        """Shards with an item out or waiting."""
+
+
+class Unordered:
+    """UNORDERED: every item may run."""
+
+    __slots__ = ()
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:  # noqa: ARG002 - the protocol's
+        return payloads
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - as above
+        return []
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        """Nothing is ever handed over with them."""
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - as above
+        return []
+
+    @property
+    def count(self) -> int:
+        return 0
+
+
+class ByPartition:
+    """PARTITION: one item of the source at a time."""
+
+    __slots__ = ("_is_out", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_out = False
+        self._waiting: deque[Payload] = deque()
+        """Those that were handed over with the one that is out stay in it until one of them is released."""
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:  # noqa: ARG002 - the protocol's
+        ready = () if self._is_out else payloads[:1]
+        self._waiting.extend(payloads[len(ready) :])
+        self._is_out = self._is_out or bool(ready)
+        return ready
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - as above
+        following = []
+        waiting = self._waiting
+        for number in numbers:
+            if not self._is_out:
+                raise InternalError(f"number {number} was released, but is not out")
+            while waiting and waiting[0].offset() <= number:
+                waiting.popleft()
+            if waiting:
+                following.append(waiting.popleft())
+            else:
+                self._is_out = False
+        return following
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        """They leave with the last of them."""
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+        waiting = self._waiting
+        skipped = 0
+        while skipped < len(waiting) and waiting[skipped].offset() <= number:
+            skipped += 1
+        return list(takewhile(lambda one: one.offset() <= limit, islice(waiting, skipped, skipped + most)))
+
+    @property
+    def count(self) -> int:
+        return int(self._is_out)
+
+
+class ByKey:
+    """KEY: one item of a key at a time; items without a key run freely."""
+
+    __slots__ = ("_last", "_next")
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, int] = {}
+        """By key, the last item's number, while one of it is out."""
+        self._next: dict[int, Payload] = {}
+        """By number, the item behind."""
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:
+        ready = []
+        lasts, nexts = self._last, self._next
+        for number, payload in zip(numbers, payloads, strict=True):
+            key = payload.key()
+            if key is None:
+                ready.append(payload)
+                continue
+            last = lasts.setdefault(key, number)
+            if last is number:
+                ready.append(payload)
+            else:
+                nexts[last] = payload
+                lasts[key] = number
+        return ready
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
+        following = []
+        lasts, nexts = self._last, self._next
+        for number, payload in zip(numbers, payloads, strict=True):
+            behind = nexts.pop(number, None)
+            if behind is not None:
+                following.append(behind)
+            elif (key := payload.key()) is not None and lasts.pop(key, None) != number:
+                raise InternalError(f"number {number} was released, but nothing of its key is out")
+        return following
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            del self._next[number]
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+        found: list[Payload] = []
+        nexts = self._next
+        one = nexts.get(number)
+        while one is not None and len(found) < most and (number := one.offset()) <= limit:
+            found.append(one)
+            one = nexts.get(number)
+        return found
+
+    @property
+    def count(self) -> int:
+        return len(self._last)
+
+
+def shards_for(ordering: Ordering) -> Shards:
+    """The shards of a new source."""
+    if ordering == "key":
+        return ByKey()
+    return ByPartition() if ordering == "partition" else Unordered()

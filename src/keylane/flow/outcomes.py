@@ -1,0 +1,59 @@
+"""What one attempt came to: `Failure`, `NotRun`, `Later`, or what the function returned."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.flow.workers.places import Place
+
+
+class NotRun(Enum):
+    """The function never began on it (it was withdrawn), or was cancelled because nobody wanted it any more."""
+
+    NOT_RUN = "not run"
+
+
+NOT_RUN = NotRun.NOT_RUN
+
+
+class Failure:
+    """A failed attempt: what the function raised, or why an output was not delivered."""
+
+    __slots__ = ("error", "final", "halts", "places")
+
+    def __init__(
+        self,
+        error: BaseException,
+        *,
+        final: bool = False,
+        halts: bool = False,
+        places: Sequence[Place] = (),
+    ) -> None:
+        self.error = error
+        self.final = final or halts
+        """True when another attempt cannot help (`keylane.Fatal`, a function that returned something else)."""
+        self.halts = halts
+        """Whether the run ends with it, whatever is to become of what failed for the last time."""
+        self.places = places
+        """Where it was raised, when that was in another process: the traceback of an error does not travel."""
+
+    def __repr__(self) -> str:
+        return f"Failure({self.error!r}, final={self.final})"
+
+
+class Later:
+    """It is scheduled for later: no attempt was made."""
+
+    __slots__ = ("delay_s",)
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+
+Outcome: TypeAlias = Any
+"""What one attempt came to. None: it is through. `Failure`, `NotRun` and `Later` are the flow's; anything else is what
+the function returned, and the owner's to see through."""

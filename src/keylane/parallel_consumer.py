@@ -1,0 +1,409 @@
+"""`ParallelConsumer`: a pipeline in this process, with many records in flight at once.
+
+The idea: this file only joins the parts. The engine decides (`keylane.consumer`), the adapters talk to Kafka
+(`keylane.kafka`), and `run` waits. Nothing here is global and no signal handler is set, so it runs inside a Spark task
+as well as in a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from keylane.consumer import events
+from keylane.consumer.assembly import assemble
+from keylane.consumer.closing import CloseMode
+from keylane.consumer.health import ANSWER_WITHIN_S, Health
+from keylane.consumer.lease import Liveness
+from keylane.consumer.results import Complete, ResultQueue
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.consumer.streams import Stream
+from keylane.errors import UsageError
+from keylane.guarantees import check_no_stream
+from keylane.kafka.admin import Admin
+from keylane.kafka.consumer import KafkaConsumer
+from keylane.kafka.logs import matching
+from keylane.kafka.membership import Target
+from keylane.kafka.producer import KafkaProducer, check_producer
+from keylane.kafka.transactional_producer import TransactionalProducer
+from keylane.options import Rates
+from keylane.telling import with_named_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from keylane.consumer.loop import Loop
+    from keylane.delivery.exactly_once import ExactlyOnce
+    from keylane.options import Pipeline
+
+__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+
+SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000, 300_000
+"""librdkafka's defaults."""
+
+RESOLVE_MS = 60_000
+"""How long a broker may take to tell a topic's id, as it may for a start."""
+
+LAST_LOOK_MS = 3_000
+"""How long a run's end waits to learn what the group has committed."""
+
+PROGRESS_S = 1.0
+"""How often `on_progress` is called."""
+
+
+@with_named_options
+class ParallelConsumer:
+    """Runs a pipeline as a member of its consumer group.
+
+    with kl.ParallelConsumer(pipeline) as consumer: consumer.run()
+
+    `ending_offsets`: records at or past these offsets are not run, and `run` returns when the group's committed
+    offsets have reached them on every partition listed, by whichever member; "latest" takes the ends of the logs at
+    the start. `client_id` is what the broker calls this member. `on_progress` gets a `Snapshot` about once a second,
+    and one at the end, on the thread that called `run`; what it raises ends the run.
+
+    Thread safety: `stop`, `pause`, `resume`, `adjust`, `snapshot` and `health` may be called from any thread, and
+    `stop` from a signal handler. `close` may not be called from a handler.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        ending_offsets: Mapping[tuple[str, int], int] | Literal["latest"] | None = None,
+        client_id: str | None = None,
+        on_progress: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        _check_ending_offsets(ending_offsets, pipeline)
+        self._pipeline = pipeline
+        self._ending_offsets = ending_offsets
+        self._client_id = client_id
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        """Guards that a consumer runs once, and that closing knows of a run."""
+        self._telling = threading.Lock()
+        """Guards that what is told before there is a loop comes before what is told after."""
+        self._told: list[events.Adjust | events.Pause | events.Resume] = []
+        self._begun = False
+        self._stopped = False
+        self._loop: Loop | None = None
+        self._finished = threading.Event()
+        self._stream: ResultQueue | None = None
+        self._once: ExactlyOnce | None = None
+        self._consumer: KafkaConsumer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> None:
+        """Consume until `stop`, or until the ending offsets are reached; a consumer runs once.
+
+        Raises `HandlerError` naming the record when the pipeline halts at one, `BrokerUnavailableError` when no broker
+        answers at the start, `UsageError` for a topic that does not exist, and `PeerError` when the broker refuses.
+        An exception in the calling thread (KeyboardInterrupt) drains and commits like `stop`, then goes on.
+        """
+        with self._lock:
+            if self._begun:
+                raise UsageError("this ParallelConsumer has run already: make a new one")
+            self._begun = True
+        try:
+            loop = self._start()
+            try:
+                self._wait(loop)
+            finally:
+                loop.stop()
+                loop.join()
+                if self._once is not None:
+                    self._once.close()
+            loop.raise_failure()
+            self._report_progress()
+        finally:
+            self._finished.set()
+
+    def stream(self, *, complete: Complete = "read", max_unread: int = 1_000) -> Stream:
+        """The results, to be read in a `with` or `async with` block, which runs the consumer beside its reader.
+
+        Every record whose handler succeeds is a `Result`, in the order in which they did: records of a key (or
+        partition) in theirs. The handler may return any value; outputs in it are produced, and are acknowledged before
+        the result is there. Dead letters and skipped records are no results.
+
+        `complete`: with "read", a record is complete once its reader asks for the next result, or leaves the block
+        without an exception; what was not read by then runs again. With "handled" it is complete as soon as its result
+        waits for the reader; results that were not read are lost with the process. `max_unread`: while as many wait,
+        no new record starts; those in handlers by then still come.
+        """
+        if complete not in get_args(Complete):
+            raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
+        if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
+            raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+        check_no_stream(self._pipeline.delivery)
+        if self._pipeline.delivery == "exactly_once":
+            raise UsageError(
+                "stream() hands on what the handler returns, and delivery='exactly_once' does not run it for a record "
+                "that was processed before: read the results from the database"
+            )
+        if complete == "read" and self._pipeline.delivery == "at_most_once":
+            raise UsageError(
+                "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
+                "nothing again: give complete='handled'"
+            )
+        if self._stream is not None or self._begun:
+            raise UsageError("this ParallelConsumer has run already, or has a stream: make a new one")
+        self._stream = ResultQueue(complete, max_unread)
+        return Stream(self._stream, self.run, self.stop)
+
+    async def run_async(self) -> None:
+        """`run`, without blocking the running asyncio loop. Cancelling it drains and commits like `stop`."""
+        running = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = running.create_future()
+
+        def run() -> None:
+            try:
+                self.run()
+            except BaseException as error:  # handed to the one who awaits
+                running.call_soon_threadsafe(_settle, ended, error)
+            else:
+                running.call_soon_threadsafe(_settle, ended, None)
+
+        thread = threading.Thread(target=run, name="keylane-run", daemon=True)
+        thread.start()
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait([ended])
+            raise
+        finally:
+            thread.join()
+
+    def stop(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
+        """Poll no more records, finish some of those that were polled, commit what is complete, leave the group.
+
+        `mode` says which: "drain" all that were polled, waiting retries among them; "in_flight" those in handlers;
+        "now" none: what runs is cancelled, and runs again another time. What is not finished within `timeout_ms`
+        (default `drain_timeout_ms`) is cancelled too. Whatever the mode, the committed map is true.
+        Returns at once; `run` then returns. A second call can shorten the end and not lengthen it. Safe from any thread
+        and from signal handlers. Raises `UsageError` for another mode.
+        """
+        if mode not in get_args(CloseMode):
+            raise UsageError(f"mode={mode!r}: give one of {', '.join(map(repr, get_args(CloseMode)))}")
+        self._stopped = True
+        if self._loop is not None:
+            self._loop.stop(mode, None if timeout_ms is None else timeout_ms / 1000)
+
+    def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Start no more records of these partitions (None: of any), now and after rebalances, until `resume`.
+
+        Those in handlers finish and are committed. The consumer stays in its group and goes on polling, as far as its
+        buffer has room.
+        """
+        self._tell(events.Pause(_named(partitions)))
+
+    def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Go on with these partitions; None goes on with all, whatever was paused."""
+        self._tell(events.Resume(_named(partitions)))
+
+    def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None:
+        """Change how many handlers run at once (threads: within `threads`) or the rates, from now on; None leaves it.
+
+        Safe from any thread, before the run and during it. Raises `UsageError` for what cannot work.
+        """
+        if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
+            raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
+        if rates is not None and not isinstance(rates, Rates):
+            raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
+        self._tell(events.Adjust(max_concurrency, rates))
+
+    def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
+
+        Their records in handlers come to an end first (within `revoke_timeout_ms`), and are committed; the new offset
+        is committed before anything of it runs, and what was complete above it runs again. An offset outside of the log
+        is its nearer end. A `rebalance_listener` hears of it as of a partition that goes and comes. Safe from any
+        thread while the consumer runs. Under "exactly_once" an offset below what is purged ends the run.
+        """
+        for name, offset in offsets.items():
+            _named([name])
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise UsageError(f"seek: {name!r} to {offset!r}: give an offset of at least 0")
+        self._seek({name: Target(offset=offset) for name, offset in offsets.items()}, None)
+
+    def seek_to_time(self, time_ms: int, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """The same, to the first record with this timestamp (milliseconds since the epoch) or a later one; None seeks
+        in all partitions that this member has."""
+        if isinstance(time_ms, bool) or not isinstance(time_ms, int) or time_ms < 0:
+            raise UsageError(f"seek_to_time({time_ms!r}): give milliseconds since the epoch")
+        names, target = _named(partitions), Target(time_ms=time_ms)
+        self._seek({} if names is None else dict.fromkeys(names, target), target if names is None else None)
+
+    def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
+        if self._pipeline.delivery == "transactional":
+            raise UsageError(
+                "seek: under delivery='transactional' offsets move with transactions alone; stop, and reset"
+            )
+        if self._consumer is None:
+            raise UsageError("seek: the consumer does not run yet; what it starts with is the group's offset")
+        self._consumer.seek(targets, others)
+
+    def liveness(self) -> Liveness:
+        """How this member stays one, and how long it may start handlers; see `Liveness`."""
+        kafka = self._pipeline.kafka
+        until = inf if self._loop is None else self._loop.lease.until
+        left = None if until == inf else max(0, round((until - monotonic()) * 1000))
+        return Liveness(
+            session_timeout_ms=int(kafka.get("session.timeout.ms", SESSION_TIMEOUT_MS)),
+            heartbeat_interval_ms=int(kafka.get("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)),
+            max_poll_interval_ms=int(kafka.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)),
+            stall_timeout_ms=self._pipeline.stall_timeout_ms,
+            lease_left_ms=left,
+        )
+
+    def health(self) -> Health:
+        """Whether it is alive, and ready; see `Health`. Takes up to five seconds where the loop stands."""
+        loop, consumer = self._loop, self._consumer
+        if loop is not None and loop.failure is not None:
+            return Health.failed(loop.failure)
+        if self._finished.is_set():
+            return Health("it has ended", "it has ended")
+        if loop is None or consumer is None:
+            return Health(None, "it has not started yet")
+        if not loop.answers(ANSWER_WITHIN_S):
+            fault = f"its loop has not answered for {ANSWER_WITHIN_S:.0f} s"
+            return Health(fault, fault)
+        return Health(None, "it stops" if self._stopped else consumer.trouble())
+
+    def close(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
+        """`stop`, and wait until every thread that was started has ended. May be called again."""
+        self.stop(mode, timeout_ms)
+        with self._lock:
+            begun = self._begun
+            self._begun = True
+        if begun:
+            self._finished.wait()
+
+    def snapshot(self) -> Snapshot:
+        """Counters, gauges and partitions of this moment; of the last moment once the run is over."""
+        made = Snapshot() if self._loop is None else self._loop.snapshot()
+        waits = None if self._consumer is None else self._consumer.waits
+        return made if waits is None else replace(made, waits=waits)
+
+    def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+        with self._telling:
+            self._told.append(event)
+            if self._loop is not None:
+                self._loop.tell(event)
+
+    # --- the run ---
+
+    def _start(self) -> Loop:
+        """Connect, check, and start the threads."""
+        ending = self._ending_offsets
+        consumer = KafkaConsumer(self._pipeline, self._client_id)
+        try:
+            check_producer(self._pipeline.kafka, transactional=self._pipeline.delivery == "transactional")
+            consumer.check(ending if isinstance(ending, Mapping) else ())
+            if self._pipeline.delivery == "exactly_once":
+                self._once = self._exactly_once(consumer)
+            loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
+        except BaseException:
+            consumer.close()
+            raise
+        with self._telling:
+            self._loop = loop
+            for event in self._told:
+                loop.tell(event)
+        self._consumer = consumer
+        loop.start()
+        if self._stopped:  # before there was a loop to tell
+            loop.stop()
+        return loop
+
+    def _exactly_once(self, consumer: KafkaConsumer) -> ExactlyOnce:
+        from keylane.delivery.exactly_once import ExactlyOnce
+
+        admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
+        ask = None if self._pipeline.commits == "external" else self._group_committed
+        once = ExactlyOnce(self._pipeline, admin.cluster_id(), admin.topic_id, ask)
+        consumer.check_starts(once.check)
+        return once
+
+    def _group_committed(self) -> dict[tuple[str, int], int]:
+        """What the group has committed, by any member."""
+        pipeline = self._pipeline
+        topics = [*pipeline.topics, *(topic for topic, _ in pipeline.assignment)]
+        found = Admin(pipeline.kafka, timeout_ms=LAST_LOOK_MS).committed_offsets(pipeline.group_id, topics)
+        return {name: one.offset for name, one in found.items()}
+
+    def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
+        client_id, name = self._client_id, self._client_id or "keylane"
+        pipeline = self._pipeline if self._once is None else self._once.pipeline
+        return assemble(
+            pipeline,
+            consumer,
+            lambda report: KafkaProducer(pipeline.kafka, report, client_id=client_id, name=name, fail=consumer.fail),
+            random=random.Random().random,
+            name=name,
+            ending_offsets=ends,
+            session_s=consumer.session_s,
+            stream=self._stream,
+            make_transactions=lambda report, tell: TransactionalProducer(
+                pipeline.kafka, report, tell, consumer, client_id=client_id, name=name
+            ),
+        )
+
+    def _wait(self, loop: Loop) -> None:
+        """Until the loop has ended, reporting progress."""
+        next_report = monotonic() + PROGRESS_S
+        while not loop.ended.wait(max(0.0, next_report - monotonic())):
+            next_report += PROGRESS_S
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.snapshot())
+
+
+def _named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...] | None:
+    if partitions is None:
+        return None
+    names = tuple(partitions)
+    for name in names:
+        if not (isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and isinstance(name[1], int)):
+            raise UsageError(f"partitions={names!r}: give (topic, partition) pairs, or None for all")
+    return names
+
+
+def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
+    if ending is None or ending == "latest":
+        return
+    try:
+        for (topic, partition), offset in ending.items():
+            if topic not in matching(pipeline.topics, [topic]) and (topic, partition) not in pipeline.assignment:
+                raise UsageError(
+                    f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.topics!r}"
+                )
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or not isinstance(partition, int):
+                raise UsageError(f"ending_offsets[{(topic, partition)!r}]={offset!r}: give an offset of at least 0")
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"ending_offsets={ending!r}: give {{(topic, partition): offset}}, 'latest' or None") from None
+
+
+def _settle(ended: asyncio.Future[None], error: BaseException | None) -> None:
+    if ended.done():
+        return
+    if error is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(error)
