@@ -322,19 +322,20 @@ class FlowCore:
             numbers, payloads, source = unit.numbers, unit.payloads, unit.source
             if self._auto is not None:
                 self._observe(unit.since, unit.outcomes.get(0), source, now)
+            items += len(numbers) - unit.first
             if len(payloads) > 1:
                 self._several.pop(unit, None)
-                items += len(numbers) - unit.first
-                self._several_ended(unit, len(numbers), now)
-                continue
-            items += 1
-            if unit.outcomes:
+                if unit.ordered or unit.outcomes or len(numbers) - unit.first < len(payloads):
+                    self._several_ended(unit, len(numbers), now)
+                    continue
+            elif unit.outcomes:
                 self._came_to(unit.item_at(0), unit.outcomes[0], now)
-            elif (found := through.get(source)) is None:
+                continue
+            if (found := through.get(source)) is None:
                 through[source] = (numbers, payloads)
             else:
-                found[0].append(numbers[0])
-                found[1].append(payloads[0])
+                found[0].extend(numbers)
+                found[1].extend(payloads)
         self._reported(items, calls)
         for source, (numbers, payloads) in through.items():
             self._through(source, numbers, payloads)

@@ -178,7 +178,9 @@ class PartitionTracker:
         lowest, highest = offsets[0], offsets[-1]
         is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
         if not is_run:
-            lowest, highest = min(offsets), max(offsets)
+            offsets = sorted(offsets)  # what ended in several calls is a few runs
+            lowest, highest = offsets[0], offsets[-1]
+            is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
         if highest >= self.position:
             raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
         self.mark_dispatched(highest)
