@@ -26,7 +26,7 @@ MOST_WANTED = 10_000
 interpreter's lock, and one of thousands keeps it for milliseconds, in which no thread begins or ends one."""
 
 MAX_AHEAD = 5_000
-"""Calls that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
+"""Items that may wait in the workers' queue, however fast they are: more gains nothing (measured)."""
 
 CALL_S = 0.002
 """How long a call of several items may keep a worker. It pays where the function is quicker than what a hand-over
@@ -88,7 +88,7 @@ class HandOver:
                 self._since = now
         elif elapsed >= self._observed_s:
             self._calls_per_s = self._calls / elapsed
-            self._ahead = min(MAX_AHEAD, int(self._calls_per_s * AHEAD_S))
+            self._ahead = int(min(self._calls_per_s * AHEAD_S, MAX_AHEAD * self._calls / max(self._items, 1)))
             self._items_per_s = self._items / elapsed
             self._believed_s = elapsed * BELIEVED
             self._items = self._calls = 0
