@@ -120,9 +120,9 @@ def test_a_member_that_is_fenced_by_an_earlier_id_joins_again(
         leader.close()
         kafka.kill()
         kafka.start()
-        until(lambda: "joins again" in caplog.text, "it is fenced")
+        until(lambda: "joins again" in caplog.text, "it is fenced", wait_s=180)  # 25 to 40 s on an idle machine
         stage.fill((None, number % 2) for number in range(20))
-        until(stage.all_is_committed, "it goes on")
+        until(stage.all_is_committed, "it goes on", wait_s=180)
     finally:
         one.consumer.stop()
         one.end()
