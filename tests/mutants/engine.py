@@ -453,7 +453,7 @@ MUTANTS = [
     Mutant(
         "outputs that are acknowledged are in no transaction any more",
         "consumer/modes/transaction.py",
-        "                self.touched.add(partition_of(delivery))\n",
+        "                self.touched.add(partition_of(delivery.item.source))\n",
         "                pass\n",
         IN_TRANSACTIONS,
         "crash matrix: transactional",

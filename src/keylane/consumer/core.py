@@ -125,7 +125,6 @@ class Core:
                 self._closing,
                 self._counters,
                 log,
-                fail=self.fail,
                 fail_at_once=self._fail_at_once,
                 forget=self._forget,
                 withdraw=self._withdraw,

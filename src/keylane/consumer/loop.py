@@ -18,10 +18,9 @@ from keylane.consumer.closing import Phase
 from keylane.consumer.outputs import ResultsMoved
 from keylane.consumer.ports import Revoking
 from keylane.consumer.snapshot import Snapshot
-from keylane.errors import InternalError, KeylaneError
 from keylane.flow.items import Batch, Call
 from keylane.flow.workers import WorkerDied, WorkersFailed
-from keylane.flow.workers.calls import resource_error
+from keylane.flow.workers.calls import as_told, resource_error
 from keylane.flow.workers.inbox import MAX_REST_S
 from keylane.flow.workers.tuning import HOST
 
@@ -177,12 +176,8 @@ class Loop:
 
     def raise_failure(self) -> None:
         """Raise what ended it, if anything did; what is not an error of ours is told as a defect."""
-        failure = self.failure
-        if failure is None:
-            return
-        if isinstance(failure, KeylaneError) or not isinstance(failure, Exception):
-            raise failure
-        raise InternalError(f"the engine failed: {type(failure).__name__}: {failure}") from failure
+        if self.failure is not None:
+            raise as_told(self.failure)
 
     # --- the loop's thread ---
 

@@ -42,6 +42,12 @@ class Keeper(Protocol):
         """These are through."""
 
 
+def partition_of(source: Source) -> Partition:
+    """Whose source it is."""
+    assert isinstance(source.owner, Partition), source
+    return source.owner
+
+
 class Partition:
     """A record's life as Kafka sees it, and the one who moves it:
 

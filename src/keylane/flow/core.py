@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from functools import partial
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
@@ -205,11 +204,7 @@ class FlowCore:
         calls = source.take(most, now, together=together, longest=longest) if most > 0 else []
         self._keep_in_rotation(source, is_taken=bool(calls))
         if source.has_dues or self._buckets.limited:
-            calls = [
-                one
-                for one in calls
-                if self._starts(source, one.numbers[0], one.payloads[0], partial(one.item_at, 0), now)
-            ]
+            calls = [one for one in calls if self._starts(one.item_at(0), now)]
         self._out.update(dict.fromkeys(calls))
         items = len(calls)
         if together > 1 or longest > 1:
@@ -220,17 +215,18 @@ class FlowCore:
         self.with_workers += items
         return calls
 
-    def _starts(self, source: Source, number: int, payload: Carried, item: Callable[[], Item], now: float) -> bool:
+    def _starts(self, item: Item, now: float) -> bool:
         """Whether this one goes to the workers: not if it is its owner's, or its key has to wait."""
-        if source.is_due(number):
-            source.taken_over(number)
-            self._turned_over.append(item())
+        source = item.source
+        if source.is_due(item.number):
+            source.taken_over(item.number)
+            self._turned_over.append(item)
             return False
         if not self._buckets.limited:
             return True
-        due = self._buckets.take_key(source, KEY_OF(payload), now)
+        due = self._buckets.take_key(source, KEY_OF(item.payload), now)
         if due is not None:
-            self.put_off(item(), due)
+            self.put_off(item, due)
             return False
         self._buckets.take(source, 1, now)
         return True
@@ -298,7 +294,7 @@ class FlowCore:
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(source, is_taken=bool(items))
             if source.has_dues or self._buckets.limited:
-                items = [one for one in items if self._starts(source, one.number, one.payload, one.itself, now)]
+                items = [one for one in items if self._starts(one, now)]
             if items and items[0].attempt > 1:
                 alone.append(items)
             else:

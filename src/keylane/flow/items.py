@@ -72,9 +72,6 @@ class Item:
             self.first_s = began
         return self.first_s
 
-    def itself(self) -> Item:
-        return self
-
     def again(self) -> None:
         self.attempt += 1
 

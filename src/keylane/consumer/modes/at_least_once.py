@@ -48,9 +48,8 @@ class Parts:
     closing: Closing
     counters: Counter[str]
     log: Log
-    fail: Callable[[BaseException, float], None]
-    """Stop because of this error; what runs comes to its end."""
     fail_at_once: Callable[[BaseException, float], None]
+    """Stop because of this error; what runs is cancelled."""
     forget: Callable[[Iterable[Partition]], None]
     """Nothing of these counts any more."""
     withdraw: Callable[[], None]

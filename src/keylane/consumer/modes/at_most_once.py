@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from keylane.consumer.modes.at_least_once import AtLeastOnce
-from keylane.consumer.partition import Partition
+from keylane.consumer.partition import Partition, partition_of
 from keylane.flow.items import Call
 
 if TYPE_CHECKING:
@@ -105,10 +105,5 @@ class AtMostOnce(AtLeastOnce):
 
 def _records(unit: Unit) -> Iterator[Mark]:
     if isinstance(unit, Call):
-        return ((_partition(unit.source.owner), number) for number in unit.numbers)
-    return ((_partition(item.source.owner), item.number) for item in unit.items)
-
-
-def _partition(owner: object) -> Partition:
-    assert isinstance(owner, Partition), owner
-    return owner
+        return ((partition_of(unit.source), number) for number in unit.numbers)
+    return ((partition_of(item.source), item.number) for item in unit.items)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from keylane.consumer.partition import Partition
+from keylane.consumer.partition import Partition, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -49,13 +49,6 @@ _ALLOWED = {
     State.FENCED: {State.OPEN, State.FENCED},
 }
 """Where each state may lead; the only table."""
-
-
-def partition_of(delivery: Delivery) -> Partition:
-    """The partition whose record it is of."""
-    owner = delivery.item.source.owner
-    assert isinstance(owner, Partition), owner
-    return owner
 
 
 class Transaction:
@@ -106,12 +99,12 @@ class Transaction:
         if delivery in self._unanswered:
             self._unanswered.discard(delivery)
             if delivery.entered:
-                self.touched.add(partition_of(delivery))
+                self.touched.add(partition_of(delivery.item.source))
 
     def may_hold(self, partitions: Collection[Partition]) -> bool:
         """Whether outputs of these may be in it."""
         return not self.touched.isdisjoint(partitions) or any(
-            partition_of(one) in partitions for one in self._unanswered
+            partition_of(one.item.source) in partitions for one in self._unanswered
         )
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from keylane.consumer.closing import Phase
 from keylane.consumer.modes.at_least_once import AtLeastOnce
-from keylane.consumer.modes.transaction import State, Transaction, partition_of
+from keylane.consumer.modes.transaction import State, Transaction
+from keylane.consumer.partition import partition_of
 from keylane.consumer.plan import RevokeAnswer
 from keylane.errors import PeerError
 from keylane.flow.items import Call
@@ -156,8 +157,7 @@ class Transactional(AtLeastOnce):
     def hand_over(self, units: Sequence[Unit], now: float, *, may_start: bool) -> Sequence[Unit]:  # noqa: ARG002 - the protocol's
         parts = self._parts
         for item in parts.flow.take_turned_over():
-            owner = item.source.owner
-            undone = next(due for one, due in self._due.items() if one is owner).pop(item.number)
+            undone = self._due[partition_of(item.source)].pop(item.number)
             item.restore(undone.attempt, undone.first_s)
             item.begin(now)
             parts.deliveries.failed_before(item, undone.failure, undone.dead, now)
@@ -186,7 +186,7 @@ class Transactional(AtLeastOnce):
         self._transaction.answered(delivery)
         if delivery.error is None:
             return False
-        item, partition = delivery.item, partition_of(delivery)
+        item, partition = delivery.item, partition_of(delivery.item.source)
         if not partition.wanted:
             if not delivery.blameless and self._epochs.get(partition.name) == partition.epoch:
                 self._remember(delivery)
@@ -204,7 +204,7 @@ class Transactional(AtLeastOnce):
         assert delivery.error is not None, delivery
         item = delivery.item
         undone = UndoneFailure(item, delivery.error, self._parts.deliveries.dead_state(item))
-        self._failures.setdefault(partition_of(delivery).name, {})[item.number] = undone
+        self._failures.setdefault(partition_of(item.source).name, {})[item.number] = undone
 
     # --- the transaction ---
 

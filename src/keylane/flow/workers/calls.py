@@ -109,6 +109,15 @@ def failure_of(error: BaseException, places: Sequence[Place] = ()) -> Failure:
     return Failure(error, final=isinstance(error, Fatal | UsageError), places=places)
 
 
+def as_told(error: BaseException) -> BaseException:
+    """What a run that ended with this raises: what is not an error of ours is told as a defect."""
+    if isinstance(error, KeylaneError) or not isinstance(error, Exception):
+        return error
+    made = InternalError(f"the engine failed: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
+
+
 def resource_error(what: str, error: BaseException) -> BaseException:
     """What a run ends with whose resource could not be made, or closed."""
     if isinstance(error, KeylaneError | InternalError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import HandlerError, InternalError, KeylaneError
+from keylane.errors import HandlerError, InternalError
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
@@ -25,7 +25,7 @@ from keylane.flow.stall import Stall
 from keylane.flow.workers import Always, WorkersFailed
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
-from keylane.flow.workers.calls import Function, as_it_is, resource_error
+from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
 from keylane.flow.workers.inbox import Inbox
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
@@ -227,7 +227,7 @@ class RowEngine:
             return found
         self._thread.join()
         if self._failure is not None:
-            raise self._failure
+            raise as_told(self._failure)
         return None
 
     def _wait_for_first_calls(self, begun: deque[None]) -> None:
@@ -347,16 +347,8 @@ class RowEngine:
             logger.error("closed while the function still ran on %s; its thread is left behind", name)
         if closed.error is not None:
             self._fail(resource_error("could not be closed", closed.error))
-        if self._failure is not None and not isinstance(self._failure, KeylaneError):
-            self._fail_with_defect(self._failure)
         self._over = True
         self._there.set()
-
-    def _fail_with_defect(self, error: BaseException) -> None:
-        """What is not an error of ours is told as a defect."""
-        if isinstance(error, Exception):
-            self._failure = InternalError(f"the flow failed: {type(error).__name__}: {error}")
-            self._failure.__cause__ = error
 
 
 def _nothing_comes(result: Outcome, count: int) -> Sequence[Outcome]:
