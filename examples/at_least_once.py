@@ -13,7 +13,7 @@ pipeline = kl.Pipeline(
     kafka={"bootstrap.servers": "127.0.0.1:9092", "group.id": "newest"},
     topics=["orders"],
     handler=keep,
-    commit_interval_ms=1_000,  # what a crash repeats
+    commit=kl.Commit(interval_ms=1_000),  # what a crash repeats
     offset_reset="earliest",
 )
 

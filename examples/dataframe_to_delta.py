@@ -38,7 +38,7 @@ orders = spark.readStream.format("keylane").option("kafka.bootstrap.servers", se
 orders = orders.option("kafka.group.id", "enriching").option("startingOffsets", "committed")
 step = kl.spark.parallel_map(
     enrich, "customer string, item string, answer string", ordering="key", key="key", max_concurrency=200,
-    timeout_ms=10_000, resource=http, carry_over=carry,
+    handler_timeout_ms=10_000, resource=http, carry_over=carry,
 )  # fmt: skip
 enriched = orders.option("carryOver", carry.folder).load().transform(step)
 query = (

@@ -16,8 +16,9 @@ booking = kl.Pipeline(
     kafka={"bootstrap.servers": "127.0.0.1:9092", "group.id": "booking", "group.instance.id": "booking-1"},
     topics=["orders.priced"],
     handler=book,
-    delivery="exactly_once",
-    store="bookings.db",  # or postgresql://…
-    identity=lambda record: record.key,  # the order's id: what step 1 has sent twice is booked once
+    delivery=kl.ExactlyOnce(
+        "bookings.db",  # or postgresql://…
+        identity=lambda record: record.key,  # the order's id: what step 1 has sent twice is booked once
+    ),
     offset_reset="earliest",
 )

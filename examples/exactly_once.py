@@ -16,8 +16,7 @@ pipeline = kl.Pipeline(
     kafka={"bootstrap.servers": "127.0.0.1:9092", "group.id": "bookings"},
     topics=["orders"],
     handler=book,
-    delivery="exactly_once",
-    store="bookings.db",  # or postgresql://…
+    delivery=kl.ExactlyOnce("bookings.db"),  # or postgresql://…
     offset_reset="earliest",
 )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import processors
 
+from keylane.options import Threads
 from keylane.spark import parallel_map
 from keylane.spark.structured.arrow_map import map_in_arrow
 
@@ -135,7 +136,7 @@ def _threads() -> Callable[[DataFrame], DataFrame]:
         time.sleep(CALL_MS / 1000)
         return (row.id,)
 
-    return parallel_map(call, "answer bigint", max_concurrency=CONCURRENCY, threads=CONCURRENCY)
+    return parallel_map(call, "answer bigint", max_concurrency=CONCURRENCY, workers=Threads(CONCURRENCY))
 
 
 def _in_pandas(frame: DataFrame) -> DataFrame:

@@ -112,7 +112,7 @@ def _ours(spark: SparkSession, servers: str, topic: str, folder: Path, sink: Any
         ordering="key",
         key="key",
         max_concurrency=CONCURRENCY,
-        timeout_ms=500,
+        handler_timeout_ms=500,
         retries=kl.Retries(max_attempts=100, delay_ms=500, max_delay_ms=500),
         carry_over=carry,
     )

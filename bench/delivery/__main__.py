@@ -56,7 +56,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    sqlite, postgres = ({"delivery": "exactly_once", "store": name} for name in ("sqlite", "postgres"))
+    sqlite, postgres = ({"store": name} for name in ("sqlite", "postgres"))
     return [
         Row("plain", "confluent-kafka: consume 500, handle, commit synchronously", 200_000),
         Row("plain-each", "confluent-kafka: a synchronous commit with each record", 3_000),
@@ -65,7 +65,7 @@ def rows() -> list[Row]:
         Row("almost_once-1", "`max_concurrency=1`", 3_000, {"delivery": "almost_once", "max_concurrency": 1}),
         Row("almost_once-16", "16 threads", 20_000, {"delivery": "almost_once", "max_concurrency": 16}),
         Row("exactly_once-sqlite", "SQLite, one insert", 3_000, sqlite),
-        Row("exactly_once-sqlite-batch", "SQLite, batches of 100", 50_000, sqlite | {"batch_size": 100}),
+        Row("exactly_once-sqlite-batch", "SQLite, batches of 100", 50_000, sqlite | {"batch": kl.Batch(100)}),
         Row("exactly_once-postgres", "PostgreSQL, one insert, 10 connections", 5_000, postgres),
         Row("transactional", "16 threads, one output", 100_000, {"delivery": "transactional"}),
     ]
@@ -106,15 +106,15 @@ def handler_of(row: Row, clock: Clock) -> Callable[..., Any]:
         clock.call()
         return kl.Output(OUT, key=record.key, value=record.value)
 
-    if row.options.get("delivery") == "exactly_once":
-        return effects if "batch_size" in row.options else effect
+    if "store" in row.options:
+        return effects if "batch" in row.options else effect
     return output if row.options.get("delivery") == "transactional" else nothing
 
 
 def keylane_rate(row: Row, servers: str, stack: ExitStack, records: int) -> float:
     clock, options = Clock(), dict(row.options)
     if "store" in options:
-        options["store"] = store(options["store"], stack)
+        options["delivery"] = kl.ExactlyOnce(store(options.pop("store"), stack))
     ends = {(TOPIC, partition): records // PARTITIONS for partition in range(PARTITIONS)}
     pipeline = kl.Pipeline(
         kafka={"bootstrap.servers": servers, "group.id": f"bench-{time.time_ns()}"},

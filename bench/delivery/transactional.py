@@ -107,9 +107,9 @@ def keylane_run(board: Board, records: int, workers: str, concurrency: int) -> f
         topics=["source"],
         handler=coroutine if workers == "asyncio" else plain,
         max_concurrency=concurrency,
-        threads=concurrency,
+        workers=kl.Threads(concurrency) if workers == "threads" else None,
         delivery="transactional",
-        commit_interval_ms=INTERVAL_MS,
+        commit=kl.Commit(interval_ms=INTERVAL_MS),
         offset_reset="earliest",
     )
     with kl.ParallelConsumer(pipeline) as consumer:

@@ -136,7 +136,7 @@ def run(bootstrap: str, mode: str, processors: str, group: str, command: str) ->
         handler=handlers[mode, work],
         ordering=ordering.lower(),  # type: ignore[arg-type] # validated by the pipeline
         max_concurrency=int(concurrency),
-        threads=int(concurrency),
+        workers=kl.Threads(int(concurrency)) if mode == "threads" else None,
         one_processor=processors == "one",
         offset_reset="earliest",
         **(gated if work == "gated" else {}),  # type: ignore[arg-type]

@@ -124,6 +124,6 @@ def make_pipeline(
         resource=tally if kind == "burn" else tally_async,
         ordering=ordering,
         max_concurrency=concurrency,
-        threads=min(concurrency, 4),
+        workers=kl.Threads(min(concurrency, 4)) if kind == "burn" else None,
         offset_reset="earliest",
     )

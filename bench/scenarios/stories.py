@@ -129,7 +129,7 @@ def fraud(bootstrap: str) -> Outcome:
     consume(bootstrap, f"vanilla-{topic}", topic, 1, PAYMENTS, judge_message)
     vanilla = time.perf_counter() - begun
     begun = time.perf_counter()
-    _run(bootstrap, topic, judge, None, workers="process", max_concurrency=cores)
+    _run(bootstrap, topic, judge, None, workers=kl.Processes(), max_concurrency=cores)
     keylane = time.perf_counter() - begun
     expected = (
         f"one core's time divided by {cores} cores (at least {0.75 * cores:.1f} times as fast, start-up included)"

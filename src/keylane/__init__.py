@@ -16,23 +16,43 @@ if TYPE_CHECKING:
     from keylane import schema as schema
     from keylane import spark as spark
     from keylane.consumer.snapshot import Snapshot
-    from keylane.options import DeadLetter, Halt, Pipeline, Rates, RebalanceListener, Retries, Skip
+    from keylane.options import (
+        Batch,
+        DeadLetter,
+        ExactlyOnce,
+        Flow,
+        Halt,
+        Processes,
+        Rates,
+        Retries,
+        Skip,
+        Threads,
+        Transactional,
+    )
     from keylane.parallel_consumer import ParallelConsumer
+    from keylane.pipeline import Commit, External, Partitions, Pipeline, RebalanceListener
     from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 __all__ = [
+    "Batch",
     "BrokerUnavailableError",
+    "Commit",
     "Context",
     "DeadLetter",
     "DecodedRecord",
+    "ExactlyOnce",
+    "External",
     "Fatal",
+    "Flow",
     "Halt",
     "HandlerError",
     "KeylaneError",
     "Output",
     "ParallelConsumer",
+    "Partitions",
     "PeerError",
     "Pipeline",
+    "Processes",
     "Produced",
     "Rates",
     "RebalanceListener",
@@ -42,13 +62,28 @@ __all__ = [
     "RetryAfter",
     "Skip",
     "Snapshot",
+    "Threads",
+    "Transactional",
     "UsageError",
 ]
 
 _LAZY = {
     "keylane.parallel_consumer": ("ParallelConsumer",),
     "keylane.consumer.snapshot": ("Snapshot",),
-    "keylane.options": ("DeadLetter", "Halt", "Pipeline", "Rates", "RebalanceListener", "Retries", "Skip"),
+    "keylane.options": (
+        "Batch",
+        "DeadLetter",
+        "ExactlyOnce",
+        "Flow",
+        "Halt",
+        "Processes",
+        "Rates",
+        "Retries",
+        "Skip",
+        "Threads",
+        "Transactional",
+    ),
+    "keylane.pipeline": ("Commit", "External", "Partitions", "Pipeline", "RebalanceListener"),
     "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
 }
 _SUBMODULES = ("http", "schema", "spark")

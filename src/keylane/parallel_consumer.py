@@ -25,7 +25,6 @@ from keylane.consumer.results import Complete, ResultQueue
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
 from keylane.errors import UsageError
-from keylane.guarantees import check_no_stream
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
@@ -33,6 +32,7 @@ from keylane.kafka.membership import Target
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.transactional_producer import TransactionalProducer
 from keylane.options import Rates
+from keylane.pipeline import External
 from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from keylane.consumer.loop import Loop
-    from keylane.delivery.exactly_once import ExactlyOnce
-    from keylane.options import Pipeline
+    from keylane.delivery.exactly_once import Once
+    from keylane.pipeline import Pipeline
 
 __all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
 
@@ -58,7 +58,7 @@ PROGRESS_S = 1.0
 """How often `on_progress` is called."""
 
 
-@with_named_options
+@with_named_options()
 class ParallelConsumer:
     """Runs a pipeline as a member of its consumer group.
 
@@ -96,7 +96,7 @@ class ParallelConsumer:
         self._loop: Loop | None = None
         self._finished = threading.Event()
         self._stream: ResultQueue | None = None
-        self._once: ExactlyOnce | None = None
+        self._once: Once | None = None
         self._consumer: KafkaConsumer | None = None
 
     def __enter__(self) -> Self:
@@ -148,13 +148,17 @@ class ParallelConsumer:
             raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
         if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
             raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
-        check_no_stream(self._pipeline.delivery)
-        if self._pipeline.delivery == "exactly_once":
+        if self._pipeline.guarantee == "transactional":
             raise UsageError(
-                "stream() hands on what the handler returns, and delivery='exactly_once' does not run it for a record "
+                "stream() shows results before they are committed, and delivery='transactional' may take them back: "
+                "read the outputs with isolation.level=read_committed, or use on_committed"
+            )
+        if self._pipeline.guarantee == "exactly_once":
+            raise UsageError(
+                "stream() hands on what the handler returns, and ExactlyOnce does not run it for a record "
                 "that was processed before: read the results from the database"
             )
-        if complete == "read" and self._pipeline.delivery == "at_most_once":
+        if complete == "read" and self._pipeline.guarantee == "at_most_once":
             raise UsageError(
                 "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
                 "nothing again: give complete='handled'"
@@ -249,7 +253,7 @@ class ParallelConsumer:
         self._seek({} if names is None else dict.fromkeys(names, target), target if names is None else None)
 
     def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
-        if self._pipeline.delivery == "transactional":
+        if self._pipeline.guarantee == "transactional":
             raise UsageError(
                 "seek: under delivery='transactional' offsets move with transactions alone; stop, and reset"
             )
@@ -312,9 +316,9 @@ class ParallelConsumer:
         ending = self._ending_offsets
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
-            check_producer(self._pipeline.kafka, transactional=self._pipeline.delivery == "transactional")
+            check_producer(self._pipeline.kafka, transactional=self._pipeline.guarantee == "transactional")
             consumer.check(ending if isinstance(ending, Mapping) else ())
-            if self._pipeline.delivery == "exactly_once":
+            if self._pipeline.guarantee == "exactly_once":
                 self._once = self._exactly_once(consumer)
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
         except BaseException:
@@ -330,20 +334,19 @@ class ParallelConsumer:
             loop.stop()
         return loop
 
-    def _exactly_once(self, consumer: KafkaConsumer) -> ExactlyOnce:
-        from keylane.delivery.exactly_once import ExactlyOnce
+    def _exactly_once(self, consumer: KafkaConsumer) -> Once:
+        from keylane.delivery.exactly_once import Once
 
         admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
-        ask = None if self._pipeline.commits == "external" else self._group_committed
-        once = ExactlyOnce(self._pipeline, admin.cluster_id(), admin.topic_id, ask)
+        ask = None if isinstance(self._pipeline.commit, External) else self._group_committed
+        once = Once(self._pipeline, admin.cluster_id(), admin.topic_id, ask)
         consumer.check_starts(once.check)
         return once
 
     def _group_committed(self) -> dict[tuple[str, int], int]:
         """What the group has committed, by any member."""
         pipeline = self._pipeline
-        topics = [*pipeline.topics, *(topic for topic, _ in pipeline.assignment)]
-        found = Admin(pipeline.kafka, timeout_ms=LAST_LOOK_MS).committed_offsets(pipeline.group_id, topics)
+        found = Admin(pipeline.kafka, timeout_ms=LAST_LOOK_MS).committed_offsets(pipeline.group_id, pipeline.reads)
         return {name: one.offset for name, one in found.items()}
 
     def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
@@ -359,7 +362,7 @@ class ParallelConsumer:
             session_s=consumer.session_s,
             stream=self._stream,
             make_transactions=lambda report, tell: TransactionalProducer(
-                pipeline.kafka, report, tell, consumer, client_id=client_id, name=name
+                pipeline, report, tell, consumer, client_id=client_id, name=name
             ),
         )
 
@@ -390,9 +393,9 @@ def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:
         return
     try:
         for (topic, partition), offset in ending.items():
-            if topic not in matching(pipeline.topics, [topic]) and (topic, partition) not in pipeline.assignment:
+            if topic not in matching(pipeline.subscription, [topic]) and (topic, partition) not in pipeline.assignment:
                 raise UsageError(
-                    f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.topics!r}"
+                    f"ending_offsets: topic {topic!r} is not among the pipeline's topics {pipeline.subscription!r}"
                 )
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or not isinstance(partition, int):
                 raise UsageError(f"ending_offsets[{(topic, partition)!r}]={offset!r}: give an offset of at least 0")

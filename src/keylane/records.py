@@ -291,7 +291,7 @@ class Context:
     deadline: float | None = None
     """`time.monotonic()` seconds after which the result is no longer wanted; None when there is no limit."""
     transaction: Any = None
-    """Under `delivery="exactly_once"`: the open transaction's connection (`sqlite3.Connection`, psycopg's). What is
+    """Under `delivery=ExactlyOnce(...)`: the open transaction's connection (`sqlite3.Connection`, psycopg's). What is
     done on it is there exactly when the record counts as processed. None otherwise."""
     cancelled: bool = False
     """True once the result can no longer count (the partition was lost, or the consumer is closing at once)."""

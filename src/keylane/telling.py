@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 HIDDEN = "(hidden)"
 
@@ -72,28 +72,34 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near}?" if near else ""
 
 
-def by_name(function: Callable[P, R], what: str | None = None) -> Callable[P, R]:
-    """The same function, which answers an option that it does not have with the one that may be meant."""
-    parameters = inspect.signature(function).parameters
-    assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values()), function
-    names = {name: None for name in parameters if name != "self"}
-    called = what or getattr(function, "__name__", "")
+def by_name(
+    function: Callable[P, R], what: str | None = None, renamed: Mapping[str, str] | None = None
+) -> Callable[P, R]:
+    """The same function, which answers an option that it does not have with the one that may be meant. `renamed` has
+    what stands for other names."""
+    names = {name: None for name in inspect.signature(function).parameters if name != "self"}
+    called, now = what or getattr(function, "__name__", ""), renamed or {}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not kwargs.keys() <= names.keys():
             name = next(one for one in kwargs if one not in names)
-            hint = did_you_mean(name, names) or f"it takes {', '.join(names)}"
+            hint = f"give {now[name]}" if name in now else did_you_mean(name, names) or f"it takes {', '.join(names)}"
             raise UsageError(f"{called} has no option {name!r}: {hint}")
         return function(*args, **kwargs)
 
     return call
 
 
-def with_named_options(made: Made) -> Made:
-    """The same for the constructor of a class."""
-    setattr(made, "__init__", by_name(vars(made)["__init__"], made.__name__))  # noqa: B010 - mypy knows it as a method
-    return made
+def with_named_options(what: str | None = None, **renamed: str) -> Callable[[Made], Made]:
+    """For a class whose constructor answers an option that it does not have with the one that may be meant. `renamed`
+    has what stands for other names, `what` is how users call it if not by its own name."""
+
+    def named(made: Made) -> Made:
+        setattr(made, "__init__", by_name(vars(made)["__init__"], what or made.__name__, renamed))  # noqa: B010 - a method to mypy
+        return made
+
+    return named
 
 
 def kind_of(value: object) -> str:

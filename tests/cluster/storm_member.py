@@ -50,16 +50,16 @@ def copies(options: dict[str, Any]) -> Callable[..., Any]:
 
 def pipeline(options: dict[str, Any]) -> kl.Pipeline:
     chosen: dict[str, Any] = {"ordering": "key", "max_concurrency": 8}
-    if options["mode"] in ("transactional", "exactly_once"):
-        chosen["delivery"] = options["mode"]
+    if options["mode"] == "transactional":
+        chosen["delivery"] = "transactional"
     if options["mode"] == "exactly_once":
-        chosen["store"] = str(Path(options["folder"], "copied.db"))
+        chosen["delivery"] = kl.ExactlyOnce(str(Path(options["folder"], "copied.db")))
     return kl.Pipeline(
         kafka=options["kafka"],
         topics=[options["topic"]],
         handler=copies(options),
         offset_reset="earliest",
-        commit_interval_ms=COMMIT_INTERVAL_MS,
+        commit=kl.Commit(interval_ms=COMMIT_INTERVAL_MS),
         **chosen,
     )
 
@@ -107,7 +107,7 @@ def on_data_frames(options: dict[str, Any]) -> None:
     with session("local[2]") as spark:
         given = {f"kafka.{name}": str(value) for name, value in options["kafka"].items()}
         given |= {"subscribe": options["topic"], "startingOffsets": "committed"}
-        step = parallel_map(copy, "part int, at long", ordering="key", key="key", threads=8)
+        step = parallel_map(copy, "part int, at long", ordering="key", key="key", workers=kl.Threads(8))
         frame = spark.readStream.format("keylane").options(**given).load().transform(step)
         writer = frame.writeStream.foreachBatch(acknowledged(write))
         query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()

@@ -160,7 +160,7 @@ def test_a_broker_that_is_killed_and_restarted_is_ridden_out(tmp_path: Path, wor
         handler: Any = in_thread if workers == "threads" else in_task
         # A join that the broker's death cuts off leaves a member behind, and the group waits until its session is over.
         kafka = stage.kafka | {"session.timeout.ms": 6_000}
-        pipeline = stage.pipeline(handler, commit_interval_ms=100, max_concurrency=8, kafka=kafka)
+        pipeline = stage.pipeline(handler, commit=kl.Commit(interval_ms=100), max_concurrency=8, kafka=kafka)
         with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
             thread = threading.Thread(target=consumer.run)
             thread.start()
@@ -187,7 +187,7 @@ def test_closing_while_the_broker_is_away_ends_within_its_bounds(
         stage = Stage(broker.bootstrap, "away")
         filled(stage)
         kafka = stage.kafka | {"session.timeout.ms": 3_000}  # leaving waits as long for the coordinator
-        pipeline = stage.pipeline(lambda _: None, commit_interval_ms=60_000, kafka=kafka)
+        pipeline = stage.pipeline(lambda _: None, commit=kl.Commit(interval_ms=60_000), kafka=kafka)
         with kl.ParallelConsumer(pipeline) as consumer:
             thread = threading.Thread(target=consumer.run)
             thread.start()

@@ -261,7 +261,7 @@ def test_the_start_of_a_partition_without_a_commit_is_committed_before_anything_
     def handler(record: kl.Record) -> None:
         seen.append(stage.committed()[stage.topic, 0].base)
 
-    stage.run(handler, max_concurrency=1, offset_reset="earliest", commit_interval_ms=60_000)
+    stage.run(handler, max_concurrency=1, offset_reset="earliest", commit=kl.Commit(interval_ms=60_000))
     assert seen[0] == 0
 
 
@@ -325,7 +325,7 @@ def test_a_broker_that_takes_less_metadata_is_learned(stage: Stage, tmp_path_fac
             if record.offset in held:
                 gate.wait(30)
 
-        pipeline = here.pipeline(handler, threads=100, commit_interval_ms=100)
+        pipeline = here.pipeline(handler, workers=kl.Threads(100), commit=kl.Commit(interval_ms=100))
         with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
             thread = threading.Thread(target=consumer.run)
             thread.start()

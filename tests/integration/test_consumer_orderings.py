@@ -107,7 +107,7 @@ def test_one_partition_has_a_hundred_records_in_flight(stage: Stage) -> None:
 
 def test_lag_goes_to_0_promptly_when_everything_is_through(stage: Stage) -> None:
     stage.create(1)
-    with kl.ParallelConsumer(stage.pipeline(nothing, commit_interval_ms=600_000)) as consumer:
+    with kl.ParallelConsumer(stage.pipeline(nothing, commit=kl.Commit(interval_ms=600_000))) as consumer:
         thread = threading.Thread(target=consumer.run)
         thread.start()
         until(lambda: bool(consumer.snapshot().partitions), "assigned")

@@ -57,7 +57,7 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(
             time.sleep(work_s)
             noted.done(record)
 
-        made = stage.pipeline(handler, kafka=kafka, ordering=ordering, threads=4)
+        made = stage.pipeline(handler, kafka=kafka, ordering=ordering, workers=kl.Threads(4))
         return ThreadMember(made, name, ending_offsets="latest")
 
     first = member("first")
@@ -94,7 +94,7 @@ def test_a_member_whose_handlers_take_longer_than_the_limit_is_given_up_and_its_
         seen.append(context.cancelled)
 
     elsewhere: list[tuple[int, int]] = []
-    first = kl.ParallelConsumer(stage.pipeline(stuck, revoke_timeout_ms=200, threads=20), client_id="first")
+    first = kl.ParallelConsumer(stage.pipeline(stuck, revoke_timeout_ms=200, workers=kl.Threads(20)), client_id="first")
     second = kl.ParallelConsumer(
         stage.pipeline(lambda record: elsewhere.append((record.partition, record.offset))), client_id="second"
     )
@@ -136,6 +136,30 @@ class Noting(kl.RebalanceListener):
         self._note("lost", partitions)
 
 
+def test_a_commits_metadata_is_given_back_to_who_has_the_partition_next(stage: Stage) -> None:
+    """It names the state as of the offset, as that of the seed's file does."""
+    given: list[Any] = []
+
+    class Given(kl.RebalanceListener):
+        def on_metadata(self, partition: tuple[str, int], offset: int, metadata: str) -> None:
+            given.append((partition, offset, metadata))
+
+        def on_assigned(self, partitions: list[tuple[str, int]]) -> None:
+            given.append("assigned")
+
+    commit = kl.Commit(interval_ms=50, metadata=lambda topic, partition, offset: f"{topic}.{partition}.{offset}")
+    options: dict[str, Any] = {"ordering": "partition", "commit": commit, "rebalance_listener": Given()}
+    stage.create(2)
+    stage.fill((b"k", n % 2) for n in range(6))
+    assert stage.run(lambda _: None, offset_reset="earliest", **options).processed == 6
+    assert given == ["assigned"], "there was none"
+    stage.fill([(b"k", 0)])
+    assert stage.run(lambda _: None, **options).processed == 1
+    names = [(stage.topic, 0), (stage.topic, 1)]
+    assert sorted(given[1:3]) == [(name, 3, f"{stage.topic}.{name[1]}.3") for name in names]
+    assert given[3:] == ["assigned"]
+
+
 def test_while_some_partitions_are_being_revoked_the_others_are_read_on_and_the_member_stays(stage: Stage) -> None:
     """The revoke takes longer than max.poll.interval.ms, and the kept partitions get far more than was buffered."""
     stage.create(PARTITIONS)
@@ -156,7 +180,8 @@ def test_while_some_partitions_are_being_revoked_the_others_are_read_on_and_the_
     listener = Noting()
     options: Any = {"kafka": kafka, "revoke_timeout_ms": 60_000, "max_buffered_records": 400}
     first = kl.ParallelConsumer(
-        stage.pipeline(handler, rebalance_listener=listener, commit_interval_ms=100, **options), client_id="first"
+        stage.pipeline(handler, rebalance_listener=listener, commit=kl.Commit(interval_ms=100), **options),
+        client_id="first",
     )
     second = kl.ParallelConsumer(stage.pipeline(handler, **options), client_id="second")
     threads = [threading.Thread(target=one.run) for one in (first, second)]

@@ -64,7 +64,7 @@ def test_partitions_assigned_by_hand_are_read_without_a_group_and_committed_to_i
     def handler(record: kl.Record) -> None:
         seen.append((record.partition, record.offset))
 
-    options: dict[str, Any] = {"topics": (), "assignment": [(stage.topic, 0), (stage.topic, 2)]}
+    options: dict[str, Any] = {"topics": kl.Partitions([(stage.topic, 0), (stage.topic, 2)])}
     with kl.ParallelConsumer(stage.pipeline(handler, **options), ending_offsets="latest") as consumer:
         consumer.run()
     assert sorted(seen) == [(partition, offset) for partition in (0, 2) for offset in range(10)]
@@ -87,15 +87,15 @@ def test_a_listener_hears_of_partitions_assigned_by_hand(stage: Stage) -> None:
             told.append(f"revoked {partitions}")
 
     where = [(stage.topic, 1)]
-    stage.run(lambda _: None, topics=(), assignment=where, rebalance_listener=Listener())
+    stage.run(lambda _: None, topics=kl.Partitions(where), rebalance_listener=Listener())
     assert told == [f"assigned {where}", f"revoked {where}"]
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"topics": (), "assignment": [("$", 7)]}, "assignment: '.*' has no partition 7; it has 1"),
-        ({"topics": (), "assignment": [("no-such", 0)]}, "topic 'no-such' does not exist"),
+        ({"topics": kl.Partitions([("$", 7)])}, "assignment: '.*' has no partition 7; it has 1"),
+        ({"topics": kl.Partitions([("no-such", 0)])}, "topic 'no-such' does not exist"),
         ({"outputs": ["no-such"]}, "topic 'no-such', which the pipeline produces to, does not exist at .*: create it"),
         ({"on_exhausted": kl.DeadLetter("no-such")}, "topic 'no-such', which the pipeline produces to, does not exist"),
         ({"kafka": {"acks": 0}}, "acks.*=0 would break offset tracking"),
@@ -105,8 +105,8 @@ def test_a_listener_hears_of_partitions_assigned_by_hand(stage: Stage) -> None:
 def test_what_cannot_work_is_refused_at_the_start(stage: Stage, options: dict[str, Any], says: str) -> None:
     stage.create(1)
     given = {**options}
-    if "assignment" in given:
-        given["assignment"] = [(topic.replace("$", stage.topic), number) for topic, number in given["assignment"]]
+    if isinstance(given.get("topics"), kl.Partitions):
+        given["topics"] = kl.Partitions([(topic.replace("$", stage.topic), one) for topic, one in given["topics"].of])
     given["kafka"] = stage.kafka | given.get("kafka", {})
     with pytest.raises(kl.UsageError, match=says):
         stage.run(lambda _: None, **given)

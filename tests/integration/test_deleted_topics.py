@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import keylane as kl
 from keylane.errors import TopicDeletedError
 from keylane.testing.embedded import EmbeddedBroker
 from kit.stage import Stage, ThreadMember, until
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import keylane as kl
 
 RECORDS = 100
 
@@ -49,7 +49,11 @@ class Running:
         self.ran: list[tuple[str, int, int]] = []
         self._left = threading.Semaphore(free)
         self._closed = threading.Event()
-        chosen: dict[str, Any] = {"ordering": "partition", "commit_interval_ms": 50, "revoke_timeout_ms": 1_000}
+        chosen: dict[str, Any] = {
+            "ordering": "partition",
+            "commit": kl.Commit(interval_ms=50),
+            "revoke_timeout_ms": 1_000,
+        }
         pipeline = stage.pipeline(self._handler, **(chosen | options))
         self.member = ThreadMember(pipeline, "reader", ending_offsets="latest" if ends else None)
         self.consumer = self.member.consumer
@@ -88,7 +92,7 @@ def test_a_run_to_the_end_ends_and_says_what_it_left(stage: Stage, delivery: str
 
 
 def test_a_run_to_the_end_of_which_nothing_is_left_ends_well(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    with Running(stage, ends=True, free=2 * RECORDS - 1, commit_interval_ms=60_000) as running:
+    with Running(stage, ends=True, free=2 * RECORDS - 1, commit=kl.Commit(interval_ms=60_000)) as running:
         until(lambda: len(running.ran) == 2 * RECORDS - 1, "all but one are processed")
         stage.admin.delete_topics([stage.topic])
         running.let(1)
@@ -149,8 +153,8 @@ import time
 import keylane as kl
 
 pipeline = kl.Pipeline(
-    kafka={kafka!r}, topics=[{topic!r}], handler=lambda record: time.sleep(0.1), offset_reset="earliest", threads=2,
-    commit_interval_ms=100,
+    kafka={kafka!r}, topics=[{topic!r}], handler=lambda record: time.sleep(0.1), offset_reset="earliest",
+    workers=kl.Threads(2), commit=kl.Commit(interval_ms=100),
 )
 """
 

@@ -25,6 +25,8 @@ from peers.postgres import PostgresServer, find_postgres
 
 from keylane import Retries
 from keylane.broker.process import BrokerProcess
+from keylane.options import ExactlyOnce, Threads
+from keylane.pipeline import Commit
 from kit.crash_points import Plan, Worker, effects_in
 from kit.engine_points import Point
 from kit.stage import Stage, until
@@ -64,7 +66,7 @@ GUARANTEES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         },
     ),
     "at_least_once": (
-        {"delivery": "at_least_once", "commit_every_records": 10},
+        {"delivery": "at_least_once", "commit": Commit(every_records=10)},
         {
             "before the handler": (NONE, MAYBE),
             "inside it": (NONE, MAYBE),
@@ -88,11 +90,11 @@ GUARANTEES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         },
     ),
     "transactional": (
-        {"delivery": "transactional", "commit_every_records": 10},
+        {"delivery": "transactional", "commit": Commit(every_records=10)},
         dict.fromkeys([*POINTS.values(), *TROUBLES], (NONE, NONE)),
     ),
     "exactly_once": (
-        {"delivery": "exactly_once", "commit_every_records": 10},
+        {"commit": Commit(every_records=10)},
         dict.fromkeys([*POINTS.values(), *TROUBLES, *DATABASE_TROUBLES], (NONE, NONE)),
     ),
 }
@@ -152,9 +154,16 @@ class Cell:
 
     def plan(self, **more: Any) -> Plan:
         # Handlers that take no time may all be through before the engine hears of the first: not all are polled then.
-        options = {"threads": 2, "max_buffered_records": RECORDS // 2, **GUARANTEES[self.guarantee][0]}
+        options: dict[str, Any] = {
+            "workers": Threads(2),
+            "max_buffered_records": RECORDS // 2,
+            **GUARANTEES[self.guarantee][0],
+        }
         if self.database is not None:
-            options |= {"store": self.store, "retries": Retries(max_attempts=None, delay_ms=50, max_delay_ms=200)}
+            options |= {
+                "delivery": ExactlyOnce(self.store),
+                "retries": Retries(max_attempts=None, delay_ms=50, max_delay_ms=200),
+            }
         effects = self.table if self.database else str(self.folder / f"{self.stage.topic}.effects")
         effects = self.out if self.is_transactional else effects
         kafka = self.stage.kafka | {"group.instance.id": "one"}  # a restart need not wait for its session to end
@@ -287,7 +296,8 @@ def test_the_page_shows_what_is_expected() -> None:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for guarantee, (_, expected) in GUARANTEES.items():
         cells = [" / ".join(expected[trouble]) if trouble in expected else "–" for trouble in heads[1:]]
-        lines.append(f'| `"{guarantee}"` | ' + " | ".join(cells) + " |")
+        name = "ExactlyOnce(store)" if guarantee == "exactly_once" else f'"{guarantee}"'
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     assert "\n".join(lines) in PAGE.read_text()
     assert list(POINTS) == list(get_args(Point))
 

@@ -189,9 +189,7 @@ def test_one_request_serves_a_batch_and_each_record_has_its_outcome(stage: Stage
         stage,
         service,
         options,
-        batch_size=RECORDS,
-        batch_min_size=RECORDS,
-        batch_linger_ms=500,
+        batch=kl.Batch(RECORDS, min_size=RECORDS, linger_ms=500),
         on_exhausted=kl.DeadLetter("dead-" + stage.topic),
         retries=kl.Retries(max_attempts=1),
     )
@@ -202,7 +200,7 @@ def test_one_request_serves_a_batch_and_each_record_has_its_outcome(stage: Stage
 
 def test_the_response_of_a_batch_is_the_value_of_each_of_its_records(stage: Stage, service: Service) -> None:
     calls = http.Calls(request=lambda records: http.Request("GET", f"{service.url}/{len(records)}"))
-    pipeline = stage.pipeline(calls, resource=calls.pool, batch_size=5)
+    pipeline = stage.pipeline(calls, resource=calls.pool, batch=kl.Batch(5))
     with kl.ParallelConsumer(pipeline, ending_offsets="latest").stream() as results:
         assert {result.value.text for result in results} == {"ok"}
     assert sum(int(path.strip("/")) * times for path, times in service.asked.items()) == RECORDS

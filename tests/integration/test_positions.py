@@ -83,7 +83,7 @@ def test_offsets_are_kept_elsewhere_and_keylane_commits_nothing(stage: Stage) ->
         asked.extend(names)
         return {name: kept.get(name) for name in names}
 
-    options: dict[str, Any] = {"commits": "external", "start_offsets": start, "commit_interval_ms": 50}
+    options: dict[str, Any] = {"commit": kl.External(start, interval_ms=50)}
     with Running(stage, on_commit=lambda offsets, _: kept.update(offsets), **options) as running:
         running.until(lambda: set(running.ran) == {(0, 7), (0, 8), (0, 9)} | {(1, offset) for offset in range(10)})
         running.until(lambda: kept == {(stage.topic, 0): 10, (stage.topic, 1): 10})
@@ -99,7 +99,7 @@ def test_an_external_start_may_have_a_map(stage: Stage) -> None:
     def start(names: list[tuple[str, int]]) -> dict[tuple[str, int], OffsetMap]:
         return {name: OffsetMap(3, [3, 5], 8) for name in names}
 
-    with Running(stage, commits="external", start_offsets=start) as running:
+    with Running(stage, commit=kl.External(start)) as running:
         running.until(lambda: set(running.ran) == {(p, o) for p in (0, 1) for o in (3, 5, 9)})
 
 
@@ -110,7 +110,7 @@ def test_external_starts_that_are_none(stage: Stage, given: Any) -> None:
             raise OSError("no database")
         return given and dict.fromkeys(names, given)
 
-    with Running(stage, commits="external", start_offsets=start) as running:
+    with Running(stage, commit=kl.External(start)) as running:
         if given == {}:
             running.until(lambda: set(running.ran) == every())
         else:
@@ -159,7 +159,7 @@ def test_a_seek_waits_for_handlers_and_repeats_no_other_partition(stage: Stage) 
                 release.wait(30)
             ended.append((record.partition, record.offset))
 
-    with Slow(stage, ordering="partition", threads=4) as running:
+    with Slow(stage, ordering="partition", workers=kl.Threads(4)) as running:
         running.until(lambda: entered.is_set() and sum(p == 1 for p, _ in running.ran) == 10)
         running.consumer.seek({(stage.topic, 0): 5})
         release.set()
@@ -172,7 +172,7 @@ def test_a_seek_below_what_exactly_once_has_purged_is_refused(stage: Stage, tmp_
     def handler(_record: kl.Record, context: kl.Context) -> None:
         context.transaction.execute("SELECT 1")
 
-    options: dict[str, Any] = {"delivery": "exactly_once", "store": str(tmp_path / "effects.db")}
+    options: dict[str, Any] = {"delivery": kl.ExactlyOnce(str(tmp_path / "effects.db"))}
     stage.run(handler, **options)  # it purges at its end
     with Running(stage, **options) as running:
         running.until(lambda: len(running.consumer.snapshot().partitions) == 2)
@@ -192,7 +192,7 @@ def test_position_and_liveness_can_be_read(stage: Stage) -> None:
             if (record.partition, record.offset) == (0, 4):
                 release.wait(60)
 
-    with Held(stage, commit_interval_ms=50, ordering="partition", threads=2) as running:
+    with Held(stage, commit=kl.Commit(interval_ms=50), ordering="partition", workers=kl.Threads(2)) as running:
         running.until(lambda: [one.committed for one in running.consumer.snapshot().partitions] == [4, 10])
         one = running.consumer.snapshot().partitions[0]
         (end,) = stage.admin.log_ends([(one.topic, one.partition)]).values()

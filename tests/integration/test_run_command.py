@@ -188,7 +188,7 @@ def test_what_cannot_work_is_one_line_that_says_what_to_do(
 
 @pytest.mark.parametrize("missing", ["psycopg", "psycopg_pool"])
 def test_a_store_whose_package_is_missing_is_wrong_usage(write: Any, missing: str) -> None:
-    path = write("pass", more='delivery="exactly_once", store="postgresql://me:MARKER@127.0.0.1:1/orders"')
+    path = write("pass", more='delivery=kl.ExactlyOnce("postgresql://me:MARKER@127.0.0.1:1/orders")')
     path.write_text(f"import sys\nsys.modules[{missing!r}] = None\n" + path.read_text())
     done = run(path, "--available-now")
     assert done.returncode == 2

@@ -89,7 +89,7 @@ def main(options: dict[str, Any]) -> None:
         max_concurrency=16,
         offset_reset="earliest",
         delivery="transactional",
-        commit_interval_ms=options["interval_ms"],
+        commit=kl.Commit(interval_ms=options["interval_ms"]),
         on_exhausted=kl.DeadLetter(options["dead"]),
     )
     with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:

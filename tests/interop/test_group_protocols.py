@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # exported untyped
 
+import keylane as kl
 from kit.ledger import Ledger
 from kit.stage import Stage, ThreadMember, until
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     import peers
 
-    import keylane as kl
 
 PARTITIONS = 4
 RECORDS = 600
@@ -60,7 +60,7 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tm
             time.sleep(0.05)
             noted.done(record)
 
-        made = stage.pipeline(handler, kafka=kafka(stage, protocol), threads=2)
+        made = stage.pipeline(handler, kafka=kafka(stage, protocol), workers=kl.Threads(2))
         return ThreadMember(made, name, ending_offsets="latest")
 
     first = member("first")
@@ -95,7 +95,7 @@ def test_while_partitions_are_being_revoked_the_others_are_read_and_committed_on
         "kafka": kafka(stage, protocol),
         "revoke_timeout_ms": 60_000,
         "max_buffered_records": 400,
-        "commit_interval_ms": 100,
+        "commit": kl.Commit(interval_ms=100),
     }
     first = ThreadMember(stage.pipeline(handler, **options), "first")
     until(lambda: first.consumer.snapshot().in_flight == PARTITIONS, "one of each partition is in its handler")

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FencedError, PeerError
+from keylane.pipeline import Commit
 from keylane.wire.versions import request_type
 from kit.protocol import ProtocolClient
 from kit.stage import Stage, ThreadMember, until
@@ -113,7 +114,7 @@ def test_a_member_that_is_fenced_by_an_earlier_id_joins_again(
     joining = threading.Thread(target=lambda: generation.append(leader.join()))
     joining.start()  # and waits for the predecessor
     until(lambda: stage.admin.describe_group(stage.group).state == "preparing_rebalance", "the group rebalances")
-    one = ThreadMember(stage.pipeline(lambda _: None, kafka=settings, commit_interval_ms=50), "client-one")
+    one = ThreadMember(stage.pipeline(lambda _: None, kafka=settings, commit=Commit(interval_ms=50)), "client-one")
     try:
         joining.join()  # the member has a new id, and waits for its assignment
         assert len(generation[0]) == 2

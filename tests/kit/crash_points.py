@@ -125,9 +125,10 @@ def _run(plan: Plan) -> None:
 
 
 def _handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:
-    if "store" in plan.options:
+    delivery = plan.options["delivery"]
+    if isinstance(delivery, kl.ExactlyOnce):
         return _database_handler(plan, fuse)
-    return _topic_handler(plan, fuse) if plan.options["delivery"] == "transactional" else _file_handler(plan, fuse)
+    return _topic_handler(plan, fuse) if delivery == "transactional" else _file_handler(plan, fuse)
 
 
 def _file_handler(plan: Plan, fuse: Fuse) -> Callable[..., Any]:

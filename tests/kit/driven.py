@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import keylane as kl
 from keylane.offsets import OffsetMap, decode
-from keylane.options import Pipeline
+from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
 from kit.engines import make_engine
 from kit.seam import Commit, Entry, Item, Make, Start, Workers
@@ -34,7 +35,8 @@ class Driven:
         **options: Any,
     ) -> None:
         topics = sorted({topic for topic, _ in starts})
-        self.pipeline = Pipeline(kafka=KAFKA, topics=topics, handler=_never_called, commit_every_records=1, **options)
+        options.setdefault("commit", kl.Commit(every_records=1))
+        self.pipeline = Pipeline(kafka=KAFKA, topics=topics, handler=_never_called, **options)
         self.now = 0.0
         self.engine = make_engine(self.pipeline, Make(Workers(concurrency)), random)
         self.engine.assigned([Start(name, 1, offsets, 0, log_end) for name, offsets in starts.items()], self.now)

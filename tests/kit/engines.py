@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Outcome as CoreOutcome
     from keylane.flow.workers import Capacity, Running
     from keylane.offsets import OffsetMap
-    from keylane.options import Pipeline, Rates
+    from keylane.options import Rates
+    from keylane.pipeline import Pipeline
     from kit.seam import Engine, Make, Outcome, Problem, Start, TopicPartition
 
 
@@ -66,7 +67,7 @@ def make_core(
     """A core for such workers, without a lease that ends."""
     return Core(
         pipeline,
-        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.delivery].may_queue, call_s=call_s),
+        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.guarantee].may_queue, call_s=call_s),
         lease=lease or Lease(None),
         random=random,
         failures=Failures(),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import Answers, Delivery
     from keylane.consumer.ports import ConsumerListener, Offset
     from keylane.consumer.results import ResultQueue
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Output
 
 TopicPartition = tuple[str, int]

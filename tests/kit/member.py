@@ -35,7 +35,7 @@ def main(options: dict[str, Any]) -> None:
         handler=handler,
         ordering=options["ordering"],
         offset_reset="earliest",
-        commit_interval_ms=100,
+        commit=kl.Commit(interval_ms=100),
     )
     ending = "latest" if options["ends"] else None
     with kl.ParallelConsumer(pipeline, ending_offsets=ending) as consumer:  # type: ignore[arg-type] # a Literal

@@ -47,7 +47,7 @@ class SimulatedWorkers:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._random = world.random
-        self._batches = world.settings.batch_size > 1
+        self._batches = world.settings.batch is not None
         self._hands: list[Hand] = []
         self._deliveries: list[Sent] = []
         """As often as there are outputs without an answer."""
@@ -149,7 +149,7 @@ class SimulatedWorkers:
         if self._world.settings.delivery != "transactional" or refused:
             self._delivered(sent, Raised(OSError("simulated")))
             return
-        exhausted = not self._world.pipeline.retries.allow(item.attempt)
+        exhausted = not self._world.pipeline.tries.allow(item.attempt)
         skips = isinstance(self._world.settings.on_exhausted, Skip) and not sent.sending.is_dead_letter
         if exhausted and skips and not blameless and item.epoch == log.epoch:
             log.given_up.add(item.offset)
@@ -313,7 +313,7 @@ class SimulatedWorkers:
 
     def _failed(self, item: Item, failure: Raised) -> None:
         self._no_longer_runs(item)
-        exhausted = failure.final or not self._world.pipeline.retries.allow(item.attempt)
+        exhausted = failure.final or not self._world.pipeline.tries.allow(item.attempt)
         if exhausted and isinstance(self._world.settings.on_exhausted, Skip):
             self._log(item).complete(item.offset)
 

@@ -24,9 +24,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import keylane as kl
 from keylane.errors import HandlerError
 from keylane.offsets import decode
-from keylane.options import DeadLetter, Halt, Pipeline, Rates, Retries, Skip
+from keylane.options import Batch, DeadLetter, Halt, Rates, Retries, Skip
+from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
 from kit.engines import make_engine
 from kit.seam import Make, Problem, Start, Workers
@@ -38,8 +40,7 @@ from kit.simulated_workers import SimulatedWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from keylane.guarantees import Delivery
-    from keylane.options import OnExhausted, Ordering, Traversal
+    from keylane.options import DeliveryName, OnExhausted, Ordering, Traversal
     from kit.seam import Commit, Entry, Plan
 
 TopicPartition = tuple[str, int]
@@ -74,8 +75,7 @@ class Settings:
     """Whether somebody is to see each result before its record is complete."""
     call_s: float = 0.0
     """How long a call of several records may keep a worker: a second makes calls of dozens."""
-    batch_size: int = 1
-    batch_min_size: int = 1
+    batch: Batch | None = None
     later_share: float = 0.0
     """Of records: they are scheduled for later."""
     deaths: float = 0.0
@@ -85,7 +85,7 @@ class Settings:
     max_uncommitted: int | None = None
     hands: int = 0
     """How often the user pauses, resumes and changes bounds; 20 is often."""
-    delivery: Delivery = "at_least_once"
+    delivery: DeliveryName = "at_least_once"
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -121,17 +121,14 @@ class Simulation:
             retries=Retries(max_attempts=attempts, delay_ms=50, max_delay_ms=400),
             delivery=settings.delivery,
             on_exhausted=settings.on_exhausted,
-            commit_interval_ms=200,
+            commit=kl.Commit(interval_ms=200, metadata_max_bytes=settings.metadata_cap),
             offset_reset="earliest",
-            offset_metadata_max_bytes=settings.metadata_cap,
             revoke_timeout_ms=300,
             drain_timeout_ms=500,
             rates=settings.rates,
             traversal=settings.traversal,
             max_uncommitted=settings.max_uncommitted,
-            batch_size=settings.batch_size,
-            batch_min_size=settings.batch_min_size,
-            batch_linger_ms=30 if settings.batch_min_size > 1 else 0,
+            batch=settings.batch,
         )
         if self.transactions is not None:
             self.transactions.crash()
@@ -484,17 +481,17 @@ VARIETY = (
     Settings(keys=3, call_s=1.0, output_share=0.0),
     Settings(ordering="partition", call_s=1.0, failure_share=0.03, output_share=0.0, rebalances=3),
     Settings(results=True, rebalances=2),
-    Settings(results=True, keys=2, batch_size=8),
+    Settings(results=True, keys=2, batch=Batch(8)),
     Settings(later_share=0.2, hands=10, max_uncommitted=20),
     Settings(traversal="depth_first", later_share=0.1, hands=10, keys=4, max_uncommitted=30),
     Settings(rates=Rates(records_per_s=200, per_partition=90, per_key=30), hands=5),
-    Settings(rates=Rates(per_key=30), batch_size=5, later_share=0.1, deaths=0.1),
+    Settings(rates=Rates(per_key=30), batch=Batch(5), later_share=0.1, deaths=0.1),
     Settings(call_s=1.0, keys=4, output_share=0.02, later_share=0.05, deaths=0.05, hands=5),
-    Settings(keys=3, batch_size=6),
-    Settings(ordering="partition", batch_size=5, batch_min_size=3, on_exhausted=DeadLetter("dead")),
-    Settings(ordering="unordered", batch_size=20, batch_min_size=20, rebalances=3),
+    Settings(keys=3, batch=Batch(6)),
+    Settings(ordering="partition", batch=Batch(5, min_size=3, linger_ms=30), on_exhausted=DeadLetter("dead")),
+    Settings(ordering="unordered", batch=Batch(20, min_size=20, linger_ms=30), rebalances=3),
     Settings(delivery="at_most_once", rebalances=2),
-    Settings(delivery="at_most_once", keys=3, batch_size=5, concurrency=3, metadata_cap=400, broker_metadata_cap=16),
+    Settings(delivery="at_most_once", keys=3, batch=Batch(5), concurrency=3, metadata_cap=400, broker_metadata_cap=16),
     Settings(delivery="almost_once", concurrency=3, keys=20, later_share=0.1, rebalances=2),
     Settings(delivery="almost_once", concurrency=1, ordering="unordered", results=True),
 )

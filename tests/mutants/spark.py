@@ -124,17 +124,17 @@ MUTANTS = [
     ),
     Mutant(
         "a row that fails finally is tried again",
-        "spark/structured/map_task.py",
+        "spark/structured/parallel_map.py",
         "if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):",
         "if error is not None and self.retries.allow(attempt):",
-        "unit/spark/test_structured_map_task.py::test_what_is_fatal_is_not_tried_again",
+        "unit/spark/test_structured_parallel_map.py::test_what_is_fatal_is_not_tried_again",
     ),
     Mutant(
         "rows go in the order in which Spark gives them, whatever order_by says",
-        "spark/structured/map_task.py",
+        "spark/structured/parallel_map.py",
         "    rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))\n",
         "",
-        "unit/spark/test_structured_map_task.py::test_rows_run_in_the_order_that_is_asked_for",
+        "unit/spark/test_structured_parallel_map.py::test_rows_run_in_the_order_that_is_asked_for",
     ),
     Mutant(
         "the progress of a query that was given a name counts for every one",

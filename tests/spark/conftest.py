@@ -111,7 +111,7 @@ class Work:
 
     def pipeline(self, handler: Callable[..., Any] | None = None, **options: Any) -> kl.Pipeline:
         settings = {"bootstrap.servers": self.servers, "group.id": self.group, **self.kafka}
-        defaults: dict[str, Any] = {"ordering": "key", "max_concurrency": 20, "commit_interval_ms": 300}
+        defaults: dict[str, Any] = {"ordering": "key", "max_concurrency": 20, "commit": kl.Commit(interval_ms=300)}
         return kl.Pipeline(
             kafka=settings,
             topics=[self.topic],

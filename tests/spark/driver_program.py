@@ -40,7 +40,7 @@ def pipeline(args: argparse.Namespace) -> kl.Pipeline:
         topics=[args.topic],
         handler=copy,
         max_concurrency=20,
-        commit_interval_ms=300,
+        commit=kl.Commit(interval_ms=300),
         offset_reset="earliest",
     )
 

@@ -38,17 +38,40 @@ covered_options: set[str] = {"kafka", "topics", "handler"}
 """They are part of every test."""
 BATCHES = "unit/engine/test_engine_batches.py"
 SHOWN_ELSEWHERE = {
-    "assignment": "unit/spark/test_spark_supervisor.py::test_partitions_that_are_assigned_by_hand_are_divided",
-    "batch_min_size": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
-    "batch_linger_ms": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
-    "commit_mode": "unit/engine/test_engine_commit_modes.py::test_a_synchronous_commit_holds_up_what_would_start",
+    "Partitions.of": "unit/spark/test_spark_supervisor.py::test_partitions_that_are_assigned_by_hand_are_divided",
+    "Batch.min_size": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
+    "Batch.linger_ms": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
+    "Periods.mode": "unit/engine/test_engine_commit_modes.py::test_a_synchronous_commit_holds_up_what_would_start",
+    "Transactional.id_prefix": "unit/test_transactional_options.py::test_the_id_is_the_static_members_or_a_new_one",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
 """What only shows in the engine's own time, and not in what a whole run leaves behind."""
+VALUES = (
+    kl.Batch, kl.Threads, kl.Processes, kl.Transactional, kl.ExactlyOnce, kl.Partitions, kl.Commit, kl.External
+)  # fmt: skip
+"""Values that have options of their own; `Retries` and `Rates` are one option each here."""
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 Test = TypeVar("Test", bound="Callable[..., None]")
+
+
+def leaf_names(value: type) -> list[str]:
+    """The options of a value, each named by the class that has it."""
+    owner = {name: one.__name__ for one in reversed(value.__mro__) for name in vars(one).get("__annotations__", ())}
+    return [f"{owner[one.name]}.{one.name}" for one in fields(value)]
+
+
+def leaves(pipeline: kl.Pipeline) -> dict[str, object]:
+    """Every option of a pipeline by its name."""
+    found: dict[str, object] = {}
+    for one in fields(pipeline):
+        value = getattr(pipeline, one.name)
+        if isinstance(value, VALUES):
+            found |= zip(leaf_names(type(value)), (getattr(value, name.name) for name in fields(value)), strict=True)
+        else:
+            found[one.name] = value
+    return found
 
 
 def covers(*options: str) -> Callable[[Test], Test]:
@@ -122,8 +145,8 @@ class Bench:
         work.fill(RECORDS)
 
     def begin(self, pipeline: kl.Pipeline, *, endless: bool = False) -> Running:
-        names = [one.name for one in fields(pipeline)]
-        self.given.update(name for name in names if getattr(pipeline, name) != getattr(self._usual, name))
+        given, usual = leaves(pipeline), leaves(self._usual)
+        self.given.update(name for name in given | usual if given.get(name) != usual.get(name))
         return self._begin(pipeline, endless=endless)
 
     @staticmethod
@@ -222,7 +245,7 @@ def test_max_concurrency_and_the_resource_of_a_worker(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("threads")
+@covers("Threads.count")
 def test_threads(bench: Bench) -> None:
     output = bench.work.output
 
@@ -231,7 +254,7 @@ def test_threads(bench: Bench) -> None:
         headers = [source_of(record), ("told", str(threading.get_ident()).encode())]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
-    bench.run(name, threads=2, ordering="unordered")
+    bench.run(name, workers=kl.Threads(2), ordering="unordered")
     assert len(set(bench.told("told"))) == 2
     assert bench.all_once()
 
@@ -249,7 +272,7 @@ def test_one_processor(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("batch_size")
+@covers("Batch.size")
 def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
     output = bench.work.output
 
@@ -262,7 +285,7 @@ def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
         return made
 
     once = kl.Retries(max_attempts=1)
-    done = bench.run(handle, batch_size=5, ordering="unordered", retries=once, on_exhausted=kl.Skip())
+    done = bench.run(handle, batch=kl.Batch(5), ordering="unordered", retries=once, on_exhausted=kl.Skip())
     assert max(map(int, bench.told("told"))) == 5
     assert done.skipped >= RECORDS // 5
     assert done.processed + done.skipped == RECORDS
@@ -329,7 +352,7 @@ def buffered_while_handlers_hang(bench: Bench, **options: Any) -> int:
         assert bench.all_once()
 
 
-@covers("offset_metadata_max_bytes")
+@covers("Commit.metadata_max_bytes")
 @pytest.mark.parametrize(("characters", "runs_ahead"), [(4, False), (400, True)])
 def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: int, runs_ahead: bool) -> None:
     """Four characters have room for no map: nothing runs ahead of the first record."""
@@ -341,7 +364,7 @@ def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: 
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
     options: dict[str, Any] = {"max_concurrency": RECORDS, "ordering": "unordered"}
-    bench.run(every_other_is_slow, offset_metadata_max_bytes=characters, **options)
+    bench.run(every_other_is_slow, commit=kl.Commit(metadata_max_bytes=characters), **options)
     assert any(log.index("0") for log in bench.told_by_partition("told")) is runs_ahead
     assert bench.work.lag() == 0
 
@@ -431,6 +454,24 @@ def test_on_produced(bench: Bench) -> None:
     assert bench.all_once()
 
 
+@covers("Commit.metadata")
+def test_metadata_of_commits(bench: Bench) -> None:
+    place = str(bench.folder / "metadata")
+
+    class Listener(kl.RebalanceListener):
+        def on_metadata(self, partition: tuple[str, int], offset: int, metadata: str) -> None:
+            with open(place, "a") as file:  # noqa: PTH123 - travels with the pipeline
+                file.write(f"{partition[1]} {offset} {metadata}\n")
+
+    commit = kl.Commit(interval_ms=100, metadata=lambda _, partition, offset: f"state-{partition}-{offset}")
+    for _ in range(2):
+        bench.run(telling(bench.work.output), ordering="partition", commit=commit, rebalance_listener=Listener())
+    logs = bench.work.admin.log_ends([(bench.work.topic, partition) for partition in range(4)])
+    assert sorted(bench.file("metadata")) == [
+        f"{part} {end} state-{part}-{end}" for (_, part), end in sorted(logs.items())
+    ]
+
+
 @covers("rebalance_listener")
 def test_rebalance_listener(bench: Bench) -> None:
     place = str(bench.folder / "rebalances")
@@ -450,11 +491,11 @@ def test_rebalance_listener(bench: Bench) -> None:
     assert bench.file("rebalances") == ["assigned 4", "revoked 4"]
 
 
-@covers("commit_interval_ms")
+@covers("Periods.interval_ms")
 def test_commit_interval(bench: Bench) -> None:
-    rare = bench.run(telling(bench.work.output, pause_s=0.02), commit_interval_ms=60_000, max_concurrency=2)
+    rare = bench.run(telling(bench.work.output, pause_s=0.02), commit=kl.Commit(interval_ms=60_000), max_concurrency=2)
     bench.work.group += "-2"
-    often = bench.run(telling(bench.work.output, pause_s=0.02), commit_interval_ms=20, max_concurrency=2)
+    often = bench.run(telling(bench.work.output, pause_s=0.02), commit=kl.Commit(interval_ms=20), max_concurrency=2)
     assert often.commits > rare.commits
 
 
@@ -512,7 +553,7 @@ def test_deserializers(bench: Bench) -> None:
     assert all(one.startswith("key-") for one in bench.told("told"))
 
 
-@covers("workers", "processes")
+@covers("Processes.count")
 def test_worker_processes(bench: Bench) -> None:
     output = bench.work.output
 
@@ -524,14 +565,14 @@ def test_worker_processes(bench: Bench) -> None:
         ]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
-    bench.run(compute, workers="process", processes=2, ordering="unordered")
+    bench.run(compute, workers=kl.Processes(2), ordering="unordered")
     told = set(bench.told("told"))
     assert len(told) == 2
     assert all(one.startswith("True ") for one in told), "in worker processes, and not where the engine is"
     assert bench.all_once()
 
 
-@covers("commit_every_records", "on_commit", "on_committed")
+@covers("Periods.every_records", "on_commit", "on_committed")
 def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
     place = str(bench.folder / "commits")
 
@@ -545,8 +586,7 @@ def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
 
     bench.run(
         telling(bench.work.output),
-        commit_every_records=10,
-        commit_interval_ms=60_000,
+        commit=kl.Commit(interval_ms=60_000, every_records=10),
         on_commit=note,
         on_committed=note_record,
     )
@@ -591,18 +631,18 @@ def test_a_commit_beyond_the_logs_end(bench: Bench) -> None:
     assert bench.all_once()
 
 
-@covers("on_foreign_metadata")
+@covers("Commit.on_foreign_metadata")
 def test_metadata_that_is_no_map(bench: Bench) -> None:
     with closing(Consumer({"bootstrap.servers": bench.work.servers, "group.id": bench.work.group})) as other:
         marked = [TopicPartition(bench.work.topic, one, 0, "a word of somebody else's") for one in range(4)]
         other.commit(offsets=marked, asynchronous=False)
     with pytest.raises(kl.KeylaneError, match="metadata"):
-        bench.run(telling(bench.work.output), on_foreign_metadata="fail")
+        bench.run(telling(bench.work.output), commit=kl.Commit(on_foreign_metadata="fail"))
     assert bench.run(telling(bench.work.output)).processed == RECORDS
     assert bench.all_once()
 
 
-@covers("store", "identity", "delivery")
+@covers("ExactlyOnce.store", "ExactlyOnce.identity", "delivery")
 def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench: Bench) -> None:
     place = str(bench.folder / "effects.db")
     with closing(sqlite3.connect(place)) as effects:
@@ -616,10 +656,10 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
         assert record.value is not None
         context.transaction.execute("INSERT INTO effects VALUES (?)", (record.value.decode(),))
 
-    options: dict[str, Any] = {"store": place, "identity": known_by}
-    bench.run(insert, delivery="exactly_once", **options)
+    once = kl.ExactlyOnce(place, identity=known_by)
+    bench.run(insert, delivery=once)
     bench.work.fill(RECORDS)  # the same values once more
-    bench.run(insert, delivery="exactly_once", **options)
+    bench.run(insert, delivery=once)
     with closing(sqlite3.connect(place)) as effects:
         found = effects.execute("SELECT count(*), count(DISTINCT value) FROM effects").fetchone()
     values = {one.value for batch in read_to_end(bench.work.servers, bench.work.topic) for one in batch}
@@ -627,7 +667,7 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
     assert bench.work.lag() == 0
 
 
-@covers("identity_retention_ms")
+@covers("ExactlyOnce.retention_ms")
 @pytest.mark.parametrize(("retention_ms", "times"), [(1, 2), (60_000, 1)])
 def test_an_identity_is_known_for_so_long(bench: Bench, retention_ms: int, times: int) -> None:
     place = str(bench.folder / "effects.db")
@@ -640,15 +680,15 @@ def test_an_identity_is_known_for_so_long(bench: Bench, retention_ms: int, times
     def insert(record: kl.Record, context: kl.Context) -> None:
         context.transaction.execute("INSERT INTO effects VALUES (?)", (record.value,))
 
-    options: dict[str, Any] = {"store": place, "identity": known_by, "identity_retention_ms": retention_ms}
-    bench.run(insert, delivery="exactly_once", **options)
+    once = kl.ExactlyOnce(place, identity=known_by, retention_ms=retention_ms)
+    bench.run(insert, delivery=once)
     bench.work.fill(RECORDS)  # the same values once more
-    bench.run(insert, delivery="exactly_once", **options)
+    bench.run(insert, delivery=once)
     with closing(sqlite3.connect(place)) as effects:
         assert effects.execute("SELECT count(*) FROM effects").fetchone() == (times * RECORDS,)
 
 
-@covers("commits", "start_offsets")
+@covers("External.start_offsets")
 def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
     place = str(bench.folder / "offsets")
 
@@ -659,10 +699,11 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
         with open(place, "a") as file:  # noqa: PTH123 - travels with the pipeline
             file.writelines(f"{partition} {offset}\n" for (_, partition), offset in offsets.items())
 
-    options: dict[str, Any] = {"commits": "external", "start_offsets": starts, "on_commit": note}
     logs = bench.work.admin.log_ends([(bench.work.topic, partition) for partition in range(4)])
     ends = {partition: end for (_, partition), end in logs.items()}
-    pipeline = bench.work.pipeline(telling(bench.work.output), commit_interval_ms=20, **options)
+    pipeline = bench.work.pipeline(
+        telling(bench.work.output), commit=kl.External(starts, interval_ms=20), on_commit=note
+    )
     running = bench.begin(pipeline, endless=True)
     bench.until(lambda: {int(part): int(end) for part, end in map(str.split, bench.file("offsets"))} == ends)
     running.stop()
@@ -672,7 +713,9 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
 
 
 def test_every_option_is_here() -> None:
-    assert {one.name for one in fields(kl.Pipeline)} == covered_options | SHOWN_ELSEWHERE.keys()
+    known = {one.name for one in fields(kl.Pipeline)} - {"workers", "batch", "commit"}
+    known |= {name for value in VALUES for name in leaf_names(value)}
+    assert known == covered_options | SHOWN_ELSEWHERE.keys()
     assert covered_options & SHOWN_ELSEWHERE.keys() == set()
     for file, _, test in (place.partition("::") for place in SHOWN_ELSEWHERE.values()):
         assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()

@@ -57,7 +57,7 @@ def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, or
 
 def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work: Any) -> None:
     work.fill(600)
-    pipeline = work.pipeline(delivery="transactional", commit_interval_ms=50)
+    pipeline = work.pipeline(delivery="transactional", commit=kl.Commit(interval_ms=50))
     query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
     work.finish(query)
     seen = work.outputs()
@@ -115,7 +115,7 @@ def test_almost_once_on_lanes(spark: SparkSession, work: Any) -> None:
         headers = [source_of(record), ("told", str(right).encode())]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
-    pipeline = work.pipeline(handle, delivery="almost_once", max_concurrency=1, commit_interval_ms=60_000)
+    pipeline = work.pipeline(handle, delivery="almost_once", max_concurrency=1, commit=kl.Commit(interval_ms=60_000))
     query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
     work.finish(query)
     seen = work.outputs()
@@ -144,8 +144,8 @@ def test_exactly_once_on_lanes(spark: SparkSession, work: Any, tmp_path: Path) -
 
     work.fill(200)
     work.fill(200)
-    options = {"delivery": "exactly_once", "store": store, "identity": known_by, "identity_retention_ms": 60_000}
-    query = kl.spark.start(work.pipeline(insert, **options), spark, lanes=2, trigger=AVAILABLE_NOW)
+    once = kl.ExactlyOnce(store, identity=known_by, retention_ms=60_000)
+    query = kl.spark.start(work.pipeline(insert, delivery=once), spark, lanes=2, trigger=AVAILABLE_NOW)
     work.finish(query)
     assert (work.lag(), query.snapshot().processed) == (0, 400)
     with closing(sqlite3.connect(store)) as effects:
@@ -415,8 +415,8 @@ def test_an_instance_id_for_all_lanes_is_refused(spark: SparkSession, work: Any)
 def test_offsets_kept_elsewhere_leave_lanes_nothing_to_end_or_scale_by(
     spark: SparkSession, work: Any, more: dict[str, Any]
 ) -> None:
-    pipeline = work.pipeline(commits="external", start_offsets=dict.fromkeys)
-    with pytest.raises(kl.UsageError, match="commits='external'"):
+    pipeline = work.pipeline(commit=kl.External(dict.fromkeys))
+    with pytest.raises(kl.UsageError, match=r"with commit=External\("):
         kl.spark.start(pipeline, spark, **more)
 
 

@@ -81,7 +81,7 @@ def too_many(row: Any) -> Any:
         (too_many, r"-0@\d: failed after 1 attempts: Fatal: the function returned 3 values"),
     ],
 )
-@pytest.mark.parametrize("workers", ["auto", "process"])
+@pytest.mark.parametrize("workers", [None, kl.Processes()])
 def test_a_failed_row_is_named_and_not_shown(
     spark: SparkSession, broker: BrokerProcess, topic: str, capfd: Any, function: Any, says: str, workers: Any
 ) -> None:

@@ -66,7 +66,7 @@ def test_an_attempt_of_a_coroutine_has_its_time(spark: SparkSession) -> None:
     async def slow(row: Any) -> Any:
         await asyncio.sleep(3600)
 
-    step = parallel_map(slow, "number bigint", retries=kl.Retries(max_attempts=1), timeout_ms=50, outcome=True)
+    step = parallel_map(slow, "number bigint", retries=kl.Retries(max_attempts=1), handler_timeout_ms=50, outcome=True)
     (found,) = spark.range(1).transform(step).collect()
     assert found.error.startswith("HandlerTimeoutError: the handler took longer than")
 
@@ -98,10 +98,9 @@ def test_keys_stay_in_order_across_tasks(spark: SparkSession) -> None:
         ({"key": "id"}, "needs ordering='key'"),
         ({"ordering": "key", "key": "nokey"}, "there is no column 'nokey' among id"),
         ({"ordering": "partition"}, "there is no column 'topic'"),
-        ({"ordering": "other"}, "give 'unordered', 'key' or 'partition'"),
-        ({"timeout_ms": 5}, "declare the function `async def`"),
-        ({"workers": "thread"}, "give 'auto' or 'process'"),
-        ({"workers": "process", "processes": 0}, "processes=0"),
+        ({"ordering": "other"}, "give one of 'key', 'partition', 'unordered'"),
+        ({"handler_timeout_ms": 5}, "declare the function `async def`"),
+        ({"workers": "thread"}, "give keylane.Threads"),
         ({"order_by": "id"}, "needs ordering"),
         ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"returns": 5}, "give columns and types"),
@@ -147,7 +146,7 @@ def test_functions_that_compute_run_in_processes(spark: SparkSession) -> None:
     step = parallel_map(
         function,
         "id bigint, pid bigint, attempt int",
-        workers="process",
+        workers=kl.Processes(),
         resource=process_number,
         retries=QUICK,
         outcome=True,
@@ -173,7 +172,12 @@ def test_a_process_is_killed_when_its_time_is_over_or_it_dies(spark: SparkSessio
         return (row.id,)
 
     step = parallel_map(
-        function, "id bigint", workers="process", timeout_ms=2_000, retries=kl.Retries(max_attempts=1), outcome=True
+        function,
+        "id bigint",
+        workers=kl.Processes(),
+        handler_timeout_ms=2_000,
+        retries=kl.Retries(max_attempts=1),
+        outcome=True,
     )
     found = spark.range(4, numPartitions=1).transform(step).collect()
     errors = sorted(str(row.error).partition(" (pid")[0] for row in found if row.error)

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from keylane.guarantees import Delivery
+from keylane.options import Guarantee
 from mutants.all import MUTANTS
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def test_each_option_of_the_contract_has_a_mutant() -> None:
 
 def test_each_rule_of_the_crash_matrix_has_a_mutant() -> None:
     """A mode of delivery each, and a claim of docs/reliability.md each, whose beginning names it."""
-    named, modes, stated = covered("crash matrix:"), set(get_args(Delivery)), claims()
+    named, modes, stated = covered("crash matrix:"), set(get_args(Guarantee)), claims()
     assert len(stated) > 15
     assert modes <= named
     assert [one for one in stated if not one.startswith(tuple(named - modes))] == []

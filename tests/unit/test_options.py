@@ -1,12 +1,14 @@
 """A pipeline refuses what cannot work, in one line that names the option, the value and the way out."""
 
+import inspect
+from dataclasses import fields
 from typing import Any
 
 import cloudpickle
 import pytest
 
 import keylane as kl
-from keylane.guarantees import check_dataframe_delivery, duration_ms
+from keylane.pipeline import duration_ms
 from keylane.records import PlainMessage
 
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g"}
@@ -19,6 +21,10 @@ def handler(record: kl.Record) -> None:
 async def async_handler(record: kl.Record, context: kl.Context) -> None:
     assert record
     assert context
+
+
+def starts(partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    return dict.fromkeys(partitions, 5)
 
 
 def pipeline(**changes: Any) -> kl.Pipeline:
@@ -38,7 +44,7 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"topics": "flights"}, "topics='flights': give a list"),
         ({"on_exhausted": kl.DeadLetter("t")}, "the dead-letter topic is 't', which the pipeline reads itself (t)"),
         ({"topics": "^t.*", "on_exhausted": kl.DeadLetter("t.dlq")}, "is 't.dlq', which the pipeline reads itself"),
-        ({"topics": [], "assignment": [("t", 0)], "on_exhausted": kl.DeadLetter("t")}, "is 't', which the pipeline"),
+        ({"topics": kl.Partitions([("t", 0)]), "on_exhausted": kl.DeadLetter("t")}, "is 't', which the pipeline"),
         ({"topics": ["a", "^t"], "outputs": ["out", "t2"]}, "outputs is 't2', which the pipeline reads itself (a, ^t)"),
         ({"topics": "^t("}, "topics: '^t(' is no regular expression"),
         ({"topics": []}, "topics=[]"),
@@ -49,24 +55,26 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"delivery": "twice"}, "delivery='twice': give one of 'at_most_once', 'at_least_once'"),
         ({"offset_reset": "none"}, "offset_reset='none'"),
         ({"max_concurrency": 0}, "max_concurrency=0: give a whole number of at least 1"),
-        ({"threads": True}, "threads=True"),
+        ({"workers": 4}, "workers=4: give keylane.Threads(...) or keylane.Processes(...)"),
+        ({"workers": kl.Threads(), "handler": async_handler}, "runs plain functions"),
+        ({"batch": 5}, "batch=5: give keylane.Batch"),
+        ({"commit": "external"}, "commit='external': give keylane.Commit(...) or keylane.External(...)"),
+        ({"topics": []}, "topics=[]: give a list of topic names, or Partitions"),
         ({"retries": 3}, "retries=3: give keylane.Retries"),
         ({"on_exhausted": "skip"}, "on_exhausted='skip': give keylane.DeadLetter"),
         ({"resource": 1}, "resource=1"),
         ({"on_produced": 1}, "on_produced=1: give a function of one keylane.Produced"),
         ({"on_produced": async_handler}, "is a coroutine function: it runs in a thread; give a plain one"),
         ({"tracing": True}, "tracing=True: give one of 'auto', 'on', 'off'"),
-        ({"batch_size": 0}, "batch_size=0"),
         ({"max_concurrency": "all"}, "max_concurrency='all'"),
-        ({"workers": "fork"}, "workers='fork': give one of 'auto', 'process'"),
-        ({"processes": 0}, "processes=0"),
+        ({"workers": "process"}, "workers='process': give keylane.Threads(...) or keylane.Processes(...)"),
+        ({"workers": kl.Processes(), "one_processor": True}, "worker processes want processors"),
         ({"traversal": "deep"}, "traversal='deep': give one of 'fair', 'depth_first'"),
         ({"rates": 5}, "rates=5: give keylane.Rates"),
         ({"not_before": 5}, "not_before=5: give a function"),
         ({"max_uncommitted": 0}, "max_uncommitted=0"),
+        ({"commit": kl.Commit(metadata=lambda *_: "")}, "Commit.metadata: under ordering='key' the metadata"),
         ({"max_buffered_bytes": 0}, "max_buffered_bytes=0"),
-        ({"batch_min_size": 2, "batch_linger_ms": 1}, "batch_min_size=2: give at most the batch_size, which is 1"),
-        ({"batch_size": 9, "batch_min_size": 2}, "batch_linger_ms=0: a least size needs a time to wait"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(changes: dict[str, Any], text: str) -> None:
@@ -89,6 +97,78 @@ def test_a_wrong_option_is_refused_by_name(changes: dict[str, Any], text: str) -
 def test_wrong_retries_and_dead_letters_are_refused(make: Any) -> None:
     with pytest.raises(kl.UsageError):
         make()
+
+
+OLD_NAMES = (
+    ("threads", "Threads(count)"),
+    ("processes", "Processes(count)"),
+    ("batch_size", "Batch(size)"),
+    ("batch_linger_ms", "Batch(size, min_size, linger_ms)"),
+    ("store", "ExactlyOnce(store)"),
+    ("identity", "ExactlyOnce(store, identity=...)"),
+    ("assignment", "Partitions([(topic, partition), ...])"),
+    ("commit_interval_ms", "Commit(interval_ms=...)"),
+    ("offset_metadata_max_bytes", "Commit(metadata_max_bytes=...)"),
+    ("on_foreign_metadata", "Commit(on_foreign_metadata=...)"),
+    ("start_offsets", "External(start_offsets)"),
+    ("timeout_ms", "handler_timeout_ms"),
+    ("max_concurency", "did you mean max_concurrency?"),
+)
+
+
+@pytest.mark.parametrize(("name", "now"), OLD_NAMES)
+def test_a_name_that_is_no_option_is_answered_with_the_one_that_is(name: str, now: str) -> None:
+    with pytest.raises(kl.UsageError) as error:
+        pipeline(**{name: 1})
+    assert f"Pipeline has no option {name!r}: " in str(error.value)
+    assert now in str(error.value)
+
+
+def test_every_option_is_one_leaf_that_stands_once() -> None:
+    values = (
+        kl.Batch,
+        kl.Threads,
+        kl.Processes,
+        kl.Transactional,
+        kl.ExactlyOnce,
+        kl.Partitions,
+        kl.Commit,
+        kl.External,
+    )
+    own = [name for made in (*values, kl.Flow, kl.Pipeline) for name in made.__annotations__]
+    assert not {name for name in own if own.count(name) > 1} - {"count"}, "of threads, and of processes"
+    assert {one.name for one in fields(kl.Flow)} < {one.name for one in fields(kl.Pipeline)}
+
+
+@pytest.mark.parametrize("made", [kl.Pipeline, kl.Flow, kl.Commit, kl.ExactlyOnce, kl.External])
+def test_editors_see_every_option(made: Any) -> None:
+    assert sorted(inspect.signature(made).parameters) == sorted(one.name for one in fields(made))
+
+
+def test_no_secret_is_shown_by_a_pipeline() -> None:
+    kafka = KAFKA | {"sasl.password": "hush", "ssl.key.password": "hush", "sasl.username": "me"}
+    shown = repr(pipeline(kafka=kafka, delivery=kl.ExactlyOnce("postgresql://me:hush@host/db")))
+    assert "hush" not in shown
+    assert "'sasl.username': 'me'" in shown
+
+
+def test_all_of_it_travels_by_cloudpickle() -> None:
+    made = pipeline(
+        handler=handler,
+        topics=kl.Partitions([("t", 3)]),
+        workers=kl.Threads(3),
+        batch=kl.Batch(9, min_size=2, linger_ms=5),
+        delivery=kl.ExactlyOnce("file.db", identity=lambda record: record.value or b"", retention_ms=7),
+        commit=kl.Commit(interval_ms=5, every_records=3),
+    )
+    copy = cloudpickle.loads(cloudpickle.dumps(made))
+    assert (copy.assignment, copy.workers, copy.batch, copy.commit) == (
+        (("t", 3),),
+        made.workers,
+        made.batch,
+        made.commit,
+    )
+    assert (copy.guarantee, copy.delivery.store, copy.delivery.retention_ms) == ("exactly_once", "file.db", 7)
 
 
 def test_a_pipeline_travels_by_cloudpickle() -> None:
@@ -115,18 +195,24 @@ def test_a_record_crosses_a_process_by_value() -> None:
         (lambda: kl.Rates(per_key=True), "Rates.per_key=True"),
         (lambda: kl.Rates(burst_ms=-1), "Rates.burst_ms=-1"),
         (lambda: kl.Retries(max_age_ms=-1), "Retries.max_age_ms=-1"),
+        (lambda: kl.Batch(1), "Batch.size=1: give a whole number of at least 2"),
+        (lambda: kl.Batch(3, min_size=4, linger_ms=1), "Batch.min_size=4: give at most the size, which is 3"),
+        (lambda: kl.Batch(9, min_size=2), "linger_ms=0: a least size needs a time to wait"),
+        (lambda: kl.Threads(True), "Threads.count=True"),
+        (lambda: kl.Processes(0), "Processes.count=0"),
+        (lambda: kl.Transactional(""), "Transactional.id_prefix=''"),
+        (lambda: kl.Partitions([]), "Partitions\\(\\[\\]\\): give a list"),
+        (lambda: kl.Partitions([("t", -1)]), "give \\(topic, partition\\)"),
+        (lambda: kl.Commit(interval_ms=0), "Commit.interval_ms=0"),
+        (lambda: kl.Commit(mode="now"), "Commit.mode='now': give one of 'async', 'sync'"),  # type: ignore[arg-type]
+        (lambda: kl.Commit(on_foreign_metadata="skip"), "Commit.on_foreign_metadata='skip'"),  # type: ignore[arg-type]
+        (lambda: kl.External(None), "External.start_offsets=None: give a function"),  # type: ignore[arg-type]
+        (lambda: kl.External(starts, every_records=-1), "External.every_records=-1"),
     ],
 )
 def test_wrong_rates_and_ages_are_refused_by_name(make: Any, text: str) -> None:
     with pytest.raises(kl.UsageError, match=text.replace(".", "[.]")):
         make()
-
-
-@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "transactional", "exactly_once"])
-def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: str) -> None:
-    with pytest.raises(kl.UsageError, match=f"delivery='{delivery}' is for pipelines in one process and in lanes: "):
-        check_dataframe_delivery(delivery)
-    check_dataframe_delivery("at_least_once")
 
 
 @pytest.mark.parametrize(
@@ -149,19 +235,16 @@ def test_durations_are_kafkas(text: str, length_ms: int | None) -> None:
             pipeline(offset_reset=text)
 
 
-EXTERNAL: dict[str, Any] = {"commits": "external", "start_offsets": dict}
+EXTERNAL: dict[str, Any] = {"commit": kl.External(starts)}
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"start_offsets": dict}, "start_offsets is for commits='external'"),
-        ({"commits": "external"}, "commits='external' needs a function"),
-        ({"commits": "kafka"}, "commits='kafka': give one of 'group', 'external'"),
         (EXTERNAL | {"delivery": "at_most_once"}, "needs commits that keylane makes"),
         (EXTERNAL | {"delivery": "almost_once"}, "needs commits that keylane makes"),
         (EXTERNAL | {"delivery": "transactional"}, "needs commits that keylane makes"),
-        (EXTERNAL | {"delivery": "exactly_once", "store": "a.db"}, "needs commits that keylane makes"),
+        (EXTERNAL | {"delivery": kl.ExactlyOnce("a.db")}, "needs commits that keylane makes"),
         (EXTERNAL | {"on_committed": print}, "there are no commits: use on_commit"),
     ],
 )

@@ -54,7 +54,7 @@ def test_which_settings_are_secrets() -> None:
 
 
 def test_a_pipelines_repr_shows_its_settings_without_secrets() -> None:
-    made = pipeline(delivery="exactly_once", store=f"postgresql://user:{MARK}@host/db")
+    made = pipeline(delivery=kl.ExactlyOnce(f"postgresql://user:{MARK}@host/db"))
     for one in (made, made.kafka, copy.copy(made.kafka), pickle.loads(pickle.dumps(made.kafka))):
         assert MARK not in f"{one!r} {one}"
         assert "'bootstrap.servers': 'a:1'" in repr(one)
@@ -114,8 +114,8 @@ def test_a_wrong_return_value_is_named_by_its_type(wrong: Any) -> None:
     "make",
     [
         lambda: kl.Pipeline(kafka=[("sasl.password", MARK)], topics=["t"], handler=print),  # type: ignore[arg-type]
-        lambda: pipeline(store=f"postgresql://user:{MARK}@host/db"),
-        lambda: pipeline(delivery="exactly_once", store={"password": MARK}),
+        lambda: pipeline(delivery=kl.ExactlyOnce(f"postgresql://user:{MARK}@host/db"), workers=kl.Processes()),
+        lambda: pipeline(delivery=kl.ExactlyOnce({"password": MARK})),
         lambda: pipeline(on_commit=5),
         lambda: translate({"ssl.keystore.password": MARK}),
         lambda: translate({"ssl.truststore.password": MARK}),

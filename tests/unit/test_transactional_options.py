@@ -20,12 +20,15 @@ def pipeline(**changes: Any) -> kl.Pipeline:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"topics": [], "assignment": [("t", 0)]}, "partitions assigned by hand have none: give topics"),
+        ({"topics": kl.Partitions([("t", 0)])}, "partitions assigned by hand have none: give topics"),
         ({"on_produced": print}, "on_produced: delivery='transactional' may take an output back"),
         ({"kafka": KAFKA | {"isolation.level": "read_uncommitted"}}, "records that their producer takes back"),
         ({"kafka": KAFKA | {"enable.idempotence": "false"}}, "needs an idempotent producer"),
-        ({"commit_interval_ms": 6_000}, "commit_interval_ms=6000: delivery='transactional' commits"),
-        ({"delivery": "at_least_once", "kafka": KAFKA | {"transactional.id": "x"}}, "delivery='transactional'"),
+        ({"commit": kl.Commit(interval_ms=6_000)}, "Commit.interval_ms=6000: delivery='transactional' commits"),
+        (
+            {"delivery": "at_least_once", "kafka": KAFKA | {"transactional.id": "x"}},
+            "use delivery=Transactional(id_prefix)",
+        ),
     ],
 )
 def test_what_cannot_hold_is_refused_in_one_sentence(changes: dict[str, Any], text: str) -> None:
@@ -42,13 +45,13 @@ def test_results_are_not_shown_before_they_are_committed() -> None:
 
 def test_a_transaction_is_committed_more_often_than_offsets() -> None:
     assert pipeline().commit_interval_s == 0.1
-    assert pipeline(commit_interval_ms=700).commit_interval_s == 0.7
+    assert pipeline(commit=kl.Commit(interval_ms=700)).commit_interval_s == 0.7
     assert pipeline(delivery="at_least_once").commit_interval_s == 5
 
 
 def test_the_id_is_the_static_members_or_a_new_one() -> None:
-    assert transactional_id(KAFKA | {"group.instance.id": "lane-3"}) == "g-lane-3"
-    made = {transactional_id(KAFKA | {"transactional.id": "mine"}) for _ in range(3)}
+    assert transactional_id(pipeline(kafka=KAFKA | {"group.instance.id": "lane-3"})) == "g-lane-3"
+    made = {transactional_id(pipeline(delivery=kl.Transactional("mine"))) for _ in range(3)}
     assert len(made) == 3
     assert all(one.startswith("mine-") for one in made)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
-from keylane.options import Pipeline
+from keylane.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from types import ModuleType

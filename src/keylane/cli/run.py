@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.kafka.group_standing import Standing
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 DESCRIPTION = """\
 Runs the keylane.Pipeline that FILE assigns at its top level. Without --available-now it runs until Ctrl-C or SIGTERM;

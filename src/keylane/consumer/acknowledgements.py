@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.partition import Partition
     from keylane.consumer.ports import TopicPartition
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Message
 
 

@@ -24,6 +24,7 @@ from keylane.flow.workers.calls import Function
 from keylane.flow.workers.inbox import Inbox
 from keylane.flow.workers.made import hand_over_to, make_workers, timed
 from keylane.flow.workers.tuning import HOST
+from keylane.pipeline import Commit
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort
     from keylane.consumer.results import ResultQueue
     from keylane.flow.workers.timeouts import Watch
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger("keylane.consumer")
 
@@ -55,12 +56,12 @@ def assemble(
 
     With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
-    `make_transactions` makes the producer of `delivery="transactional"`, given where to report answers and events.
+    `make_transactions` makes the producer of a transactional pipeline, given where to report answers and events.
     `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
     if stream is not None:
-        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch_size > 1))
+        pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch is not None))
     pipeline = replace(pipeline, handler=decoding(pipeline))
     if wants_tracing(pipeline):
         pipeline = replace(pipeline, handler=traced(pipeline))
@@ -73,7 +74,7 @@ def assemble(
     failures = failures or Failures()
     core = Core(
         pipeline,
-        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.delivery].may_queue),
+        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.guarantee].may_queue),
         random=random,
         ending_offsets=ending_offsets,
         results=results_rule(pipeline, stream),
@@ -90,15 +91,15 @@ def assemble(
         name=name,
         listener=pipeline.rebalance_listener,
         lease=lease,
-        commits_are_heard=pipeline.commits == "group",
-        commits_promptly=pipeline.delivery in ("at_most_once", "almost_once"),
+        commits_are_heard=isinstance(pipeline.commit, Commit),
+        commits_promptly=pipeline.guarantee in ("at_most_once", "almost_once"),
     )
 
     def report(answers: Answers) -> None:
         inbox.put(Delivered(answers))
 
     transactions = None
-    if pipeline.delivery == "transactional":
+    if pipeline.guarantee == "transactional":
         assert make_transactions is not None, "who makes the transactions?"
         transactions = partial(make_transactions, report, inbox.put)
     return Loop(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keylane.consumer.acknowledgements import Told
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ResultsPort
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Produced
 
 logger = logging.getLogger("keylane.consumer")

@@ -10,15 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.errors import HandlerError
 from keylane.flow.workers.latency import Meter
-from keylane.offsets import DispatchBound, encode
+from keylane.offsets import DispatchBound, encode, is_map
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.partition import Partition
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.telling import Log
 
 LEAST_GAP_S = 0.1
@@ -71,10 +73,21 @@ class CommitProblem:
 class Commits:
     """Plans commits and learns from their answers."""
 
-    def __init__(self, pipeline: Pipeline, counters: Counter[str], log: Log, *, may_put_off: bool = True) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        counters: Counter[str],
+        log: Log,
+        fail: Callable[[BaseException, float], None],
+        *,
+        may_put_off: bool = True,
+    ) -> None:
+        """`fail` stops the consumer because of an error."""
         self._log = log
+        self._fail = fail
+        self._metadata = pipeline.metadata
         self._interval_s = pipeline.commit_interval_s
-        self._every = pipeline.commit_every_records
+        self._every = pipeline.commit.every_records
         self._completed = 0
         """Records since the last commit was planned."""
         self._counters = counters
@@ -88,7 +101,7 @@ class Commits:
         self.not_before = 0.0
         """The earliest time for any commit: a while after one that failed."""
         self._failing = False
-        self.metadata_cap = pipeline.offset_metadata_max_bytes
+        self.metadata_cap = pipeline.metadata_cap
         self.bound = DispatchBound.for_cap(self.metadata_cap)
         self.on_its_way: list[CommitEntry] | None = None
         """The commit that the broker has not answered yet."""
@@ -114,7 +127,7 @@ class Commits:
             return None
         self._last = now
         self._completed = 0
-        entries = self.entries(partitions)
+        entries = self.entries(partitions, now)
         if not entries:
             return None
         self.on_its_way = entries
@@ -126,12 +139,12 @@ class Commits:
         on_its_way = {entry.partition for entry in self.on_its_way or ()}
         return any(one in on_its_way or (one.wanted and one.uncommitted) for one in partitions)
 
-    def entries(self, partitions: Iterable[Partition]) -> list[CommitEntry]:
+    def entries(self, partitions: Iterable[Partition], now: float) -> list[CommitEntry]:
         """What a commit of this moment says of each partition that changed since its last acknowledged commit."""
-        entries = (self._entry(one) for one in partitions if one.uncommitted)
+        entries = (self._entry(one, now) for one in partitions if one.uncommitted)
         return [entry for entry in entries if entry is not None]
 
-    def _entry(self, partition: Partition) -> CommitEntry | None:
+    def _entry(self, partition: Partition, now: float) -> CommitEntry | None:
         """What to commit of one partition; None to put it off until its map fits.
 
         The bound on dispatch keeps maps within the cap, but a cap can shrink under records that already run, and a
@@ -142,7 +155,7 @@ class Commits:
         tracker = partition.tracker
         changes = tracker.changes
         offsets = tracker.snapshot()
-        metadata = encode(offsets) if offsets.span else ""
+        metadata = encode(offsets) if offsets.span else self._own_metadata(*partition.name, offsets.base, now)
         if metadata and partition.without_map:
             self._counters["commits_without_map"] += 1
             self._log.warning(
@@ -163,6 +176,30 @@ class Commits:
             )
             return None
         return CommitEntry(partition, offsets.base, metadata, changes)
+
+    def _own_metadata(self, topic: str, number: int, offset: int, now: float) -> str:
+        """What the user's function makes for a commit without a map. One that fails ends the run; the offset is as
+        good without."""
+        if self._metadata is None:
+            return ""
+        called = f"Commit.metadata({topic!r}, {number}, {offset})"
+        try:
+            made: object = self._metadata(topic, number, offset)
+        except Exception as error:  # told by the run that it ends
+            failed = HandlerError(f"{called} raised {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._fail(failed, now)
+            return ""
+        if not isinstance(made, str):
+            self._fail(HandlerError(f"{called} returned {kind_of(made)}: return a str"), now)
+        elif len(made.encode()) > self.metadata_cap:
+            text = f"{called} returned {len(made.encode())} bytes: brokers take {self.metadata_cap} with a commit"
+            self._fail(HandlerError(f"{text} (Commit.metadata_max_bytes)"), now)
+        elif made and is_map(made):
+            self._fail(HandlerError(f"{called} returned what reads as an offset map: return other text"), now)
+        else:
+            return made
+        return ""
 
     def answered(
         self,
@@ -209,7 +246,7 @@ class Commits:
         if lower < self.metadata_cap:
             self._log.warning(
                 "%s-%d: the broker refused %d characters of commit metadata (offset.metadata.max.bytes); "
-                "lowering offset_metadata_max_bytes from %d to %d",
+                "lowering Commit.metadata_max_bytes from %d to %d",
                 *entry.partition.name,
                 len(entry.metadata),
                 self.metadata_cap,

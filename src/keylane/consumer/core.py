@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from keylane.flow.items import Item, Unit
     from keylane.flow.outcomes import Outcome
     from keylane.flow.workers import Running
-    from keylane.options import Pipeline, Rates
+    from keylane.options import Rates
+    from keylane.pipeline import Pipeline
     from keylane.records import Message
     from keylane.telling import Log
 
@@ -84,7 +85,7 @@ class Core:
         self._log = log
         self._counters: Counter[str] = Counter()
         self.failures = failures
-        mode = MODES[pipeline.delivery]
+        mode = MODES[pipeline.guarantee]
         self.partitions = Partitions(pipeline, self, self._counters, ending_offsets, log)
         self.flow = FlowCore(
             pipeline,
@@ -106,7 +107,7 @@ class Core:
             random=random,
             log=log,
         )
-        self._commits = Commits(pipeline, self._counters, log, may_put_off=mode.may_put_off)
+        self._commits = Commits(pipeline, self._counters, log, self.fail, may_put_off=mode.may_put_off)
         self._acknowledgements = Acknowledgements(pipeline, keeps_records=mode.keeps_records)
         self._revokes = Revokes(pipeline.revoke_timeout_ms / 1000, log)
         self._next = Plan()
@@ -426,7 +427,7 @@ class Core:
             self._closing.may_start
             and not self._deliveries.too_many_unseen
             and self._lease.holds(now)
-            and not (self._pipeline.commit_mode == "sync" and (self._commits.on_its_way or self._commit_is_due(now)))
+            and not (self._pipeline.commit.mode == "sync" and (self._commits.on_its_way or self._commit_is_due(now)))
         )
 
     def _forget(self, partitions: Iterable[Partition]) -> None:

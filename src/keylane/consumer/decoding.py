@@ -15,7 +15,7 @@ from keylane.records import DecodedRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
 
 Deserializer = Any
@@ -71,7 +71,7 @@ def decoding(pipeline: Pipeline) -> Callable[..., Any]:
         return pipeline.handler
     decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer)
     of_one, of_batch = _of_one(pipeline.handler, decoder), _of_batch(pipeline.handler, decoder)
-    return of_batch if pipeline.batch_size > 1 else of_one
+    return of_batch if pipeline.batch is not None else of_one
 
 
 def _of_one(handler: Callable[..., Any], decoder: Decoder) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keylane.flow.core import FlowCore, Notes
     from keylane.flow.items import Item
     from keylane.flow.outcomes import NotRun, Outcome
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Message
     from keylane.telling import Log
 
@@ -72,7 +72,7 @@ class Deliveries:
         self._random = random
         self._log = log
         self._own_topics = OwnTopics(pipeline)
-        self._retries = pipeline.retries
+        self._retries = pipeline.tries
         self._on_exhausted = pipeline.on_exhausted
         self._produce: list[Delivery] = []
         self._results: list[Delivery] = []

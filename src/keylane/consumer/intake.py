@@ -30,7 +30,7 @@ from keylane.consumer.lease import Lease
 from keylane.consumer.ports import Revoking
 from keylane.consumer.prompt_commits import PromptCommits
 from keylane.errors import HandlerError, InternalError, PeerError
-from keylane.options import RebalanceListener
+from keylane.pipeline import RebalanceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -207,6 +207,9 @@ class Intake:
     # --- called by the consumer ---
 
     def on_assigned(self, starts: list[Start]) -> None:
+        for one in starts:
+            if one.metadata:
+                self._tell(self._listener.on_metadata, (one.topic, one.partition), one.offsets.base, one.metadata)
         self._tell(self._listener.on_assigned, [(one.topic, one.partition) for one in starts])
         self._report(Assigned(starts))
 
@@ -251,10 +254,10 @@ class Intake:
         if names:
             self._tell(self._listener.on_lost, names)
 
-    def _tell(self, method: Callable[[list[TopicPartition]], None], names: list[TopicPartition]) -> None:
+    def _tell(self, method: Callable[..., None], names: list[TopicPartition] | TopicPartition, *more: object) -> None:
         """Call the user's listener; what it raises ends the consumer, but not the rebalance."""
         try:
-            method(list(names))
+            method(names if isinstance(names, tuple) else list(names), *more)
         except Exception as error:  # reported: the consumer stops with it
             text = f"rebalance_listener.{method.__name__}({names}) raised {type(error).__name__}: {error}"
             made = HandlerError(text)

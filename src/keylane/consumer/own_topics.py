@@ -15,7 +15,7 @@ from keylane.records import Returned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Output
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from keylane.flow.items import Item
     from keylane.flow.outcomes import Outcome
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Message
 
 
@@ -30,6 +30,8 @@ class Start:
     """What the group has committed, or the resolved start with nothing complete above it."""
     log_start: int
     log_end: int
+    metadata: str = ""
+    """What the user's own function left with the committed offset."""
 
 
 class Keeper(Protocol):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keylane.consumer.partition import Keeper, Start
     from keylane.consumer.ports import TopicPartition
     from keylane.offsets import DispatchBound
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Message
     from keylane.telling import Log
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.consumer.outputs import Delivery
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Context, Record, Result
 
 logger = logging.getLogger("keylane.consumer")

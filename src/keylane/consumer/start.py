@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, MetadataError, PeerError
-from keylane.offsets import OffsetMap, decode
+from keylane.offsets import OffsetMap, decode, is_map
+from keylane.pipeline import Commit
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.options import OffsetReset, OnForeignMetadata, Pipeline
+    from keylane.pipeline import OffsetReset, OnForeignMetadata, Pipeline
 
 logger = logging.getLogger("keylane.consumer")
 
@@ -58,10 +59,15 @@ class StartRule:
     offset_reset: str = "latest"
     beyond_log_end: OffsetReset = "error"
     on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
+    has_own_metadata: bool = False
+    """Whether metadata that is no map is the user's."""
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> StartRule:
-        return cls(pipeline.group_id, pipeline.offset_reset, pipeline.beyond_log_end, pipeline.on_foreign_metadata)
+        rule = pipeline.commit.on_foreign_metadata if isinstance(pipeline.commit, Commit) else "ignore"
+        return cls(
+            pipeline.group_id, pipeline.offset_reset, pipeline.beyond_log_end, rule, pipeline.metadata is not None
+        )
 
     def resolve(self, found: Committed) -> tuple[OffsetMap, bool]:
         """The map to start from, and whether it has to be committed before the first dispatch (nothing was).
@@ -98,8 +104,12 @@ class StartRule:
                     f"{WAY_OUT}"
                 )
         except MetadataError as error:
-            return self._foreign(found, base, error)
+            return OffsetMap(base) if self.own_metadata(found) else self._foreign(found, base, error)
         return offsets
+
+    def own_metadata(self, found: Committed) -> str:
+        """What the user's own function left with the committed offset; empty where it is a map."""
+        return found.metadata if self.has_own_metadata and not is_map(found.metadata) else ""
 
     def _foreign(self, found: Committed, base: int, error: MetadataError) -> OffsetMap:
         rule = self.on_foreign_metadata
@@ -107,7 +117,7 @@ class StartRule:
         if rule == "fail":
             raise PeerError(
                 f"{where}: the metadata of the committed offset {base} is not for keylane: {error}; "
-                "use another group.id, or set on_foreign_metadata"
+                "use another group.id, or set Commit(on_foreign_metadata=...)"
             ) from error
         if callable(rule) and (made := self._asked(rule, found, base, where)) is not None:
             return made

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as TraceContext
     from opentelemetry.trace import Link, Span, Tracer
 
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
 
 OPERATION = "process"
@@ -52,7 +52,7 @@ def wants_tracing(pipeline: Pipeline) -> bool:
 def traced(pipeline: Pipeline) -> Callable[..., Any]:
     """The pipeline's handler with a span around each call."""
     handler, takes = pipeline.handler, takes_context(pipeline.handler)
-    span_of = partial(_batch_span if pipeline.batch_size > 1 else _record_span, _LazyTracer(), pipeline.group_id)
+    span_of = partial(_batch_span if pipeline.batch is not None else _record_span, _LazyTracer(), pipeline.group_id)
 
     def call(what: Any, context: Context) -> Any:
         with span_of(what, context) as span:

@@ -1,4 +1,4 @@
-"""`ExactlyOnce`: a pipeline whose handler's effects and whose records' identities are in one database transaction.
+"""`Once`: a pipeline whose handler's effects and whose records' identities are in one database transaction.
 
 The idea: the handler is wrapped. A transaction begins, the record's identity is claimed in it, and the handler gets it
 open; what was claimed by an earlier transaction is skipped, and only its outputs, which were kept with it, are given to
@@ -29,7 +29,7 @@ from keylane.delivery.sqlite import SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.flow.outcomes import Failure
-from keylane.options import takes_context
+from keylane.options import ExactlyOnce, takes_context
 from keylane.records import Output
 from keylane.telling import kind_of
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.partition import Start
     from keylane.delivery.stores import OpenAsyncStore, OpenStore
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
 
 logger = logging.getLogger("keylane.delivery")
@@ -74,12 +74,18 @@ def _opening(store: Store) -> Iterator[None]:
         raise unavailable(store, error) from error
 
 
+def once_of(pipeline: Pipeline) -> ExactlyOnce:
+    """Its options."""
+    assert isinstance(pipeline.delivery, ExactlyOnce), pipeline.delivery
+    return pipeline.delivery
+
+
 class Identities:
     """What records are known by. Thread safety: `know` comes before the records of its topics."""
 
     def __init__(self, cluster: str, pipeline: Pipeline) -> None:
         self._group = f"{cluster}/{pipeline.group_id}"
-        self._function = pipeline.identity
+        self._function = once_of(pipeline).identity
         self._scopes: dict[str, str] = {}
 
     @property
@@ -118,7 +124,7 @@ def _shown_key(key: object) -> str:
     return "an empty key" if isinstance(key, str) else kind_of(key)
 
 
-class ExactlyOnce:
+class Once:
     """The pipeline to run, and what has to be done beside it. `group_committed` asks what the group has committed of
     each partition, by any member; None when the group's offsets are kept elsewhere. Thread safety: `check` is the
     group's thread's."""
@@ -130,8 +136,7 @@ class ExactlyOnce:
         topic_id: Callable[[str], str],
         group_committed: Callable[[], Mapping[tuple[str, int], int]] | None = None,
     ) -> None:
-        assert pipeline.store is not None
-        self._store = store_of(pipeline.store)
+        self._store = store_of(once_of(pipeline).store)
         if pipeline.is_async and not isinstance(self._store, AsyncStore):
             raise UsageError(
                 f"store: {type(self._store).__name__} has no open_async, which handlers that are coroutines need"
@@ -233,7 +238,7 @@ class House:
         self._store = store
         self._identities = identities
         self._group = pipeline.group_id
-        self._retention_ms = pipeline.identity_retention_ms
+        self._retention_ms = once_of(pipeline).retention_ms
         self._on_commit = pipeline.on_commit
         self._lock = threading.Lock()
         """Guards the connection and what is to purge."""
@@ -343,18 +348,18 @@ class House:
 # --- the handler ---
 
 
-def _handler(pipeline: Pipeline, once: ExactlyOnce) -> Callable[..., Any]:
+def _handler(pipeline: Pipeline, once: Once) -> Callable[..., Any]:
     """The user's handler, inside a transaction."""
     handler, takes = pipeline.handler, takes_context(pipeline.handler)
     kind = _AsyncCalls if pipeline.is_async else _Calls
     calls = kind(once, lambda what, context: handler(what, context) if takes else handler(what))
-    return calls.of_batch if pipeline.batch_size > 1 else calls.of_one
+    return calls.of_batch if pipeline.batch is not None else calls.of_one
 
 
 class _Calls:
     """For functions."""
 
-    def __init__(self, once: ExactlyOnce, handler: Callable[[Any, Context], Any]) -> None:
+    def __init__(self, once: Once, handler: Callable[[Any, Context], Any]) -> None:
         self._once = once
         self._handler = handler
 
@@ -391,7 +396,7 @@ class _Calls:
 class _AsyncCalls:
     """For coroutine functions."""
 
-    def __init__(self, once: ExactlyOnce, handler: Callable[[Any, Context], Any]) -> None:
+    def __init__(self, once: Once, handler: Callable[[Any, Context], Any]) -> None:
         self._once = once
         self._handler = handler
 
@@ -428,7 +433,7 @@ class _AsyncCalls:
 class _Batch:
     """Records of one call, in one transaction."""
 
-    def __init__(self, records: Sequence[Record], once: ExactlyOnce) -> None:
+    def __init__(self, records: Sequence[Record], once: Once) -> None:
         self._records = records
         self._once = once
         self.identities = [once.identities.of(record) for record in records]

@@ -1,4 +1,4 @@
-"""What a store of processing details is: the protocol behind `delivery="exactly_once"`, for stores of one's own.
+"""What a store of processing details is: the protocol behind `delivery=ExactlyOnce(...)`, for stores of one's own.
 
 The idea: the handler's effects and the record's identity are in one database transaction, so that both are there or
 neither. A store only keeps identities and gives transactions; when to ask, to skip and to purge is decided by

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keylane.demo.stop import StopRequest
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 

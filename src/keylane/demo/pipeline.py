@@ -68,6 +68,6 @@ def flights_pipeline(
         ordering=ordering,
         max_concurrency=max_concurrency,
         offset_reset="earliest",
-        commit_interval_ms=1_000,
+        commit=kl.Commit(interval_ms=1_000),
         retries=kl.Retries(max_attempts=5, delay_ms=100),
     )

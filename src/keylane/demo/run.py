@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keylane.demo.options import DemoOptions
     from keylane.demo.progress import Progress, Step
     from keylane.demo.stop import StopRequest
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 TOPIC = "flights"
 OUTPUT = "flights.enriched"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keylane.flow.admission import HandOver
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
-    from keylane.options import Pipeline, Rates
+    from keylane.options import Flow, Rates
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -50,7 +50,7 @@ class FlowCore:
 
     def __init__(
         self,
-        options: Pipeline,
+        options: Flow,
         hand_over: HandOver,
         *,
         random: Callable[[], float],
@@ -68,12 +68,12 @@ class FlowCore:
         self._notes = notes
         self._counters = counters
         self._view = view
-        self._retries = options.retries
+        self._retries = options.tries
         self._rotation: deque[Source] = deque()
         self._depth_first = options.traversal == "depth_first"
-        self._batch_size = options.batch_size
-        self._batch_min_size = options.batch_min_size
-        self._linger_s = options.batch_linger_ms / 1000
+        self._batch_size = 1 if options.batch is None else options.batch.size
+        self._batch_min_size = 1 if options.batch is None else options.batch.min_size
+        self._linger_s = 0.0 if options.batch is None else options.batch.linger_ms / 1000
         self._lingers_since: float | None = None
         """Since when there is something for a batch, and too little."""
         self._auto = AutoLimit(hand_over.capacity) if options.max_concurrency == "auto" else None

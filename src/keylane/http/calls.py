@@ -46,7 +46,7 @@ class Calls:
 
     request: Callable[..., Any]
     """From the record to a `Request`, to several (sent at once; the record is complete when all are answered), or to
-    None for no request. A plain function, or a coroutine function. With the pipeline's `batch_size` it gets the list of
+    None for no request. A plain function, or a coroutine function. With the pipeline's `batch` it gets the list of
     records, and its requests are the batch's."""
     on_response: Callable[..., Any] | None = None
     """Gets the record and the response (the list of responses when there were several requests), and returns what a

@@ -35,7 +35,7 @@ from keylane.kafka.logs import matching
 from keylane.kafka.questions import Questions, RefusedError
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
-from keylane.options import TRACKING_SETTINGS
+from keylane.pipeline import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

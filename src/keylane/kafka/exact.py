@@ -24,12 +24,14 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 from confluent_kafka import __version__ as client_version
 
 from keylane.errors import InternalError
+from keylane.kafka.faults import commit_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from confluent_kafka import Consumer, Producer
 
+    from keylane.consumer.commits import CommitProblem
     from keylane.consumer.ports import Offset
 
 _NAME_BYTES = 64
@@ -139,6 +141,14 @@ def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = N
         return found
     finally:
         queue.close()
+
+
+def problems_of(error: KafkaError | None, partitions: Sequence[GroupOffset]) -> dict[tuple[str, int], CommitProblem]:
+    """Partitions that were not committed. An error of the request, and of no partition, is every partition's."""
+    each: dict[tuple[str, int], KafkaError | None] = {(one.topic, one.partition): one.error for one in partitions}
+    if error is not None and not any(each.values()):
+        each = dict.fromkeys(each, error)
+    return {name: commit_problem(found) for name, found in each.items() if found is not None}
 
 
 def delete(client: Consumer, group: str, names: Iterable[tuple[str, int]], timeout_s: float) -> list[GroupOffset]:

@@ -21,11 +21,10 @@ from keylane.kafka.error_table import Mark, Meaning, marked, meaning
 from keylane.kafka.setting_names import meant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from confluent_kafka import Message
 
-    from keylane.kafka.exact import GroupOffset
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -116,14 +115,6 @@ def commit_problem(error: KafkaError) -> CommitProblem:
         moved_on=code in MOVED_ON,
         missing=code in NO_PARTITION,
     )
-
-
-def problems_of(error: KafkaError | None, partitions: Sequence[GroupOffset]) -> dict[tuple[str, int], CommitProblem]:
-    """Partitions that were not committed. An error of the request, and of no partition, is every partition's."""
-    each: dict[tuple[str, int], KafkaError | None] = {(one.topic, one.partition): one.error for one in partitions}
-    if error is not None and not any(each.values()):
-        each = dict.fromkeys(each, error)
-    return {name: commit_problem(found) for name, found in each.items() if found is not None}
 
 
 def transaction_problem(error: KafkaError) -> CommitProblem:

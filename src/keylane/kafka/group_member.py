@@ -14,14 +14,14 @@ import threading
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError
 from keylane.kafka import exact, exact_transactions
-from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of, problems_of
+from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
 from keylane.kafka.instance_name import is_fenced
 from keylane.kafka.logs import MissingError
 from keylane.kafka.membership import (
@@ -44,11 +44,10 @@ if TYPE_CHECKING:
     from keylane.consumer.partition import Start
     from keylane.consumer.ports import ConsumerListener, Offset, Revoking
     from keylane.kafka.faults import Faults
-    from keylane.kafka.fetcher import Fetcher
     from keylane.kafka.instance_name import InstanceName
     from keylane.kafka.logs import Logs, Patience
     from keylane.kafka.membership import Action, Name, Target
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -65,6 +64,13 @@ CLOSE_S = 5.0
 LEFT = CommitProblem("this member has left the group", moved_on=True)
 
 
+class Reader(Protocol):
+    """Who reads what is assigned. Any thread."""
+
+    def assign(self, starts: list[Start]) -> None: ...
+    def unassign(self, names: list[tuple[str, int]]) -> None: ...
+
+
 class GroupMember:
     """A member of the consumer group, from `start` to `close`.
 
@@ -76,7 +82,7 @@ class GroupMember:
         self,
         client: Consumer,
         pipeline: Pipeline,
-        fetcher: Fetcher,
+        reader: Reader,
         logs: Logs,
         patience: Patience,
         faults: Faults,
@@ -92,7 +98,7 @@ class GroupMember:
         starts of partitions before anything of them begins; what it raises ends the consumer."""
         self._client = client
         self._pipeline = pipeline
-        self._fetcher = fetcher
+        self._reader = reader
         self._faults = faults
         self._cooperative = cooperative
         self._closing = threading.Event()
@@ -188,7 +194,10 @@ class GroupMember:
         if self._instance is not None:
             self._instance.look()
         self._client.subscribe(
-            list(self._pipeline.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            list(self._pipeline.subscription),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
 
     def _poll(self) -> None:
@@ -290,7 +299,7 @@ class GroupMember:
                 logger.warning("lost %s: the group went on without this member", shown)
                 self._listening.on_lost(names)
             case Stop(names):
-                self._fetcher.unassign(names)
+                self._reader.unassign(names)
             case Deleted(topic, names):
                 self._listening.on_deleted(topic, names)
             case Keep():  # any call does to say that librdkafka need not do it by itself
@@ -315,7 +324,7 @@ class GroupMember:
                 self._listening.on_reloaded(starts)
             else:
                 self._listening.on_assigned(starts)
-            self._fetcher.assign(starts)
+            self._reader.assign(starts)
 
     def _starts_of(self, action: Begin) -> list[Start]:
         """Those of the topics that are there."""
@@ -363,7 +372,7 @@ class GroupMember:
                 answered = exact.commit_now(self._client, offsets, wait_s)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
-        problems = problems_of(None, answered)
+        problems = exact.problems_of(None, answered)
         for name in [name for name, problem in problems.items() if problem.missing]:
             self.suspect(name[0])
         return problems

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.client_log import ClientLog
+from keylane.kafka.consumer import consume_some
 from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, Faults, client_of, damage_of
-from keylane.kafka.fetcher import consume_some
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, reading

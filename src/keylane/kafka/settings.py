@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from keylane.guarantees import TRANSACTION_TIMEOUT_MS
 from keylane.kafka.client_log import ClientLog
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
+from keylane.options import Transactional
+from keylane.pipeline import TRANSACTION_TIMEOUT_MS, Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -210,10 +211,10 @@ def transactional_settings(kafka: Mapping[str, Any], client_id: str | None) -> d
     return TRANSACTIONAL_DEFAULTS | producer_settings(silent | dict(kafka), client_id)
 
 
-def transactional_id(kafka: Mapping[str, Any]) -> str:
+def transactional_id(pipeline: Pipeline) -> str:
     """The prefix, and what no other live member has: the static member's own id, or a new one (docs/adr/0051)."""
-    prefix = kafka.get("transactional.id") or kafka["group.id"]
-    return f"{prefix}-{kafka.get('group.instance.id') or uuid4()}"
+    prefix = pipeline.delivery.id_prefix if isinstance(pipeline.delivery, Transactional) else None
+    return f"{prefix or pipeline.group_id}-{pipeline.kafka.get('group.instance.id') or uuid4()}"
 
 
 def makes_topics(kafka: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
-from keylane.kafka.faults import Faults, client_of, commit_problem, error_of, problems_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.instance_name import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
 from keylane.kafka.settings import consumer_settings, member_settings
@@ -166,7 +166,7 @@ class SoleMember:
         for one in answered:
             if one.error is not None:
                 self._faults.report(one.error)
-        return problems_of(None, answered)
+        return exact.problems_of(None, answered)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for one in partitions:

@@ -1,6 +1,6 @@
 """`Starts`: where partitions start, asked of the group, of the log and of the user, and committed before anything runs.
 
-The idea: `keylane.consumer.start` decides; here is who is asked for what it needs. With `commits="external"` the user's
+The idea: `keylane.consumer.start` decides; here is who is asked for what it needs. With `External` the user's
 function takes the group's place, and nothing is committed.
 """
 
@@ -17,11 +17,11 @@ from confluent_kafka import KafkaException
 from keylane.consumer.partition import Start
 from keylane.consumer.start import Committed, StartRule
 from keylane.errors import HandlerError, PeerError
-from keylane.guarantees import duration_ms
 from keylane.kafka import exact
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.offsets import OffsetMap
+from keylane.pipeline import External, duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import Offset
     from keylane.kafka.logs import Logs, Patience
     from keylane.kafka.membership import Target
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -58,7 +58,7 @@ class Starts:
         self._patience = patience
         self._commit_now = commit_now
         self._epochs = epochs
-        self._external = pipeline.commits == "external"
+        self._external = isinstance(pipeline.commit, External)
         self.heard: Callable[[float], None] = lambda _: None
         """Told when the coordinator has answered."""
 
@@ -77,7 +77,8 @@ class Starts:
         for found in self._found(names, targets or {}, give_up_at):
             offsets, commit_first = self._rule.resolve(found)
             epoch = next(self._epochs)
-            starts.append(Start(found.topic, found.partition, epoch, offsets, found.log_start, found.log_end))
+            own = self._rule.own_metadata(found)
+            starts.append(Start(found.topic, found.partition, epoch, offsets, found.log_start, found.log_end, own))
             if not self._external and (commit_first or (targets and (found.topic, found.partition) in targets)):
                 first.append(_First(found.topic, found.partition, offsets))
         while first:
@@ -131,10 +132,10 @@ class Starts:
 
     def _from_user(self, names: Names) -> list[Committed]:
         """What `start_offsets` says: an offset, an `OffsetMap`, or None where it knows nothing."""
-        function = self._pipeline.start_offsets
-        assert function is not None
+        commit = self._pipeline.commit
+        assert isinstance(commit, External), commit
         try:
-            given = function(list(names))
+            given = commit.start_offsets(list(names))
         except Exception as error:
             raise HandlerError(f"start_offsets({names}) raised {type(error).__name__}: {error}") from error
         return [self._given(name, given) for name in names]

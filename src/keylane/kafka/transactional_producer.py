@@ -25,13 +25,14 @@ from keylane.kafka.producer import KafkaProducer
 from keylane.kafka.settings import transactional_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from confluent_kafka import KafkaError, Producer
 
     from keylane.consumer.commits import CommitEntry
     from keylane.consumer.outputs import Answers, Delivery
     from keylane.kafka.consumer import KafkaConsumer
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger("keylane.kafka")
 
@@ -58,7 +59,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        kafka: Mapping[str, Any],
+        pipeline: Pipeline,
         report: Callable[[Answers], None],
         tell: Callable[[object], None],
         consumer: KafkaConsumer,
@@ -66,9 +67,9 @@ class TransactionalProducer:
         client_id: str | None,
         name: str,
     ) -> None:
-        self.id = transactional_id(kafka)
+        self.id = transactional_id(pipeline)
         self._make: Callable[[], KafkaProducer] = partial(
-            KafkaProducer, kafka, report, client_id=client_id, name=name, transactional_id=self.id
+            KafkaProducer, pipeline.kafka, report, client_id=client_id, name=name, transactional_id=self.id
         )
         self._tell = tell
         self._consumer = consumer

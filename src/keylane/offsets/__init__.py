@@ -1,8 +1,8 @@
 """Offsets without Kafka: what is complete, what may be dispatched, what is committed, and how that is written down."""
 
 from keylane.offsets.bound import DispatchBound
-from keylane.offsets.codec import Encoding, decode, encode, encoding_of
+from keylane.offsets.codec import Encoding, decode, encode, encoding_of, is_map
 from keylane.offsets.offset_map import OffsetMap
 from keylane.offsets.tracker import PartitionTracker
 
-__all__ = ["DispatchBound", "Encoding", "OffsetMap", "PartitionTracker", "decode", "encode", "encoding_of"]
+__all__ = ["DispatchBound", "Encoding", "OffsetMap", "PartitionTracker", "decode", "encode", "encoding_of", "is_map"]

@@ -233,6 +233,15 @@ def decode(metadata: str | None, base: int, max_span: int = MAX_SPAN) -> OffsetM
         raise MetadataError(f"metadata {_shown(metadata)} ({encoding.label}) is damaged: {damage}") from None
 
 
+def is_map(metadata: str) -> bool:
+    """Whether `decode` takes it for an offset map, as it does empty metadata."""
+    try:
+        decode(metadata, 0)
+    except MetadataError:
+        return False
+    return True
+
+
 def encoding_of(metadata: str) -> str | None:
     """The name of the encoding of metadata that `encode` has written; None for empty or other metadata."""
     try:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.options import ExactlyOnce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +71,14 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> bool:
 
 def check_store(pipeline: Pipeline, master: str | None) -> None:
     """Refuses a SQLite file for lanes that may be on several machines."""
-    store = pipeline.store
-    if store is None or master is None or master.startswith("local[") or master == "local":
+    if (
+        not isinstance(pipeline.delivery, ExactlyOnce)
+        or master is None
+        or master.startswith("local[")
+        or master == "local"
+    ):
         return
+    store = pipeline.delivery.store
     if type(store).__name__ == "SqliteStore" or (isinstance(store, str) and "://" not in store):
         raise UsageError(
             f"store={store!r}: lanes on the cluster {master} may be on several machines, which cannot share a SQLite "

@@ -9,7 +9,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.logs import matching
 
 if TYPE_CHECKING:
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 
 class Group:
@@ -19,8 +19,8 @@ class Group:
         self._admin = Admin(pipeline.kafka)
         self._servers = pipeline.kafka["bootstrap.servers"]
         self._group = pipeline.group_id
-        self._topics = tuple(pipeline.topics)
-        self._assignment = tuple(pipeline.assignment)
+        self._topics = pipeline.subscription
+        self._assignment = pipeline.assignment
 
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The log end of every partition. Raises `UsageError` for a topic that does not exist."""

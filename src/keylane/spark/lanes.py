@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.errors import InternalError
+from keylane.pipeline import Partitions
 from keylane.spark.channel import Address, Hello, LaneEnd
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from keylane.consumer.snapshot import Snapshot
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ def run_lane(task: LaneTask, pipeline: Pipeline, make_runner: MakeRunner, task_a
     link = Link(end)
     try:
         with link.hangups(), logging_to_stderr(), told_by_the_driver():
-            ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, assignment=task.assignment)
+            topics = Partitions(task.assignment) if task.assignment else pipeline.topics
+            ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, topics=topics)
             return _run(link, lambda: make_runner(ours, task))
     finally:
         end.close()

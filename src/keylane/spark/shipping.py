@@ -14,7 +14,7 @@ from keylane.spark.outcome import LaneFailure, LaneOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.spark.lanes import MakeRunner
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.errors import UsageError
-from keylane.options import Pipeline
+from keylane.pipeline import External, Pipeline
 from keylane.spark.checks import check_session, check_store, check_trigger
 from keylane.spark.group import Group
 from keylane.spark.jobs import SparkLaneJobs
@@ -32,7 +32,7 @@ from keylane.spark.supervisor import Supervisor
 from keylane.telling import by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def start(
     group = Group(pipeline)
     ends = group.end_offsets()
     count = _count(pipeline, lanes, slots, len(ends))
-    query = _query_name(pipeline, name, ends)
+    query = _query_name(pipeline, name)
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
     if not pipeline.assignment and (members == "static" or (members is None and bounds is None)):
@@ -113,7 +113,7 @@ def start(
         log_ends=ends,
         ending_offsets=ends if available_now else None,
         lane_settings=partial(_lane_settings, static, timeout_ms),
-        assignment=tuple(pipeline.assignment),
+        assignment=pipeline.assignment,
         limits=limits,
         drain_timeout_s=pipeline.drain_timeout_ms / 1000,
         session_timeout_s=timeout_ms / 1000,
@@ -141,14 +141,14 @@ def _supervise(
     return supervisor
 
 
-def _query_name(pipeline: Pipeline, name: str | None, ends: Iterable[tuple[str, int]]) -> QueryName:
+def _query_name(pipeline: Pipeline, name: str | None) -> QueryName:
     """The id is that of the group and name, as a checkpoint's is; the run id is new with every start."""
     return QueryName(
         id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"keylane:{pipeline.group_id}:{name or ''}")),
         run_id=str(uuid.uuid4()),
         name=name,
         group=pipeline.group_id,
-        topics=tuple(dict.fromkeys(topic for topic, _ in ends)) if pipeline.assignment else tuple(pipeline.topics),
+        topics=pipeline.reads,
     )
 
 
@@ -173,10 +173,10 @@ def _check_arguments(
         raise UsageError(f"lanes={lanes!r}: give a number of lanes, or (least, most)")
     if not _is_whole(progress_interval_ms) or progress_interval_ms < 1:
         raise UsageError(f"progress_interval_ms={progress_interval_ms!r}: give a whole number of at least 1")
-    if pipeline.commits == "external" and (available_now or isinstance(lanes, tuple)):
+    if isinstance(pipeline.commit, External) and (available_now or isinstance(lanes, tuple)):
         ending = "trigger={'availableNow': True}, " if available_now else ""
         raise UsageError(
-            f"{ending}lanes={lanes!r}: with commits='external' the group has no commits for lanes to see "
+            f"{ending}lanes={lanes!r}: with commit=External(...) the group has no commits for lanes to see "
             "what is done, and what waits: give a fixed number of lanes, and end the query with stop()"
         )
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.offsets import OffsetMap
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.driven import Driven
 
@@ -64,7 +65,12 @@ def test_whatever_is_dispatched_every_map_fits_the_cap_and_nothing_waits_for_eve
     cap: int, stuck: set[int], random: Random
 ) -> None:
     one = Driven(
-        {T0: OffsetMap(0)}, 200, random.random, ordering="unordered", offset_metadata_max_bytes=cap, log_end=RECORDS
+        {T0: OffsetMap(0)},
+        200,
+        random.random,
+        ordering="unordered",
+        commit=Commit(every_records=1, metadata_max_bytes=cap),
+        log_end=RECORDS,
     )
     one.load(T0, [None] * RECORDS)
     done: set[int] = set()

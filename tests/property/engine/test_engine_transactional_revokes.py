@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keylane import Output, Pipeline
 from keylane.offsets import OffsetMap
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.engines import make_engine
 from kit.seam import Make, Start, Workers
@@ -18,7 +19,7 @@ def test_a_revoke_is_answered_when_the_results_are_committed() -> None:
         handler=print,
         outputs=["out"],
         delivery="transactional",
-        commit_interval_ms=4_000,
+        commit=Commit(interval_ms=4_000),
     )
     engine = make_engine(pipeline, Make(Workers(concurrency=1)), lambda: 0.5)
     now = 100.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.offsets import OffsetMap, decode
-from keylane.options import Pipeline
+from keylane.pipeline import Commit, Pipeline
 from keylane.records import Output, PlainMessage
 from kit.driven import KAFKA
 from kit.engines import make_engine
@@ -29,7 +29,7 @@ class World:
 
     def __init__(self, random: Random) -> None:
         pipeline = Pipeline(
-            kafka=KAFKA, topics=["t"], handler=_never_called, delivery="transactional", commit_every_records=1
+            kafka=KAFKA, topics=["t"], handler=_never_called, delivery="transactional", commit=Commit(every_records=1)
         )
         self.now = 0.0
         self.engine = make_engine(pipeline, Make(Workers(4)), random.random)

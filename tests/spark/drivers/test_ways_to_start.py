@@ -48,7 +48,7 @@ async def copy(record):
 
 pipeline = kl.Pipeline(
     kafka={{"bootstrap.servers": {servers!r}, "group.id": {group!r}}}, topics=[{topic!r}], handler=copy,
-    offset_reset="earliest", max_concurrency=8, commit_interval_ms=300,
+    offset_reset="earliest", max_concurrency=8, commit=kl.Commit(interval_ms=300),
 )
 """
 

@@ -37,17 +37,17 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_only_pipeline_needs_no_name(file: Path) -> None:
     file.write_text(GOOD)
-    assert list(load_pipeline(str(file))[1].topics) == ["flights"]
+    assert list(load_pipeline(str(file))[1].subscription) == ["flights"]
 
 
 def test_a_second_name_for_the_same_pipeline_is_no_second_pipeline(file: Path) -> None:
     file.write_text(GOOD + "alias = flights\n")
-    assert list(load_pipeline(str(file))[1].topics) == ["flights"]
+    assert list(load_pipeline(str(file))[1].subscription) == ["flights"]
 
 
 def test_several_need_a_name(file: Path) -> None:
     file.write_text(GOOD + GOOD.replace("flights =", "other =").replace('["flights"]', '["other"]'))
-    assert list(load_pipeline(f"{file}:other")[1].topics) == ["other"]
+    assert list(load_pipeline(f"{file}:other")[1].subscription) == ["other"]
     with pytest.raises(UsageError) as error:
         load_pipeline(str(file))
     assert str(error.value) == f"{file} has several pipelines (flights, other): give one as {file}:flights"
@@ -56,7 +56,7 @@ def test_several_need_a_name(file: Path) -> None:
 def test_a_neighbour_can_be_imported_and_main_does_not_run(file: Path) -> None:
     (file.parent / "the_neighbour.py").write_text(GOOD)
     file.write_text("from the_neighbour import flights\nif __name__ == '__main__':\n    raise SystemExit(3)\n")
-    assert list(load_pipeline(str(file))[1].topics) == ["flights"]
+    assert list(load_pipeline(str(file))[1].subscription) == ["flights"]
 
 
 @pytest.mark.parametrize("name", ["json.py", "with-dash.py", "a:b.py"])

@@ -13,10 +13,11 @@ from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pi
 from keylane.consumer.partition import Start
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
-from keylane.delivery.exactly_once import ExactlyOnce
+from keylane.delivery.exactly_once import Once
 from keylane.delivery.sqlite import SqliteTransaction
 from keylane.delivery.stores import Identity
 from keylane.offsets import OffsetMap
+from keylane.options import Batch, ExactlyOnce, Processes
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -40,9 +41,17 @@ class Replays:
         self.outputs: list[Output] = []
 
     def pipeline(self, handler: Callable[..., Any], **options: Any) -> Pipeline:
-        made: dict[str, Any] = {"kafka": KAFKA, "topics": ["t"], "offset_reset": "earliest", "store": self.store}
-        made |= {"retries": Retries(max_attempts=2, delay_ms=0, max_delay_ms=0), "delivery": "exactly_once"}
-        return Pipeline(handler=handler, **(made | options))
+        made: dict[str, Any] = {
+            "kafka": KAFKA,
+            "topics": ["t"],
+            "offset_reset": "earliest",
+            "retries": Retries(max_attempts=2, delay_ms=0, max_delay_ms=0),
+        }
+        once: dict[str, Any] = {
+            name: options.pop(name) for name in ("store", "identity", "retention_ms") if name in options
+        }
+        delivery = ExactlyOnce(**({"store": self.store} | once))
+        return Pipeline(handler=handler, **(made | {"delivery": delivery} | options))
 
     def run(self, handler: Callable[..., Any], *, base: int = 0, **options: Any) -> BaseException | None:
         once = self.once(handler, base, **options)
@@ -54,9 +63,9 @@ class Replays:
         self.outputs = engine.producer.sent
         return engine.loop.failure
 
-    def once(self, handler: Callable[..., Any], base: int = 0, **options: Any) -> ExactlyOnce:
+    def once(self, handler: Callable[..., Any], base: int = 0, **options: Any) -> Once:
         self.broker.committed[T0] = (base, "")
-        once = ExactlyOnce(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
+        once = Once(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
         once.check([Start("t", 0, 1, OffsetMap(base), 0, 10)])
         return once
 
@@ -100,10 +109,10 @@ async def note_batch_async(records: Any, context: Any) -> list[Output]:
 def test_a_replay_repeats_no_effect_and_produces_the_same_outputs(
     replays: Replays, handler: Callable[..., Any], batch_size: int
 ) -> None:
-    assert replays.run(handler, batch_size=batch_size) is None
+    assert replays.run(handler, batch=Batch(batch_size) if batch_size > 1 else None) is None
     first = sorted(replays.outputs, key=attrgetter("key", "value"))
     assert len(first) == 10
-    assert replays.run(handler, batch_size=batch_size) is None
+    assert replays.run(handler, batch=Batch(batch_size) if batch_size > 1 else None) is None
     assert replays.effects() == list(range(10))
     assert sorted(replays.outputs, key=attrgetter("key", "value")) == first
 
@@ -137,7 +146,7 @@ def test_one_record_of_a_batch_that_fails_takes_the_others_along_and_they_run_al
         note_batch(records, context)
         return [Fatal("five") if record.offset == 5 else None for record in records]
 
-    assert replays.run(handler, batch_size=10, ordering="unordered", on_exhausted=Skip()) is None
+    assert replays.run(handler, batch=Batch(10), ordering="unordered", on_exhausted=Skip()) is None
     assert replays.effects() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert sizes == [10] + [1] * 10
 
@@ -164,10 +173,10 @@ def test_a_wrong_return_value_commits_nothing(replays: Replays) -> None:
     assert replays.effects() == []
 
 
-@pytest.mark.parametrize("batch_size", [1, 10])
-def test_a_key_of_the_users_makes_the_same_event_happen_once(replays: Replays, batch_size: int) -> None:
-    handler = note if batch_size == 1 else note_batch
-    assert replays.run(handler, identity=lambda record: record.value, batch_size=batch_size) is None
+@pytest.mark.parametrize("batch", [None, Batch(10)])
+def test_a_key_of_the_users_makes_the_same_event_happen_once(replays: Replays, batch: Batch | None) -> None:
+    handler = note if batch is None else note_batch
+    assert replays.run(handler, identity=lambda record: record.value, batch=batch) is None
     assert len(replays.effects()) == 5, "v0 to v4, each produced twice"
     failure = replays.run(note, identity=lambda _: "")
     assert isinstance(failure, HandlerError)
@@ -178,7 +187,7 @@ def test_a_key_of_the_users_is_kept_for_its_retention_and_no_longer(tmp_path: Pa
     replays = Replays(tmp_path)
     assert replays.run(note, identity=lambda record: record.value) is None
     assert replays.identities() == 5, "the group has committed all of them"
-    assert replays.run(note, identity=lambda record: record.value, identity_retention_ms=1) is None
+    assert replays.run(note, identity=lambda record: record.value, retention_ms=1) is None
     assert replays.identities() == 0
     assert len(replays.effects()) == 5
 
@@ -189,7 +198,7 @@ def test_what_is_committed_is_purged_and_a_start_below_it_is_refused(tmp_path: P
     assert replays.identities() == 0
     with pytest.raises(PeerError, match=r"starts t-0 at offset 3, and what was processed below 10 is purged"):
         replays.run(note, base=3)
-    once = ExactlyOnce(replays.pipeline(note), "cluster", lambda _: "another topic of that name")
+    once = Once(replays.pipeline(note), "cluster", lambda _: "another topic of that name")
     once.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
     once.close()
 
@@ -217,14 +226,14 @@ def test_what_others_committed_is_purged_at_the_end(tmp_path: Path) -> None:
         asked.append(len(ids))
         return {T0: 6}
 
-    killed = ExactlyOnce(pipeline, "cluster", topic_id)
+    killed = Once(pipeline, "cluster", topic_id)
     killed.identities.know("t", "id")
     opened = replays.store.open()
     with opened.transaction() as transaction:
         for offset in range(8):
             assert transaction.claim(Identity(killed.identities.scope("t"), 0, offset)) is None
     opened.close()
-    ExactlyOnce(pipeline, "cluster", topic_id, group_committed).close()
+    Once(pipeline, "cluster", topic_id, group_committed).close()
     assert replays.identities() == 2, "those at and above the committed offset may be asked for again"
     assert (asked, ids) == ([0], ["t"])
 
@@ -235,12 +244,12 @@ def test_an_end_without_a_broker_purges_what_is_known(tmp_path: Path, caplog: py
     def group_committed() -> dict[tuple[str, int], int]:
         raise PeerError("no broker answered")
 
-    once = ExactlyOnce(replays.pipeline(note), "cluster", str, group_committed)
+    once = Once(replays.pipeline(note), "cluster", str, group_committed)
     once.check([Start("t", 0, 1, OffsetMap(3), 0, 10)])
-    with once.pipeline.store.open().transaction() as transaction:
+    with replays.store.open().transaction() as transaction:
         assert transaction.purged_below(once.identities.scope("t"), 0) == 0
     once.close()
-    with once.pipeline.store.open().transaction() as transaction:
+    with replays.store.open().transaction() as transaction:
         assert transaction.purged_below(once.identities.scope("t"), 0) == 3
     assert "others committed are not purged now: no broker answered" in caplog.text
 
@@ -272,7 +281,7 @@ def test_a_purge_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_store_that_does_not_answer_is_named(replays: Replays, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PeerError, match="SqliteStore does not answer"):
-        replays.run(note, store=str(tmp_path / "file" / "x.db"))
+        replays.run(note, delivery=ExactlyOnce(str(tmp_path / "file" / "x.db")))
 
 
 def test_the_users_on_commit_and_resource_are_as_without(replays: Replays) -> None:
@@ -298,13 +307,13 @@ def test_the_users_on_commit_and_resource_are_as_without(replays: Replays) -> No
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"store": None}, "delivery='exactly_once' needs one"),
+        ({"store": None}, "ExactlyOnce.store is a value of type NoneType: give the path"),
         ({"store": ""}, "store='': give the path"),
-        ({"workers": "process"}, "a database transaction is open in the process that commits it"),
-        ({"batch_size": 2, "retries": Retries(max_attempts=1)}, "give max_attempts of at least 2"),
+        ({"delivery": "exactly_once"}, "ExactlyOnce\\(store\\)"),
+        ({"workers": Processes()}, "a database transaction is open in the process that commits it"),
+        ({"batch": Batch(2), "retries": Retries(max_attempts=1)}, "give max_attempts of at least 2"),
         ({"identity": 5}, "identity=5: give a function"),
-        ({"identity_retention_ms": 0}, "identity_retention_ms=0"),
-        ({"delivery": "at_least_once"}, "is for delivery='exactly_once'"),
+        ({"retention_ms": 0}, "ExactlyOnce.retention_ms=0"),
     ],
 )
 def test_what_cannot_hold_is_refused(replays: Replays, options: dict[str, Any], text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import keylane as kl
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Record, Retries, Skip
 from keylane.consumer.outputs import Answer
 from keylane.consumer.partition import Start
@@ -120,36 +121,36 @@ def offsets(unit: Unit) -> list[int]:
 
 
 def test_a_batch_holds_many_keys_and_several_records_of_a_key_in_order() -> None:
-    assert Batches(batch_size=5).poll("aabcad") == [[0, 1, 4, 2, 3], [5]]
+    assert Batches(batch=kl.Batch(5)).poll("aabcad") == [[0, 1, 4, 2, 3], [5]]
 
 
 def test_a_key_is_in_one_batch_at_a_time() -> None:
-    batches = Batches(batch_size=2)
+    batches = Batches(batch=kl.Batch(2))
     assert batches.poll("aaaab") == [[0, 1], [4]]
     assert batches.end(None, None) == [[2, 3]]
     assert batches.base == 2
 
 
 def test_partition_batches_hold_its_records_in_order_and_unordered_ones_anything() -> None:
-    assert Batches(batch_size=3, ordering="partition").poll("abcd") == [[0, 1, 2]]
-    assert Batches(batch_size=3, ordering="unordered").poll("abcd") == [[0, 1, 2], [3]]
+    assert Batches(batch=kl.Batch(3), ordering="partition").poll("abcd") == [[0, 1, 2]]
+    assert Batches(batch=kl.Batch(3), ordering="unordered").poll("abcd") == [[0, 1, 2], [3]]
 
 
 def test_a_batch_may_span_partitions() -> None:
-    batches = Batches(batch_size=4, concurrency=1, partitions=2, batch_min_size=4, batch_linger_ms=1_000)
+    batches = Batches(batch=kl.Batch(4, min_size=4, linger_ms=1_000), concurrency=1, partitions=2)
     assert batches.poll("ab") == []
     assert batches.poll("ab", partition=1) == [[0, 1, 0, 1]]
 
 
 def test_max_concurrency_counts_batches() -> None:
-    batches = Batches(batch_size=2, concurrency=2)
+    batches = Batches(batch=kl.Batch(2), concurrency=2)
     assert batches.poll("abcdef") == [[0, 1], [2, 3]]
     assert batches.counter("handed_over") == 4
     assert batches.end(None, None) == [[4, 5]]
 
 
 def test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers() -> None:
-    batches = Batches(batch_size=4, batch_min_size=3, batch_linger_ms=200)
+    batches = Batches(batch=kl.Batch(4, min_size=3, linger_ms=200))
     assert batches.poll("ab") == []
     assert batches.core.next_check(batches.now) == batches.now + 0.2
     assert batches.plan(0.1) == []
@@ -160,7 +161,7 @@ def test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers() -> Non
 
 
 def test_what_waits_behind_a_key_counts_for_the_least_size() -> None:
-    batches = Batches(batch_size=4, batch_min_size=3, batch_linger_ms=200, ordering="partition")
+    batches = Batches(batch=kl.Batch(4, min_size=3, linger_ms=200), ordering="partition")
     assert batches.poll("ab") == []
     assert batches.poll("c", first=2) == [[0, 1, 2]]
 
@@ -169,7 +170,7 @@ def test_what_waits_behind_a_key_counts_for_the_least_size() -> None:
 
 
 def test_a_failed_record_fails_alone_and_what_follows_of_its_key_runs_again_after_it() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     assert batches.poll("aaabb") == [[0, 1, 2, 3, 4]]
     assert batches.end(None, FAILED, None, None, None) == []
     assert batches.base == 1
@@ -182,14 +183,14 @@ def test_a_failed_record_fails_alone_and_what_follows_of_its_key_runs_again_afte
 
 
 def test_a_record_that_is_skipped_lets_its_key_go_on() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     batches.poll("aaa")
     assert batches.end(Failure(ValueError(), final=True), None, None) == [[1, 2]]
     assert batches.counter("skipped") == 1
 
 
 def test_a_batch_that_fails_costs_each_key_one_attempt_of_its_first_record() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     batches.poll("aab")
     batches.end(FAILED, FAILED, FAILED)
     assert batches.counter("failed") == 2
@@ -197,7 +198,7 @@ def test_a_batch_that_fails_costs_each_key_one_attempt_of_its_first_record() -> 
 
 
 def test_records_of_a_key_complete_in_order_of_their_outputs() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     batches.poll("aaa")
     batches.end(OUT, None, OUT)
     assert batches.base == 0, "1 is done, and waits for 0"
@@ -209,7 +210,7 @@ def test_records_of_a_key_complete_in_order_of_their_outputs() -> None:
 
 
 def test_an_output_that_fails_takes_what_follows_of_its_key_along() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     batches.poll("aaa")
     batches.end(OUT, OUT, None)
     batches.answer(0, OSError("refused"))
@@ -222,21 +223,21 @@ def test_an_output_that_fails_takes_what_follows_of_its_key_along() -> None:
 
 
 def test_outputs_after_a_failed_record_of_the_key_are_not_sent() -> None:
-    batches = Batches(batch_size=10)
+    batches = Batches(batch=kl.Batch(10))
     batches.poll("aab")
     batches.end(FAILED, OUT, OUT)
     assert [one.item.number for one in batches.produced] == [2]
 
 
 def test_a_dead_letter_holds_its_key() -> None:
-    batches = Batches(batch_size=10, on_exhausted=DeadLetter("dead"), retries=Retries(max_attempts=1))
+    batches = Batches(batch=kl.Batch(10), on_exhausted=DeadLetter("dead"), retries=Retries(max_attempts=1))
     batches.poll("aa")
     assert batches.end(FAILED, None) == []
     assert batches.answer() == [[1]]
 
 
 def test_what_was_withdrawn_waits_in_order() -> None:
-    batches = Batches(batch_size=4, partitions=2, concurrency=1, ordering="partition")
+    batches = Batches(batch=kl.Batch(4), partitions=2, concurrency=1, ordering="partition")
     batches.poll("ab")
     batches.poll("cd", partition=1)
     batches.end(None, None)
@@ -469,7 +470,7 @@ def run(handler: Callable[..., Any], values: list[bytes], **options: Any) -> Fak
     kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
     log = FakeBroker([("t", 0)])
     log.append(("t", 0), [(b"k%d" % (index % 3), value) for index, value in enumerate(values)])
-    options |= {"retries": Retries(max_attempts=2, delay_ms=1), "batch_size": 8, "offset_reset": "earliest"}
+    options |= {"retries": Retries(max_attempts=2, delay_ms=1), "batch": kl.Batch(8), "offset_reset": "earliest"}
     pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
     with FakeEngine(pipeline, log, ending_offsets={("t", 0): len(values)}) as engine:
         assert engine.loop.ended.wait(WAIT_S)
@@ -545,6 +546,8 @@ def test_a_bad_record_that_fails_its_batch_does_not_exhaust_the_others(kind: Any
     ],
 )
 def test_a_wrong_result_of_a_batch_says_what_it_was(kind: Any, result: Any, text: str) -> None:
-    engine = run(kind(lambda _: result), [b"v"] * 2, ordering="partition", batch_min_size=2, batch_linger_ms=10_000)
+    engine = run(
+        kind(lambda _: result), [b"v"] * 2, ordering="partition", batch=kl.Batch(8, min_size=2, linger_ms=10_000)
+    )
     assert isinstance(engine.loop.failure, HandlerError)
     assert text in str(engine.loop.failure)

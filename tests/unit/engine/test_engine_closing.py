@@ -16,7 +16,9 @@ from keylane.flow.items import Call
 from keylane.flow.stall import Stall
 from keylane.flow.workers import Running
 from keylane.offsets import OffsetMap, decode
+from keylane.options import Batch, Threads
 from keylane.parallel_consumer import ParallelConsumer
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
@@ -120,7 +122,7 @@ class Gated:
 def stopped(mode: CloseMode, *, opens: bool, timeout_s: float | None = None) -> tuple[FakeBroker, Gated, FakeEngine]:
     """40 records of 4 keys, of which the first of each key wait while the engine is told to stop."""
     log, handler = broker(40, keys=4), Gated(4)
-    engine = FakeEngine(pipeline(handler, threads=4, commit_interval_ms=60_000), log)
+    engine = FakeEngine(pipeline(handler, workers=Threads(4), commit=Commit(interval_ms=60_000)), log)
     with engine:
         until(lambda: len(handler.entered) == 4, "one of each key is in its handler")
         until(lambda: engine.loop.snapshot().buffered == 40, "all are polled")
@@ -221,7 +223,7 @@ def test_a_stall_names_the_call_that_runs_for_longest_and_what_it_is_at() -> Non
 
 
 def test_a_stall_names_no_record_of_a_partition_that_was_lost() -> None:
-    core = make_core(pipeline(print, stall_timeout_ms=10_000, batch_size=2), SomeWorkers(1))
+    core = make_core(pipeline(print, stall_timeout_ms=10_000, batch=Batch(2)), SomeWorkers(1))
     core.assigned([Start("t", partition, 1, OffsetMap(0), 0, 100) for partition in (0, 1)], 100.0)
     for partition, offset in ((0, 3), (1, 4)):
         core.polled(("t", partition), 1, [PlainMessage("t", partition, offset)])
@@ -245,7 +247,7 @@ def test_a_consumer_that_hangs_leaves_the_group_and_names_the_record() -> None:
         if record.offset in (5, 6):
             gate.wait(20)
 
-    with FakeEngine(pipeline(handler, threads=2, stall_timeout_ms=200), log) as engine:
+    with FakeEngine(pipeline(handler, workers=Threads(2), stall_timeout_ms=200), log) as engine:
         until(lambda: engine.consumer.closed, "it has left the group")
         gate.set()
         assert engine.loop.ended.wait(20)
@@ -265,7 +267,9 @@ def test_handlers_that_end_now_and_then_are_no_stall() -> None:
     def handler(record: Record) -> None:
         gate.wait(0.05) if record.offset else gate.wait(20)
 
-    with FakeEngine(pipeline(handler, threads=2, stall_timeout_ms=1_000), log, ending_offsets={T0: 30}) as engine:
+    with FakeEngine(
+        pipeline(handler, workers=Threads(2), stall_timeout_ms=1_000), log, ending_offsets={T0: 30}
+    ) as engine:
         until(lambda: engine.loop.snapshot().processed == 29, "the others are through")
         gate.set()
         assert engine.loop.ended.wait(20)
@@ -332,7 +336,7 @@ def test_a_thread_over_its_time_keeps_its_key_and_is_counted_and_named(caplog: p
             told.append(context.cancelled)
         ran.append(record.offset)
 
-    made = pipeline(handler, threads=2, handler_timeout_ms=100)
+    made = pipeline(handler, workers=Threads(2), handler_timeout_ms=100)
     with caplog.at_level(logging.ERROR, "keylane"), FakeEngine(made, log, ending_offsets={T0: 10}) as engine:
         until(lambda: engine.loop.snapshot().stuck == 1, "it is counted")
         assert sorted(ran) == [1, 3, 5, 7, 9], "the other key goes on"

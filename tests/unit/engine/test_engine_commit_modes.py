@@ -12,7 +12,9 @@ from keylane.consumer.acknowledgements import Acknowledgements
 from keylane.consumer.callbacks import CommitCallbacks
 from keylane.consumer.commits import CommitEntry, CommitProblem
 from keylane.consumer.partition import Partition, Start
-from keylane.offsets import DispatchBound, OffsetMap
+from keylane.offsets import DispatchBound, OffsetMap, decode, encode
+from keylane.options import Threads
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
@@ -21,6 +23,7 @@ from kit.stage import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keylane.consumer.core import Core
     from keylane.consumer.plan import Plan
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -33,13 +36,14 @@ def pipeline(handler: Callable[..., Any] = print, **options: Any) -> Pipeline:
 
 
 class Running:
-    """A core with one partition of unordered records."""
+    """A core with one partition, whose records are unordered unless the options say more."""
 
-    def __init__(self, **options: Any) -> None:
-        made = pipeline(ordering="unordered", commit_interval_ms=1_000, **options)
+    def __init__(self, start: OffsetMap | None = None, **options: Any) -> None:
+        usual: dict[str, Any] = {"ordering": "unordered", "commit": Commit(interval_ms=1_000)}
+        made = pipeline(**(usual | options))
         self.core = make_core(made, SomeWorkers(4))
         self.now = 100.0
-        self.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 100)], self.now)
+        self.core.assigned([Start("t", 0, 1, start or OffsetMap(0), 0, 100)], self.now)
         self.core.polled(T0, 1, [PlainMessage("t", 0, offset) for offset in range(20)])
         self.calls: list[Any] = []
         self.plan()
@@ -57,7 +61,7 @@ class Running:
 
 
 def test_after_so_many_records_a_commit_goes_whatever_the_period() -> None:
-    running = Running(commit_every_records=3)
+    running = Running(commit=Commit(interval_ms=1_000, every_records=3))
     assert running.finish(2).commit is None
     plan = running.finish(1)
     assert plan.commit is not None
@@ -72,7 +76,7 @@ def test_after_so_many_records_a_commit_goes_whatever_the_period() -> None:
 
 
 def test_a_synchronous_commit_holds_up_what_would_start() -> None:
-    running = Running(commit_mode="sync")
+    running = Running(commit=Commit(interval_ms=1_000, mode="sync"))
     assert len(running.finish(1).dispatch) == 1
     running.finish(1)
     plan = running.plan(wait=1.0)
@@ -82,6 +86,69 @@ def test_a_synchronous_commit_holds_up_what_would_start() -> None:
     running.core.commit_answered(plan.commit, {}, running.now)
     running.plan()
     assert len(running.calls) == 4
+
+
+def committed_text(made: Any) -> tuple[Any, Core]:
+    options: dict[str, Any] = {"commit": Commit(interval_ms=1_000, metadata=lambda *_: made), "ordering": "partition"}
+    running = Running(**options)
+    running.finish(1)
+    plan = running.plan(wait=1.0)
+    assert plan.commit is not None
+    return plan.commit[0], running.core
+
+
+def test_a_commit_without_a_map_has_the_users_metadata() -> None:
+    asked: list[Any] = []
+
+    def named(*where: Any) -> str:
+        asked.append(where)
+        return f"state-{where[2]}.bin"
+
+    running = Running(commit=Commit(interval_ms=1_000, metadata=named), ordering="partition")
+    assert len(running.calls) == 1, "one record of a partition at a time"
+    running.finish(1)
+    plan = running.plan(wait=1.0)
+    assert plan.commit is not None
+    assert (plan.commit[0].offset, plan.commit[0].metadata) == (1, "state-1.bin")
+    assert asked == [("t", 0, 1)]
+    assert committed_text("")[0].metadata == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (5, "returned a value of type int: return a str"),
+        ("x" * 4_097, "returned 4097 bytes: brokers take 4096 with a commit"),
+        ("é" * 2_049, "returned 4098 bytes"),
+        (encode(OffsetMap(0, [0, 2], 4)), "returned what reads as an offset map"),
+    ],
+)
+def test_metadata_that_cannot_be_committed_ends_the_run_and_not_the_progress(made: Any, says: str) -> None:
+    entry, core = committed_text(made)
+    assert (entry.offset, entry.metadata) == (1, "")
+    assert isinstance(core.failure, HandlerError)
+    assert f"Commit.metadata('t', 0, 1) {says}" in str(core.failure)
+
+
+def test_a_function_of_metadata_that_raises_ends_the_run_by_its_name() -> None:
+    def failing(*_: Any) -> str:
+        raise OSError("no disk")
+
+    running = Running(commit=Commit(interval_ms=1_000, metadata=failing), ordering="partition")
+    running.finish(1)
+    running.plan(wait=1.0)
+    assert str(running.core.failure) == "Commit.metadata('t', 0, 1) raised OSError: no disk"
+
+
+def test_a_map_that_is_needed_comes_before_the_users_metadata() -> None:
+    running = Running(
+        OffsetMap(0, [0], 3), commit=Commit(interval_ms=1_000, metadata=lambda *_: "mine"), ordering="partition"
+    )
+    running.finish(0)
+    running.core.partitions.open[T0].complete([5])
+    plan = running.plan(wait=1.0)
+    assert plan.commit is not None
+    assert decode(plan.commit[0].metadata, 0).is_complete(5)
 
 
 def test_an_asynchronous_commit_holds_up_nothing() -> None:
@@ -167,13 +234,13 @@ def engine(count: int, handler: Callable[..., Any] = lambda _: None, **options: 
     log = FakeBroker([T0, T1])
     for name in (T0, T1):
         log.append(name, [(b"%d" % (i % 5), b"") for i in range(count)])
-    made = pipeline(handler, commit_interval_ms=20, **options)
+    made = pipeline(handler, commit=Commit(interval_ms=20), **options)
     return log, FakeEngine(made, log, ending_offsets={T0: count, T1: count})
 
 
 def test_on_commit_hears_of_offsets_and_errors_and_one_commit_carries_all_that_changed() -> None:
     heard: list[tuple[dict[Any, int], Any]] = []
-    log, running = engine(50, on_commit=lambda offsets, error: heard.append((offsets, error)), threads=2)
+    log, running = engine(50, on_commit=lambda offsets, error: heard.append((offsets, error)), workers=Threads(2))
     log.fail_commits.append(CommitProblem("COORDINATOR_LOAD_IN_PROGRESS: loading"))
     with running:
         assert running.loop.ended.wait(20)
@@ -217,7 +284,7 @@ def test_what_a_revoke_commits_is_told_and_what_is_lost_is_not() -> None:
         log.append(name, [(b"%d" % i, b"") for i in range(4)])
     made = pipeline(
         handler,
-        commit_interval_ms=60_000,
+        commit=Commit(interval_ms=60_000),
         revoke_timeout_ms=100,
         on_committed=lambda record: heard.append((record.partition, record.offset)),
     )

@@ -18,6 +18,7 @@ from keylane.flow.items import Call
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.flow.workers import Running
 from keylane.offsets import OffsetMap, decode
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage, Returned
 from kit.engines import SomeWorkers, make_core
 
@@ -48,7 +49,7 @@ class World:
         running: list[Running] | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("commit_interval_ms", 1_000)
+        options.setdefault("commit", Commit(interval_ms=1_000))
         self.pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, **options)
         self.core = make_core(
             self.pipeline,
@@ -179,7 +180,9 @@ def test_one_partition_may_use_the_room_that_others_leave() -> None:
 
 
 def test_the_bound_holds_back_until_completions_make_room_for_the_map() -> None:
-    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)  # 168 offsets, 3 incomplete
+    world = World(
+        concurrency=10_000, ordering="unordered", commit=Commit(metadata_max_bytes=36)
+    )  # 168 offsets, 3 incomplete
     world.assign(0)
     world.assign(1)
     world.poll(*(message(i) for i in range(400)))
@@ -195,7 +198,7 @@ def test_the_bound_holds_back_until_completions_make_room_for_the_map() -> None:
 
 
 def test_one_stuck_record_never_stops_its_partition() -> None:
-    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)
+    world = World(concurrency=10_000, ordering="unordered", commit=Commit(metadata_max_bytes=36))
     world.assign(0)
     for first in range(0, 5_000, 100):
         world.poll(*(message(i) for i in range(first, first + 100)))
@@ -207,7 +210,7 @@ def test_one_stuck_record_never_stops_its_partition() -> None:
 
 def test_what_the_dispatch_bound_held_back_starts_with_the_completion_that_makes_room() -> None:
     """Every other record is stuck, until no more may start; their release takes no time at all to be seen."""
-    world = World(concurrency=10_000, ordering="unordered", offset_metadata_max_bytes=36)
+    world = World(concurrency=10_000, ordering="unordered", commit=Commit(metadata_max_bytes=36))
     world.assign(0)
     world.poll(*(message(i) for i in range(1_000)))
     while odd := [offset for offset in world.running if offset % 2]:
@@ -275,10 +278,10 @@ def test_the_next_check_is_when_the_retry_is_due() -> None:
 
 def exhaust(world: World, offset: int = 0, failure: Failure = FAILED) -> Any:
     plan = world.finish(offset, outcome=failure)
-    for _ in range((world.pipeline.retries.max_attempts or 1) - 1):
+    for _ in range((world.pipeline.tries.max_attempts or 1) - 1):
         if failure.final:
             break
-        world.plan(wait=world.pipeline.retries.max_delay_ms / 1000)
+        world.plan(wait=world.pipeline.tries.max_delay_ms / 1000)
         plan = world.finish(offset, outcome=failure)
     return plan
 
@@ -511,7 +514,7 @@ def test_a_quiet_engine_commits_at_once_but_not_more_often_than_every_100_ms() -
 
 
 def test_a_busy_engine_commits_on_the_interval() -> None:
-    world = started(commit_interval_ms=1_000)
+    world = started(commit=Commit(interval_ms=1_000))
     world.poll(message(0, b"a"), message(1, b"b"))
     world.now += 0.5
     assert world.finish(0).commit is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries
+from keylane.options import Batch
 from keylane.records import PlainMessage
 from kit.fakes import FakeBroker, FakeEngine
 
@@ -83,7 +84,7 @@ def test_in_a_batch_only_the_undecodable_fail(returns: Any) -> None:
         seen.extend((record.key, record.value, record.raw_value) for record in records)
         return returns and [None] * len(records)
 
-    options: dict[str, Any] = {"batch_size": 3, "ordering": "unordered"}
+    options: dict[str, Any] = {"batch": Batch(3), "ordering": "unordered"}
     check(run(handler, key_deserializer=decode_key, value_deserializer=decode, **options), seen)
 
 

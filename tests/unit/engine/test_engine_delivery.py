@@ -13,6 +13,8 @@ from keylane.consumer.partition import Start
 from keylane.flow.items import Call
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode
+from keylane.options import Batch
+from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
@@ -219,7 +221,7 @@ def test_a_closed_assignment_keeps_no_place() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at_most_once", "almost_once"])
-@pytest.mark.parametrize("options", [{}, {"batch_size": 7}, {"ordering": "partition"}])
+@pytest.mark.parametrize("options", [{}, {"batch": Batch(7)}, {"ordering": "partition"}])
 def test_everything_runs_once_and_is_committed(delivery: str, options: dict[str, Any]) -> None:
     broker = FakeBroker([("t", 0), ("t", 1)])
     for name in broker.logs:
@@ -269,8 +271,8 @@ def test_at_most_once_the_broker_has_a_record_before_its_handler_begins(kind: st
         ({"retries": Retries(max_attempts=3)}, "delivery='at_most_once' runs a record once"),
         ({"not_before": lambda _: None}, "it would be lost with the process while it waits"),
         ({"on_committed": print}, "its commit says nothing of what came of it"),
-        ({"commit_mode": "sync"}, "says itself when commits go"),
-        ({"commit_every_records": 5}, "says itself when commits go"),
+        ({"commit": Commit(mode="sync")}, "says itself when commits go"),
+        ({"commit": Commit(every_records=5)}, "says itself when commits go"),
     ],
 )
 def test_options_that_contradict_at_most_once_are_refused(options: dict[str, Any], text: str) -> None:
@@ -279,5 +281,5 @@ def test_options_that_contradict_at_most_once_are_refused(options: dict[str, Any
 
 
 def test_the_default_of_retries_is_none_under_at_most_once() -> None:
-    assert pipeline(delivery="at_most_once").retries.max_attempts == 1
-    assert pipeline(delivery="at_most_once", retries=Retries(max_attempts=1, delay_ms=5)).retries.delay_ms == 5
+    assert pipeline(delivery="at_most_once").tries.max_attempts == 1
+    assert pipeline(delivery="at_most_once", retries=Retries(max_attempts=1, delay_ms=5)).tries.delay_ms == 5

@@ -15,6 +15,7 @@ from keylane import DeadLetter, HandlerError, Pipeline, Retries, Skip
 from keylane.flow.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers.blocked import LoopWatch
+from keylane.options import Batch, Processes, Threads
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -175,10 +176,10 @@ def batch(records: list[Record]) -> None:
 @pytest.mark.parametrize(
     ("handler", "options"),
     [
-        (plain, {"threads": 4}),
+        (plain, {"workers": Threads(4)}),
         (coroutine, {}),
-        (batch, {"batch_size": 2, "threads": 1}),
-        (plain, {"workers": "process", "processes": 2}),
+        (batch, {"batch": Batch(2), "workers": Threads(1)}),
+        (plain, {"workers": Processes(2)}),
     ],
     ids=["threads", "asyncio", "batches", "processes"],
 )

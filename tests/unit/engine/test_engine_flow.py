@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import keylane as kl
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Rates, Record, Retries, Skip, UsageError
 from keylane.consumer import events
 from keylane.consumer.partition import Start
@@ -16,6 +17,7 @@ from keylane.consumer.partitions import FIRST_CREDIT
 from keylane.flow.items import Batch, Call
 from keylane.flow.outcomes import Failure, Later
 from keylane.offsets import OffsetMap
+from keylane.options import Threads
 from keylane.records import PlainMessage
 from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
@@ -114,7 +116,7 @@ def test_a_retry_takes_from_the_rate_too() -> None:
 
 
 def test_rates_bound_batches() -> None:
-    world = World(rates=Rates(records_per_s=10, burst_ms=300), batch_size=10)
+    world = World(rates=Rates(records_per_s=10, burst_ms=300), batch=kl.Batch(10))
     world.core.polled(("t", 0), 1, [PlainMessage("t", 0, offset, b"a") for offset in range(9)])
     [batch] = world.core.plan(world.now).dispatch
     assert isinstance(batch, Batch)
@@ -122,7 +124,7 @@ def test_rates_bound_batches() -> None:
 
 
 def test_a_batch_has_one_record_of_a_key_whose_rate_is_bounded() -> None:
-    world = World(rates=Rates(per_key=10, burst_ms=1_000), batch_size=10)
+    world = World(rates=Rates(per_key=10, burst_ms=1_000), batch=kl.Batch(10))
     world.core.polled(("t", 0), 1, [PlainMessage("t", 0, offset, b"ab"[offset % 2 :][:1]) for offset in range(6)])
     [batch] = world.core.plan(world.now).dispatch
     assert isinstance(batch, Batch)
@@ -240,8 +242,8 @@ def of_kind(kind: str, seen: list[int]) -> tuple[Callable[..., Any], dict[str, A
     if kind == "threads":
         return (lambda record: note([record])), {}
     if kind == "thread batches":
-        return note, {"batch_size": 10}
-    return (many, {"batch_size": 10}) if kind == "asyncio batches" else (one, {})
+        return note, {"batch": kl.Batch(10)}
+    return (many, {"batch": kl.Batch(10)}) if kind == "asyncio batches" else (one, {})
 
 
 @pytest.mark.parametrize("kind", ["threads", "thread batches", "asyncio", "asyncio batches"])
@@ -269,7 +271,13 @@ def test_a_function_of_the_record_schedules_it(kind: str) -> None:
     [(lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: "soon", "not_before returned a value of type str")],
 )
 def test_a_schedule_that_fails_takes_the_path_of_failures(batch_size: int, not_before: Any, text: str) -> None:
-    engine = run(nothing, "a", not_before=not_before, batch_size=batch_size, on_exhausted=DeadLetter("dead"))
+    engine = run(
+        nothing,
+        "a",
+        not_before=not_before,
+        batch=kl.Batch(batch_size) if batch_size > 1 else None,
+        on_exhausted=DeadLetter("dead"),
+    )
     [letter] = engine.producer.sent
     headers = dict(letter.headers)
     assert text in f"{headers['keylane.error.class']!r} {headers['keylane.error.text']!r}".replace("\\\\", "")
@@ -361,7 +369,12 @@ def test_a_stuck_handler_bounds_the_bytes_that_are_taken_in() -> None:
     log = FakeBroker([("t", 0)])
     log.append(("t", 0), [(b"%d" % number, b"v" * 10_000) for number in range(3_000)])
     pipeline = Pipeline(
-        kafka=KAFKA, topics=["t"], handler=handler, offset_reset="earliest", max_buffered_bytes=10_000_000, threads=2
+        kafka=KAFKA,
+        topics=["t"],
+        handler=handler,
+        offset_reset="earliest",
+        max_buffered_bytes=10_000_000,
+        workers=Threads(2),
     )
     with FakeEngine(pipeline, log) as engine:
         until(lambda: engine.consumer.pauses > 0, "the partition is paused")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+import keylane as kl
 from keylane import Pipeline, RebalanceListener
 from keylane.consumer.events import Lost
 from keylane.consumer.intake import Intake
@@ -83,16 +84,16 @@ def test_the_core_dispatches_nothing_after_its_end_and_goes_on_when_it_is_renewe
     assert len(core.plan(104.6).dispatch) == 3
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("together", [None, kl.Batch(2)])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is_async: bool) -> None:
+def test_workers_give_back_what_would_start_after_its_end(together: kl.Batch | None, *, is_async: bool) -> None:
     ran: list[Any] = []
 
     async def in_task(what: Any) -> None:
         ran.append(what)
         await asyncio.sleep(0)
 
-    made = pipeline(in_task if is_async else ran.append, batch_size=batch_size)
+    made = pipeline(in_task if is_async else ran.append, batch=together)
     reports: list[Any] = []
     lease = Lease(1.0)
     lease.renew(monotonic() - 10.0)
@@ -103,12 +104,12 @@ def test_workers_give_back_what_would_start_after_its_end(batch_size: int, *, is
     calls = [Call(source, [one.offset_], [one], 0.0) for one in messages]
     batch = Batch([Item(source, one.offset_, one) for one in messages], 0.0)
     workers.start()
-    workers.submit([batch] if batch_size > 1 else calls)
+    workers.submit([batch] if together else calls)
     workers.close(10.0)
     assert not ran
-    outcomes = [one.outcome for one in batch.items] if batch_size > 1 else [one.outcomes.get(0) for one in calls]
+    outcomes = [one.outcome for one in batch.items] if together else [one.outcomes.get(0) for one in calls]
     assert outcomes == [NOT_RUN, NOT_RUN]
-    assert len(reports) == (1 if batch_size > 1 else 2)
+    assert len(reports) == (1 if together else 2)
 
 
 def test_whoever_is_told_of_a_loss_waits_until_nothing_of_it_starts() -> None:

@@ -18,6 +18,8 @@ from keylane.consumer.commits import CommitProblem
 from keylane.consumer.intake import Intake
 from keylane.consumer.loop import Loop
 from keylane.offsets import OffsetMap, decode
+from keylane.options import Batch, Threads
+from keylane.pipeline import Commit
 from kit.fakes import FakeBroker, FakeConsumer, FakeEngine
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def test_a_record_is_not_committed_before_its_output_is_acknowledged() -> None:
         handled.set()
         return Output("out")
 
-    engine = FakeEngine(pipeline(work, commit_interval_ms=10), log, ending_offsets={T0: 1})
+    engine = FakeEngine(pipeline(work, commit=Commit(interval_ms=10)), log, ending_offsets={T0: 1})
     engine.producer.held = []
     with engine:
         until(lambda: bool(engine.producer.held), "the output is sent")
@@ -172,7 +174,7 @@ def test_stop_drains_handlers_and_what_was_not_begun_stays_for_the_next_run() ->
         gate.wait(WAIT_S)
 
     log = broker(50, keys=50)
-    with FakeEngine(pipeline(work, threads=2), log) as engine:
+    with FakeEngine(pipeline(work, workers=Threads(2)), log) as engine:
         until(lambda: len(entered) == 2, "both threads are busy")
         engine.loop.stop()
         assert not engine.loop.ended.wait(0.05)
@@ -344,7 +346,7 @@ def test_a_stuck_partition_never_stops_another() -> None:
 
     log = broker(5_000, 5_000)
     with FakeEngine(
-        pipeline(work, max_buffered_records=100, ordering="partition", commit_interval_ms=100),
+        pipeline(work, max_buffered_records=100, ordering="partition", commit=Commit(interval_ms=100)),
         log,
         ending_offsets={T0: 5_000, T1: 5_000},
     ) as engine:
@@ -377,7 +379,7 @@ def test_a_resource_that_cannot_be_closed_ends_the_run_with_its_error() -> None:
 
 def test_a_consumer_that_cannot_go_on_still_commits_what_is_complete() -> None:
     log = broker(10)
-    with FakeEngine(pipeline(Seen(), commit_interval_ms=100_000), log) as engine:
+    with FakeEngine(pipeline(Seen(), commit=Commit(interval_ms=100_000)), log) as engine:
         until(lambda: engine.loop.snapshot().processed == 10, "all are through")
         engine.consumer.poll_error = PeerError("the Kafka client cannot go on")
         failure = ended(engine)
@@ -465,7 +467,7 @@ def test_snapshots_know_how_long_handlers_and_commits_took(is_async: bool, batch
         return [None] * len(records)
 
     handlers = {(False, 1): work, (True, 1): coroutine, (False, 10): outcomes, (True, 10): outcomes_async}
-    options = {"batch_size": batch_size, "ordering": "unordered"}
+    options = {"batch": Batch(batch_size) if batch_size > 1 else None, "ordering": "unordered"}
     engine = FakeEngine(pipeline(handlers[is_async, batch_size], **options), broker(50), ending_offsets={T0: 50})
     with engine:
         assert ended(engine) is None
@@ -480,7 +482,7 @@ def test_snapshots_know_size_and_encoding_of_what_was_committed() -> None:
     gate = threading.Event()
     log = broker(100)
     handler = Seen(lambda record: gate.wait(WAIT_S) and None if record.offset == 0 else None)
-    with FakeEngine(pipeline(handler, commit_interval_ms=1), log) as engine:
+    with FakeEngine(pipeline(handler, commit=Commit(interval_ms=1)), log) as engine:
         until(lambda: engine.loop.snapshot().partitions != () and T0 in log.committed, "it is assigned")
         until(lambda: engine.loop.snapshot().partitions[0].metadata_characters > 0, "a commit with a map")
         [part] = engine.loop.snapshot().partitions
@@ -509,7 +511,7 @@ def test_the_first_poll_waits_for_nothing() -> None:
 
 
 def test_the_parts_have_the_names_of_their_threads() -> None:
-    with FakeEngine(pipeline(Seen(), threads=2), broker(1)):
+    with FakeEngine(pipeline(Seen(), workers=Threads(2)), broker(1)):
         until(
             lambda: (
                 {one.name for one in threading.enumerate()}

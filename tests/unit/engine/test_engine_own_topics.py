@@ -8,6 +8,8 @@ import pytest
 
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Retries, Skip
 from keylane.consumer.own_topics import OwnTopicError
+from keylane.options import Batch, Processes
+from keylane.pipeline import Partitions
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
@@ -46,14 +48,14 @@ def feeds_itself_in_batches(records: Any) -> Any:
     [
         {},
         {"topics": "^t$"},
-        {"topics": [], "assignment": [T0]},
+        {"topics": Partitions([T0])},
         {"ordering": "unordered"},
         {"ordering": "partition"},
         {"on_exhausted": Skip()},
         {"on_exhausted": DeadLetter("dead")},
         {"handler": feeds_itself_async},
-        {"handler": feeds_itself_in_batches, "batch_size": 4},
-        {"workers": "process", "processes": 1},
+        {"handler": feeds_itself_in_batches, "batch": Batch(4)},
+        {"workers": Processes(1)},
     ],
 )
 def test_an_output_to_a_topic_that_is_read_ends_the_run(options: dict[str, Any]) -> None:

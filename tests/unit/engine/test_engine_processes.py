@@ -25,6 +25,7 @@ from keylane import (
     Skip,
     UsageError,
 )
+from keylane.options import Batch, Processes
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -38,10 +39,8 @@ KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 def engine_of(handler: Callable[..., Any], values: list[bytes], **options: Any) -> FakeEngine:
     log = FakeBroker([("t", 0)])
     log.append(("t", 0), [(b"%d" % (index % 7), value) for index, value in enumerate(values)])
-    chosen: dict[str, Any] = {"processes": 2, "retries": Retries(max_attempts=2, delay_ms=1)} | options
-    pipeline = Pipeline(
-        kafka=KAFKA, topics=["t"], handler=handler, workers="process", offset_reset="earliest", **chosen
-    )
+    chosen: dict[str, Any] = {"workers": Processes(2), "retries": Retries(max_attempts=2, delay_ms=1)} | options
+    pipeline = Pipeline(kafka=KAFKA, topics=["t"], handler=handler, offset_reset="earliest", **chosen)
     return FakeEngine(pipeline, log, ending_offsets={("t", 0): len(values)})
 
 
@@ -69,7 +68,7 @@ def test_records_run_in_other_processes_and_their_outputs_come_back(batch_size: 
 
     handler = one if batch_size == 1 else lambda records: [one(record) for record in records]
     values = [b"%d" % number for number in range(100)]
-    engine = run(handler, values, batch_size=batch_size)
+    engine = run(handler, values, batch=Batch(batch_size) if batch_size > 1 else None)
     assert engine.loop.failure is None
     assert sorted(sent(engine), key=lambda value: int(value or 0)) == values
     assert b"%d" % os.getpid() not in {one.key for one in engine.producer.sent}
@@ -82,7 +81,7 @@ def test_records_run_in_other_processes_and_their_outputs_come_back(batch_size: 
 def test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_core(
     processes: int | None, there_are: int
 ) -> None:
-    engine = run(lambda _: Output("out", key=b"%d" % os.getpid()), [b"v"], processes=processes)
+    engine = run(lambda _: Output("out", key=b"%d" % os.getpid()), [b"v"], workers=Processes(processes))
     assert engine.loop.snapshot().concurrency == there_are
     assert [one.key for one in engine.producer.sent] != [b"%d" % os.getpid()]
 
@@ -128,7 +127,12 @@ def test_a_dead_process_is_a_failed_attempt_of_what_it_was_at_and_is_replaced(ba
         return [single(record, context) for record in records]
 
     values = [b"%d" % number for number in range(60)]
-    engine = run(single if batch_size == 1 else batch, values, batch_size=batch_size, ordering="unordered")
+    engine = run(
+        single if batch_size == 1 else batch,
+        values,
+        batch=Batch(batch_size) if batch_size > 1 else None,
+        ordering="unordered",
+    )
     snapshot = engine.loop.snapshot()
     assert engine.loop.failure is None
     assert sorted(sent(engine), key=lambda value: int(value or 0)) == values
@@ -183,7 +187,7 @@ def test_a_result_that_nobody_wants_is_ended_with_its_process(tmp_path: Path) ->
         if record.value == b"long" and len(list(tmp_path.iterdir())) == 1:
             time.sleep(1_000)
 
-    with engine_of(handler, [b"long"], processes=1, revoke_timeout_ms=1) as engine:
+    with engine_of(handler, [b"long"], workers=Processes(1), revoke_timeout_ms=1) as engine:
         until(lambda: any(tmp_path.iterdir()), "the handler runs", WAIT_S)
         [first] = [path.name for path in tmp_path.iterdir()]
         engine.consumer.lose([("t", 0)])
@@ -218,7 +222,7 @@ def test_closing_ends_processes_whose_handlers_do_not(tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys, time
-from keylane import Pipeline
+from keylane import Pipeline, Processes
 from kit.fakes import FakeBroker, FakeEngine
 
 def handler(record):
@@ -229,7 +233,7 @@ def handler(record):
 log = FakeBroker([("t", 0)])
 log.append(("t", 0), [(b"k", b"v")])
 pipeline = Pipeline(kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["t"], handler=handler,
-                    workers="process", processes=1, offset_reset="earliest")
+                    workers=Processes(1), offset_reset="earliest")
 with FakeEngine(pipeline, log) as engine:
     time.sleep(1_000)
 """
@@ -259,8 +263,8 @@ def test_a_coroutine_is_refused() -> None:
     async def handler(record: Record) -> None:
         """A coroutine."""
 
-    with pytest.raises(UsageError, match="workers='process' runs plain functions"):
-        Pipeline(kafka=KAFKA, topics=["t"], handler=handler, workers="process")
+    with pytest.raises(UsageError, match="runs plain functions"):
+        Pipeline(kafka=KAFKA, topics=["t"], handler=handler, workers=Processes())
 
 
 def test_what_cannot_travel_is_refused_with_the_way_out() -> None:
@@ -289,7 +293,7 @@ def test_a_stall_names_the_process_that_its_record_is_in(tmp_path: Path) -> None
             file.write(f"{os.getpid()}\n")
         time.sleep(60)
 
-    with engine_of(handler, [b"secret"], processes=1, stall_timeout_ms=3_000) as engine:
+    with engine_of(handler, [b"secret"], workers=Processes(1), stall_timeout_ms=3_000) as engine:
         until(lambda: pids.exists() and bool(pids.read_text()), "it runs")
         assert engine.loop.ended.wait(WAIT_S)
     text = str(engine.loop.failure)

@@ -14,6 +14,8 @@ from keylane import HandlerError, Output, Pipeline, Produced, Record, Retries
 from keylane.consumer.results import ResultQueue
 from keylane.consumer.streams import Stream
 from keylane.offsets import decode
+from keylane.options import Batch, Processes, Threads
+from keylane.pipeline import Commit
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -147,7 +149,11 @@ def test_results_cross_from_worker_processes(batch_size: int) -> None:
     def handler(what: Any) -> Any:
         return what.value * 2 if batch_size == 1 else [one.value * 2 for one in what]
 
-    options: dict[str, Any] = {"workers": "process", "max_concurrency": 2, "batch_size": batch_size}
+    options: dict[str, Any] = {
+        "workers": Processes(),
+        "max_concurrency": 2,
+        "batch": Batch(batch_size) if batch_size > 1 else None,
+    }
     made = Streamed(handler, broker(60), end=60, value_deserializer=lambda raw, _: int(raw), **options)
     with made.stream as results:
         got: list[Any] = [(result.record.offset, result.record.value, result.value) for result in results]
@@ -186,7 +192,10 @@ def test_a_result_has_the_record_as_its_handler_got_it(batch_size: int) -> None:
     def handler(what: Any) -> Any:
         return what.value + 1 if batch_size == 1 else [one.value + 1 for one in what]
 
-    options: dict[str, Any] = {"batch_size": batch_size, "value_deserializer": lambda raw, _: int(raw)}
+    options: dict[str, Any] = {
+        "batch": Batch(batch_size) if batch_size > 1 else None,
+        "value_deserializer": lambda raw, _: int(raw),
+    }
     with Streamed(handler, broker(20), end=20, **options).stream as results:
         got: list[Any] = [(result.record.raw_value, result.record.value, result.value) for result in results]
     assert sorted(got, key=lambda one: one[2]) == [(b"%d" % n, n, n + 1) for n in range(20)]
@@ -209,7 +218,7 @@ def test_a_slow_reader_stops_the_intake(complete: Complete) -> None:
         time.sleep(0.001)
         ran.put(record.offset)
 
-    options: dict[str, Any] = {"ordering": "unordered", "threads": 2, "max_concurrency": 2}
+    options: dict[str, Any] = {"ordering": "unordered", "workers": Threads(2), "max_concurrency": 2}
     made = Streamed(handler, broker(1_000), end=1_000, complete=complete, max_unread=5, **options)
     with made.stream as results:
         next(results)
@@ -226,7 +235,7 @@ def test_a_slow_reader_stops_the_intake(complete: Complete) -> None:
 
 def test_read_completes_a_record_when_its_reader_asks_for_the_next() -> None:
     log = broker(3, keys=1)
-    made = Streamed(lambda record: record.offset, log, end=3, commit_interval_ms=1)
+    made = Streamed(lambda record: record.offset, log, end=3, commit=Commit(interval_ms=1))
     with made.stream as results:
         first = next(results)
         assert first.value == 0
@@ -238,7 +247,7 @@ def test_read_completes_a_record_when_its_reader_asks_for_the_next() -> None:
 
 def test_handled_completes_a_record_before_it_is_read() -> None:
     log = broker(30)
-    made = Streamed(lambda record: record.offset, log, end=30, complete="handled", commit_interval_ms=1)
+    made = Streamed(lambda record: record.offset, log, end=30, complete="handled", commit=Commit(interval_ms=1))
     with made.stream as results:
         until(lambda: log.committed.get(T0, (0, ""))[0] == 30, "all are committed, and none is read")
         assert len(list(results)) == 30

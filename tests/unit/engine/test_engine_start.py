@@ -114,5 +114,16 @@ def test_a_users_function_that_does_not_help_is_named(function: Any, says: str) 
         resolve("g", found(10, "garbage"), "error", on_foreign_metadata=function)
 
 
+def test_the_users_own_metadata_is_given_back_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rule = StartRule("g", "error", has_own_metadata=True)
+    assert rule.resolve(found(10, "state-10.bin")) == (OffsetMap(10), False)
+    assert rule.own_metadata(found(10, "state-10.bin")) == "state-10.bin"
+    assert not caplog.records
+    offsets = OffsetMap(10, [10, 13], 20)
+    assert rule.resolve(found(10, encode(offsets))) == (offsets, False), "of a run with another ordering"
+    assert rule.own_metadata(found(10, encode(offsets))) == ""
+    assert StartRule("g", "error").own_metadata(found(10, "state-10.bin")) == ""
+
+
 def test_a_base_below_the_log_start_is_left_to_the_tracker() -> None:
     assert resolve("g", found(3, log_start=50), "latest") == (OffsetMap(3), False)

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from keylane import Fatal, Output, Pipeline, Record, Retries, Skip, UsageError
 from keylane.consumer.results import ResultQueue
 from keylane.consumer.tracing import traced, wants_tracing
+from keylane.options import Batch, Processes
 from keylane.records import PlainMessage
 from kit.fakes import FakeBroker, FakeEngine
 
@@ -164,7 +165,7 @@ def test_a_batch_has_one_span_with_a_link_to_each_trace(spans: InMemorySpanExpor
     def handler(records: list[Record]) -> list[Any]:
         return [Output("out") if one.offset != 1 else ValueError("bad") for one in records]
 
-    options: dict[str, Any] = {"batch_size": 3, "batch_min_size": 3, "batch_linger_ms": 10_000, "retries": ONCE}
+    options: dict[str, Any] = {"batch": Batch(3, min_size=3, linger_ms=10_000), "retries": ONCE}
     sent = run(handler, ("traceparent", TRACEPARENT), count=3, ordering="unordered", on_exhausted=Skip(), **options)
     span = only(spans)
     assert span.parent is None
@@ -194,7 +195,7 @@ def test_a_worker_process_has_spans_of_its_own_provider_and_outputs_carry_them_o
         trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
         yield
 
-    options: dict[str, Any] = {"workers": "process", "max_concurrency": 1, "resource": provider, "tracing": "on"}
+    options: dict[str, Any] = {"workers": Processes(), "max_concurrency": 1, "resource": provider, "tracing": "on"}
     [output] = run(lambda _: Output("out"), ("traceparent", TRACEPARENT), **options)
     trace_id, span_id = carried_by(output)
     assert trace_id == TRACE

@@ -11,7 +11,8 @@ import pytest
 
 from keylane.consumer.commits import CommitProblem
 from keylane.errors import HandlerError, PeerError
-from keylane.options import DeadLetter, Pipeline, Retries, Skip
+from keylane.options import Batch, DeadLetter, Retries, Skip, Threads
+from keylane.pipeline import Commit, Pipeline
 from keylane.records import Output, Record
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
@@ -26,7 +27,7 @@ def pipeline(handler: Any, **options: Any) -> Pipeline:
         "handler": handler,
         "offset_reset": "earliest",
         "delivery": "transactional",
-        "commit_interval_ms": 5,
+        "commit": Commit(interval_ms=5),
         "retries": Retries(max_attempts=2, delay_ms=1),
     }
     return Pipeline(**(chosen | options))
@@ -70,7 +71,7 @@ def test_all_is_copied_once_and_in_order(workers: str) -> None:
 
     handler = {"threads": copied, "asyncio": coroutine, "batches": batch}[workers]
     log = broker(2_000)
-    engine = run(handler, log, batch_size=20 if workers == "batches" else 1)
+    engine = run(handler, log, batch=Batch(20) if workers == "batches" else None)
     assert engine.loop.failure is None
     assert sorted(seen(engine)) == list(range(2_000))
     assert in_key_order(seen(engine))
@@ -136,7 +137,7 @@ def test_what_the_handler_returns_during_a_commit_goes_into_the_next_transaction
         begun.release()
         return copied(record)
 
-    engine = FakeEngine(pipeline(handler, ordering="unordered", threads=4), log, ending_offsets={T0: 40})
+    engine = FakeEngine(pipeline(handler, ordering="unordered", workers=Threads(4)), log, ending_offsets={T0: 40})
     engine.producer.held = []
     with engine:
         for _ in range(40):
@@ -157,7 +158,7 @@ def test_lost_partitions_take_their_transaction_back() -> None:
     log = broker(51)
     # While a handler runs the transaction stays open for its whole interval.
     kafka = {"bootstrap.servers": "fake:0", "group.id": "g", "transaction.timeout.ms": 120_000}
-    engine = FakeEngine(pipeline(waits_at_the_last, kafka=kafka, commit_interval_ms=60_000), log)
+    engine = FakeEngine(pipeline(waits_at_the_last, kafka=kafka, commit=Commit(interval_ms=60_000)), log)
     with engine:
         until(lambda: engine.loop.snapshot().produced == 50, "all but one are produced")
         engine.consumer.lose([T0])
@@ -172,7 +173,7 @@ def test_lost_partitions_take_their_transaction_back() -> None:
 
 def test_revoked_partitions_are_given_back_once_their_results_are_committed() -> None:
     log = broker(50)
-    with FakeEngine(pipeline(copied, commit_interval_ms=4_000), log) as engine:
+    with FakeEngine(pipeline(copied, commit=Commit(interval_ms=4_000)), log) as engine:
         until(lambda: engine.loop.snapshot().produced == 50, "all is produced")
         engine.consumer.revoke([T0])
         until(lambda: not engine.consumer.positions, "it is given back")

@@ -22,6 +22,7 @@ from keylane.flow.workers import Always, WorkerDied, WorkersFailed
 from keylane.flow.workers.calls import Function
 from keylane.flow.workers.latency import LEFT_OUT
 from keylane.flow.workers.made import make_workers
+from keylane.options import Processes, Threads, is_coroutine_function
 from keylane.records import PlainMessage
 from kit.stage import until
 
@@ -52,6 +53,8 @@ class Pool:
 
     def __init__(self, handler: Callable[..., Any], **options: Any) -> None:
         kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+        if is_coroutine_function(handler):
+            options.pop("workers", None)
         pipeline = Pipeline(kafka=kafka, topics=["t"], handler=handler, **options)
         self.reports: SimpleQueue[Any] = SimpleQueue()
         function = Function(
@@ -203,7 +206,7 @@ def test_whatever_a_handler_raises_is_its_record_s_failure_and_the_worker_goes_o
         if record.offset == 0:
             raise error
 
-    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+    with Pool(kind(handler), workers=Threads(1), max_concurrency=1) as pool:
         [failed] = pool.run(pool.call(0))
         [fine] = pool.run(pool.call(1))
     assert isinstance(failed, Failure)
@@ -241,7 +244,7 @@ def test_threads_run_as_many_at_once_as_they_are_and_no_more() -> None:
             barrier.wait(WAIT_S)
             gate.wait(WAIT_S)
 
-    with Pool(handler, threads=3) as pool:
+    with Pool(handler, workers=Threads(3)) as pool:
         pool.workers.submit([pool.call(offset) for offset in range(6)])
         barrier.wait(WAIT_S)  # three handlers are in at once, and this is the fourth party
         assert sorted(entered.get(timeout=WAIT_S) for _ in range(3)) == [0, 1, 2]
@@ -256,7 +259,7 @@ def test_every_hand_over_wakes_as_many_threads_as_it_needs() -> None:
     def handler(record: Record) -> None:
         barrier.wait(WAIT_S)  # passes when four records are in handlers at once
 
-    with Pool(handler, threads=4) as pool:
+    with Pool(handler, workers=Threads(4)) as pool:
         for turn in range(200):  # one hand-over of four, and four of one
             calls = [pool.call(offset) for offset in range(4)]
             for handed_over in [calls] if turn % 2 else [[call] for call in calls]:
@@ -282,7 +285,7 @@ def test_what_follows_a_record_that_was_tried_again_is_at_its_first_attempt() ->
     def handler(record: Record, context: Context) -> None:
         attempts.append((record.offset, context.attempt))
 
-    with Pool(handler, threads=1) as pool:
+    with Pool(handler, workers=Threads(1)) as pool:
         calls = [pool.call(0, attempt=3), pool.chain([1, 2])]
         pool.workers.submit(calls)
         assert [pool.report() for _ in calls] == calls
@@ -299,7 +302,7 @@ def test_a_call_ends_with_the_first_that_is_not_through_where_the_others_follow_
         if record.offset == 1:
             raise ValueError("bad")
 
-    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+    with Pool(kind(handler), workers=Threads(1), max_concurrency=1) as pool:
         call = pool.chain(range(4), ordered=ordered)
         pool.workers.submit([call])
         assert pool.report() is call
@@ -314,7 +317,7 @@ def test_a_call_in_a_process_ends_as_in_a_thread_and_the_next_has_its_own_answer
             raise ValueError("bad")
         return Output("out", value=record.value)
 
-    with Pool(lambda record: None if record.offset == 0 else handler(record), workers="process", processes=1) as pool:
+    with Pool(lambda record: None if record.offset == 0 else handler(record), workers=Processes(1)) as pool:
         call, following = pool.chain(range(4), ordered=ordered), pool.call(7)
         pool.workers.submit([call, following])
         assert [pool.report(), pool.report()] == [call, following]
@@ -330,7 +333,7 @@ def test_of_a_call_the_record_that_its_process_died_at_has_failed_and_those_behi
         if record.offset == 1:
             os._exit(3)
 
-    with Pool(handler, workers="process", processes=1) as pool:
+    with Pool(handler, workers=Processes(1)) as pool:
         call = pool.chain(range(4), ordered=ordered)
         pool.workers.submit([call])
         assert isinstance(pool.report(), WorkerDied)
@@ -348,7 +351,7 @@ def test_what_a_process_has_answered_of_a_call_is_known_before_it_comes_back(tmp
         if record.offset == 2:
             gate.read_bytes()  # until somebody has written, and closed
 
-    with Pool(handler, workers="process", processes=1) as pool:
+    with Pool(handler, workers=Processes(1)) as pool:
         call = pool.chain(range(4))
         pool.workers.submit([call])
         until(lambda: call.has_begun and call.ended == 2, "two have ended", WAIT_S)
@@ -369,7 +372,7 @@ def test_each_record_of_a_call_runs_or_is_taken_back(kind: Any) -> None:
             entered.set()
             gate.wait(WAIT_S)
 
-    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+    with Pool(kind(handler), workers=Threads(1), max_concurrency=1) as pool:
         call = pool.chain(range(4))
         pool.workers.submit([call])
         assert entered.wait(WAIT_S)
@@ -380,15 +383,17 @@ def test_each_record_of_a_call_runs_or_is_taken_back(kind: Any) -> None:
     assert numbers == [payload.offset() for payload in payloads] == [2, 3]
 
 
-@pytest.mark.parametrize("options", [{"threads": 16, "max_concurrency": 2}, {"threads": 2, "max_concurrency": 16}])
-def test_of_threads_and_max_concurrency_the_smaller_counts(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"workers": Threads(16), "max_concurrency": 2}, {"workers": Threads(2), "max_concurrency": 16}]
+)
+def test_of_threads_and_max_concurrency_the_smaller_counts(options: dict[str, Any]) -> None:
     with Pool(nothing, **options) as pool:
         assert pool.workers.concurrency == 2
 
 
 def test_threads_give_back_what_waits_of_a_revoked_partition() -> None:
     gate = Gate()
-    with Pool(gate, threads=1) as pool:
+    with Pool(gate, workers=Threads(1)) as pool:
         revoked = part()
         first, waiting, kept = pool.call(0), pool.call(1, source=revoked), pool.call(2)
         pool.workers.submit([first, waiting, kept])
@@ -408,7 +413,7 @@ def test_a_handler_in_a_thread_is_told_when_nobody_wants_its_result() -> None:
             seen.wait(0.01)
         seen.set()
 
-    with Pool(handler, threads=1) as pool:
+    with Pool(handler, workers=Threads(1)) as pool:
         pool.workers.submit([pool.call()])
         assert entered.wait(WAIT_S)
         pool.workers.cancel()
@@ -525,7 +530,7 @@ def test_close_cancels_tasks_and_leaves_the_resource_after_them() -> None:
 
 def test_close_names_the_record_of_a_thread_that_does_not_end() -> None:
     gate = Gate()
-    pool = Pool(gate, threads=2)
+    pool = Pool(gate, workers=Threads(2))
     pool.workers.start()
     pool.workers.submit([pool.call(7)])
     assert gate.entered.wait(WAIT_S)
@@ -538,7 +543,7 @@ def test_close_names_the_record_of_a_thread_that_does_not_end() -> None:
 @KINDS
 def test_no_thread_is_left_after_close(kind: Any) -> None:
     before = set(threading.enumerate())
-    with Pool(kind(nothing), threads=8) as pool:
+    with Pool(kind(nothing), workers=Threads(8)) as pool:
         pool.run(*(pool.call(offset) for offset in range(20)))
         assert set(threading.enumerate()) > before
     assert set(threading.enumerate()) == before
@@ -562,7 +567,7 @@ def test_what_runs_is_told_with_its_beginning_and_its_line_and_what_waits_is_not
             began.set()
             gate.wait(WAIT_S)
 
-    with Pool(kind(handler), threads=1, max_concurrency=1) as pool:
+    with Pool(kind(handler), workers=Threads(1), max_concurrency=1) as pool:
         before = monotonic()
         pool.workers.submit([pool.call(offset) for offset in range(4)])
         assert began.wait(WAIT_S)
@@ -619,7 +624,7 @@ def test_of_a_chain_the_record_that_runs_is_told(kind: Any) -> None:
         began.put(record.offset)
         gate.get(timeout=WAIT_S)
 
-    with Pool(kind(handler), threads=2) as pool:
+    with Pool(kind(handler), workers=Threads(2)) as pool:
         pool.workers.submit([pool.chain(range(3))])
         for offset in range(3):
             assert began.get(timeout=WAIT_S) == offset

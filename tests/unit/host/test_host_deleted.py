@@ -14,7 +14,7 @@ import keylane
 PROGRAM = """
 import importlib.util
 import keylane
-from keylane import Pipeline
+from keylane import Pipeline, Processes
 from kit.fakes import FakeBroker, FakeEngine
 
 assert importlib.util.find_spec("keylane.host") is None, keylane.__file__
@@ -30,7 +30,7 @@ async def coroutine(record):
 
 
 if __name__ == "__main__":
-    for options in ({"one_processor": True}, {"handler": coroutine}, {"workers": "process", "processes": 1}):
+    for options in ({"one_processor": True}, {"handler": coroutine}, {"workers": Processes(1)}):
         broker = FakeBroker([T0])
         broker.append(T0, [(b"k", b"v")] * 10)
         options.setdefault("handler", plain)

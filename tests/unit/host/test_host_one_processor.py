@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keylane import Pipeline, UsageError
 from keylane.host import one_processor
 from keylane.host.one_processor import CHECK_S, WORTH, OneProcessor, Times, better_one, read_times
+from keylane.options import Processes
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:
@@ -321,4 +322,4 @@ def test_the_option_is_true_or_false(value: object) -> None:
 
 def test_worker_processes_are_not_kept_on_one() -> None:
     with pytest.raises(UsageError, match="worker processes want processors"):
-        pipeline(print, one_processor=True, workers="process")
+        pipeline(print, one_processor=True, workers=Processes())

@@ -26,6 +26,7 @@ from keylane.flow.workers.threads import ThreadWorkers
 from keylane.host import timers
 from keylane.host.linux import PR_SET_TIMERSLACK, prctl
 from keylane.host.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
+from keylane.options import Threads
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def slack_ns() -> int:
 @pytest.mark.parametrize(("threads", "seen_ns"), [(FEW_THREADS, 1), (FEW_THREADS + 1, 50_000)])
 def test_a_few_threads_of_handlers_keep_time_and_many_share_interrupts(threads: int, seen_ns: int) -> None:
     seen: list[int] = []
-    run_one(ThreadWorkers, lambda _: seen.append(slack_ns()), threads=threads)
+    run_one(ThreadWorkers, lambda _: seen.append(slack_ns()), workers=Threads(threads))
     assert seen == [seen_ns]
     assert slack_ns() == 50_000, "the threads of the program are left alone"
 

@@ -9,8 +9,8 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, Message
 
 from keylane.consumer.partition import Start
 from keylane.errors import PeerError
+from keylane.kafka.consumer import Fetcher
 from keylane.kafka.faults import Faults
-from keylane.kafka.fetcher import Fetcher
 from keylane.offsets import OffsetMap
 
 CUT = Message(  # librdkafka tells no position

@@ -42,7 +42,7 @@ class World:
                 incremental_unassign=lambda _: self.told.append(("client", "incremental_unassign")),
             ),
             pipeline=pipeline,
-            fetcher=anything,
+            reader=anything,
             logs=anything,
             patience=anything,
             faults=Faults(),

@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from keylane.consumer.partition import Start
+from keylane.kafka.consumer import Fetcher
 from keylane.kafka.faults import Faults
-from keylane.kafka.fetcher import Fetcher
 from keylane.kafka.leaders import Leaders
 from keylane.offsets import OffsetMap
 

@@ -8,6 +8,7 @@ import pytest
 from keylane import Pipeline
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.presence import UNSERVED_S, Presence
+from keylane.pipeline import Partitions
 
 SESSION_S = 45.0
 
@@ -71,7 +72,7 @@ def test_long_heartbeat_intervals_are_waited_for() -> None:
     assert presence.trouble(39.0) is None
 
 
-@pytest.mark.parametrize(("reads", "session_s"), [({"topics": ["t"]}, 6.0), ({"assignment": [("t", 0)]}, None)])
+@pytest.mark.parametrize(("reads", "session_s"), [({"topics": ["t"]}, 6.0), ({"topics": Partitions([("t", 0)])}, None)])
 def test_who_reads_partitions_by_hand_has_no_session_that_could_end(
     reads: dict[str, Any], session_s: float | None
 ) -> None:

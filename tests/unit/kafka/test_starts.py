@@ -18,6 +18,7 @@ from keylane.kafka.faults import commit_problem
 from keylane.kafka.logs import MissingError
 from keylane.kafka.starts import Starts
 from keylane.offsets import OffsetMap
+from keylane.pipeline import External, Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,13 +143,13 @@ def test_a_start_that_may_not_be_committed_is_told_at_once(monkeypatch: pytest.M
 
 
 def test_who_is_assigned_by_hand_has_no_group_to_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, commits=KafkaError.UNKNOWN_MEMBER_ID, topics=[], assignment=[T0])
+    world = World(monkeypatch, commits=KafkaError.UNKNOWN_MEMBER_ID, topics=Partitions([T0]))
     with pytest.raises(BrokerUnavailableError, match="UNKNOWN_MEMBER_ID"):
         world.resolve()
 
 
 KEPT = OffsetMap(3, [3, 5], 8)
-ELSEWHERE = {"commits": "external", "start_offsets": lambda names: dict.fromkeys(names, KEPT)}
+ELSEWHERE = {"commit": External(lambda names: dict.fromkeys(names, KEPT))}
 
 
 def test_a_start_that_is_kept_elsewhere_may_have_a_map(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encode
-from keylane.options import DEFAULT_METADATA_CAP
+from keylane.pipeline import DEFAULT_METADATA_CAP
 
 BOUND = DispatchBound.for_cap(DEFAULT_METADATA_CAP)
 PAGE = Path(__file__).parents[3] / "docs" / "offset-map.md"

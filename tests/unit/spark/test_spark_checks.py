@@ -9,6 +9,7 @@ import pytest
 
 from keylane import Pipeline
 from keylane.errors import UsageError
+from keylane.options import ExactlyOnce
 from keylane.spark import slots as slots_module
 from keylane.spark.checks import check_session, check_store, check_trigger
 from keylane.spark.slots import Slots
@@ -178,7 +179,7 @@ def test_a_sqlite_file_is_not_shared_by_a_cluster() -> None:
     kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
     def exactly_once(store: str) -> Pipeline:
-        return Pipeline(kafka=kafka, topics=["t"], handler=print, delivery="exactly_once", store=store)
+        return Pipeline(kafka=kafka, topics=["t"], handler=print, delivery=ExactlyOnce(store))
 
     check_store(exactly_once("effects.db"), "local[4]")
     check_store(exactly_once("postgresql://db/effects"), "spark://master:7077")

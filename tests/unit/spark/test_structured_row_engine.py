@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.options import Retries
+from keylane.options import Flow, Retries
 from keylane.spark.structured import row_engine
-from keylane.spark.structured.row_engine import RowEngine, RowOptions
+from keylane.spark.structured.row_engine import RowEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NO_WAIT = Retries(max_attempts=3, delay_ms=0, max_delay_ms=0)
 
 
-def options(handler: Callable[..., Any], ordering: Any = "unordered", **more: Any) -> RowOptions:
-    return RowOptions(handler, ordering, max_concurrency=8, threads=8, retries=NO_WAIT, **more)
+def options(handler: Callable[..., Any], ordering: Any = "unordered", **more: Any) -> Flow:
+    return Flow(handler=handler, ordering=ordering, max_concurrency=8, retries=NO_WAIT, **more)
 
 
 def test_every_row_comes_back_from_threads_and_coroutines() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keylane.consumer.revokes import Revokes
     from keylane.flow.core import FlowCore
     from keylane.flow.items import Unit
-    from keylane.options import Pipeline
+    from keylane.pipeline import Pipeline
     from keylane.telling import Log
 
 
@@ -158,7 +158,7 @@ class AtLeastOnce:
                 plan.end_calls()
             open_ones = [one for one in revoke.partitions if one.wanted]
             # Once finished, the last commit was acknowledged, or did not get through: then neither would this one.
-            entries = [] if parts.closing.phase is Phase.FINISHED else parts.commits.entries(open_ones)
+            entries = [] if parts.closing.phase is Phase.FINISHED else parts.commits.entries(open_ones, now)
             plan.revoked.append(RevokeAnswer(revoke.token, entries))
             parts.forget(open_ones)
             parts.acknowledgements.forget(set(open_ones).difference(entry.partition for entry in entries))

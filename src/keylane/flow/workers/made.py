@@ -9,32 +9,34 @@ from keylane.flow.admission import CALL_S, HandOver
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.threads import ThreadWorkers
 from keylane.flow.workers.timeouts import Watch, in_time
+from keylane.options import Processes, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.flow.workers import Capacity, Lease, Workers
     from keylane.flow.workers.calls import Function
-    from keylane.options import Pipeline
+    from keylane.options import Flow
 
 
 def make_workers(
-    options: Pipeline, function: Function, report: Callable[[object], None], name: str, lease: Lease
+    options: Flow, function: Function, report: Callable[[object], None], name: str, lease: Lease
 ) -> Workers:
     """Not started. `report` gets what ended, from their threads, whose names begin with `name`."""
     most = options.most_concurrent
-    if options.workers == "process":
+    workers = options.workers
+    if isinstance(workers, Processes):
         from keylane.flow.workers.processes import ProcessWorkers
 
         timeout_s = options.handler_timeout_ms / 1000 or None
-        count = min(options.processes or os.cpu_count() or 1, most)
+        count = min(workers.count or os.cpu_count() or 1, most)
         return ProcessWorkers(function, count, report, name, lease, timeout_s)
     if options.is_async:
         return AsyncioWorkers(function, most, report, name, lease)
-    return ThreadWorkers(function, min(options.threads, most), report, name, lease)
+    return ThreadWorkers(function, min((workers or Threads()).count, most), report, name, lease)
 
 
-def hand_over_to(workers: Capacity, options: Pipeline, *, may_queue: bool = True, call_s: float = CALL_S) -> HandOver:
+def hand_over_to(workers: Capacity, options: Flow, *, may_queue: bool = True, call_s: float = CALL_S) -> HandOver:
     """What is handed to these workers; without `may_queue` nothing waits with them. The automatic limit does what
     elastic workers are told."""
     return HandOver(
@@ -45,10 +47,10 @@ def hand_over_to(workers: Capacity, options: Pipeline, *, may_queue: bool = True
     )
 
 
-def timed(options: Pipeline) -> tuple[Callable[..., Any], Watch | None]:
+def timed(options: Flow) -> tuple[Callable[..., Any], Watch | None]:
     """The handler held to its time, and who looks at it in threads."""
     timeout_s = options.handler_timeout_ms / 1000
-    if not timeout_s or options.workers == "process":  # whose threads look after that
+    if not timeout_s or isinstance(options.workers, Processes):  # whose threads look after that
         return options.handler, None
     if options.is_async:
         return in_time(options.handler, timeout_s), None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError, UsageError
 from keylane.offsets import encode
-from keylane.options import DEFAULT_METADATA_CAP
+from keylane.pipeline import DEFAULT_METADATA_CAP
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads

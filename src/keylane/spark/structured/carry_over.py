@@ -66,7 +66,7 @@ class _Reports(AccumulatorParam[list[TaskReport]]):
         return value1
 
 
-@with_named_options
+@with_named_options()
 class CarryOver:
     """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
 

@@ -12,7 +12,6 @@ import math
 import random
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +28,14 @@ from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_err
 from keylane.flow.workers.inbox import Inbox
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
-from keylane.options import Pipeline, is_coroutine_function, takes_context
+from keylane.options import is_coroutine_function, takes_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.flow.items import Carried, Item
     from keylane.flow.outcomes import Outcome
-    from keylane.options import Ordering, Retries
+    from keylane.options import Flow, Ordering
     from keylane.records import Context
 
 logger = logging.getLogger("keylane.spark")
@@ -78,36 +77,6 @@ class FedRow:
         return self._key
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """How rows run; picklable."""
-
-    handler: Callable[..., Any]
-    """Gets a `FedRow`, and a context; what it returns comes back."""
-    ordering: Ordering
-    max_concurrency: int
-    threads: int
-    retries: Retries
-    resource: Callable[[], Any] | None = None
-
-    @property
-    def at_once(self) -> int:
-        """Calls that run at once when there are rows enough."""
-        return self.max_concurrency if is_coroutine_function(self.handler) else min(self.threads, self.max_concurrency)
-
-    def pipeline(self) -> Pipeline:
-        return Pipeline(
-            kafka={"bootstrap.servers": "none", "group.id": "rows"},  # no client is made
-            topics=["rows"],
-            handler=self.handler,
-            resource=self.resource,
-            ordering=self.ordering,
-            max_concurrency=self.max_concurrency,
-            threads=self.threads,
-            retries=self.retries,
-        )
-
-
 class _Owner:
     """Of the rows: they start as they come, and nothing is left to do for one that is through."""
 
@@ -141,13 +110,14 @@ _STOP = object()
 class RowEngine:
     """Runs while it is open (a context manager). Thread safety: one thread, but for `stop`."""
 
-    def __init__(self, options: RowOptions) -> None:
+    def __init__(self, options: Flow) -> None:
+        """`options.handler` gets a `FedRow`; those with the same key run one after another, unless unordered."""
         self._results: deque[tuple[int, Carried]] = deque()
         self._wanted: float = math.inf
         """How many results the task's thread waits for, while it does."""
         self._over = False
         """Whether nothing more comes."""
-        self._first_calls = options.at_once
+        self._first_calls = 0
         """How many calls begin before the task's thread makes more rows."""
         self._begun: deque[None] | None = deque()
         """One for each of them; None once that is over."""
@@ -156,19 +126,20 @@ class RowEngine:
         self.pending: dict[int, tuple[Carried, bytes | None]] = {}
         """What was fed and has not come back, by number, in that order."""
         self._inbox = Inbox()
-        pipeline = replace(options, handler=self._giving(options.handler)).pipeline()
-        function = Function(pipeline.handler, as_it_is, as_it_is, _nothing_comes, pipeline.resource)
-        self._workers = make_workers(pipeline, function, self._inbox.put, "keylane-rows", Always())
+        function = Function(self._giving(options.handler), as_it_is, as_it_is, _nothing_comes, options.resource)
+        self._workers = make_workers(options, function, self._inbox.put, "keylane-rows", Always())
+        self._first_calls = self._workers.concurrency
         self._flow = FlowCore(
-            pipeline,
-            hand_over_to(self._workers, pipeline),
+            options,
+            hand_over_to(self._workers, options),
             random=random.Random().random,
             notes=FAILURES,
             counters=Counter(),
             view=as_it_is,
         )
-        self._source = Source("rows", _Owner(self._fail), pipeline.ordering, _name_of)
-        self._stall = Stall(pipeline.stall_timeout_ms / 1000)
+        ordering: Ordering = "unordered" if options.ordering == "unordered" else "key"
+        self._source = Source("rows", _Owner(self._fail), ordering, _name_of)
+        self._stall = Stall(options.stall_timeout_ms / 1000)
         self._watch = LoopWatch(self._workers, FAILURES) if isinstance(self._workers, AsyncioWorkers) else None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="keylane-rows-loop", daemon=True)

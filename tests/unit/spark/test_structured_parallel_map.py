@@ -14,10 +14,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from keylane.errors import Fatal, HandlerError
 from keylane.flow.failures import Failures
 from keylane.options import Retries
-from keylane.spark.structured import map_task, row_engine
+from keylane.spark.structured import parallel_map, row_engine
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.map_task import MapOptions, MapTask
-from keylane.spark.structured.row_engine import RowOptions
+from keylane.spark.structured.parallel_map import MapTask, RowMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +56,8 @@ class Timer:
         """Its time never comes by itself."""
 
 
-def task(function: Callable[..., Any], carry: CarryOver) -> MapTask:
-    rows = RowOptions(function, "unordered", max_concurrency=8, threads=8, retries=Retries())
-    return MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=False, carry_over=carry))
+def task(function: Callable[..., Any], **options: Any) -> MapTask:
+    return MapTask(RowMap(function, RETURNS, **options), ROW, RETURNS)
 
 
 def test_the_deadline_begins_with_the_first_call_and_carries_what_has_not_ended(
@@ -83,7 +81,11 @@ def test_the_deadline_begins_with_the_first_call_and_carries_what_has_not_ended(
         yield pa.RecordBatch.from_pydict({"topic": ["t"] * 5, "partition": [0] * 5, "offset": list(range(5))})
 
     carry = Carry()
-    emitted = [row["answer"] for batch in task(function, carry)(batches()) for row in batch.to_pylist()]
+    emitted = [
+        row["answer"]
+        for batch in task(function, max_concurrency=8, carry_over=carry)(batches())
+        for row in batch.to_pylist()
+    ]
     assert sorted(emitted) == [0, 1, 3, 4]
     (report,) = carry.reported
     assert {name: attempts for name, (attempts, _) in report.carried.items()} == {("t", 0, 2): 1}
@@ -94,8 +96,9 @@ def test_an_attempt_that_took_too_long_is_an_outcome_that_says_so() -> None:
         assert context.deadline is not None
         await asyncio.Event().wait()
 
-    rows = RowOptions(function, "unordered", max_concurrency=8, threads=8, retries=Retries(max_attempts=2, delay_ms=0))
-    run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, 10, outcome=True, carry_over=None))
+    run = task(
+        function, max_concurrency=8, retries=Retries(max_attempts=2, delay_ms=0), handler_timeout_ms=10, outcome=True
+    )
     batch = pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})
     (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
     assert (found["answer"], found["attempts"]) == (None, 2)
@@ -106,8 +109,7 @@ def test_what_is_fatal_is_not_tried_again() -> None:
     def function(row: Any) -> Any:
         raise Fatal("never")
 
-    rows = RowOptions(function, "unordered", max_concurrency=1, threads=1, retries=Retries(max_attempts=3, delay_ms=0))
-    run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=True, carry_over=None))
+    run = task(function, max_concurrency=1, retries=Retries(max_attempts=3, delay_ms=0), outcome=True)
     batch = pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})
     (found,) = [row for made in run(iter([batch])) for row in made.to_pylist()]
     assert (found["attempts"], found["error"]) == (1, "Fatal: never")
@@ -120,15 +122,13 @@ def test_rows_run_in_the_order_that_is_asked_for() -> None:
         ran.append((row.partition, row.offset))
         return (row.offset,)
 
-    rows = RowOptions(function, "unordered", max_concurrency=1, threads=1, retries=Retries())
-    order_by = ("partition", "offset")
-    run = MapTask(MapOptions(function, ROW, RETURNS, None, order_by, rows, None, outcome=False, carry_over=None))
+    run = task(function, max_concurrency=1, ordering="partition", order_by=("partition", "offset"))
     batches = [
         pa.RecordBatch.from_pydict({"topic": ["t"] * 3, "partition": [1, 0, 1], "offset": [3, 9, 2]}),
         pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [1]}),
     ]
     assert sum(made.num_rows for made in run(iter(batches))) == 4
-    assert ran == [(0, 1), (0, 9), (1, 2), (1, 3)]
+    assert sorted(ran, key=lambda one: one[0]) == [(0, 1), (0, 9), (1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("outcome", [True, False])
@@ -136,20 +136,19 @@ def test_tasks_tell_of_the_first_failure_of_a_kind_once_a_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: bool
 ) -> None:
     failures = Failures(outlives=True)
-    for module in (map_task, row_engine):
+    for module in (parallel_map, row_engine):
         monkeypatch.setattr(module, "FAILURES", failures)
 
     def function(row: Any) -> Any:
         raise ValueError(row.topic)
 
-    rows = RowOptions(function, "unordered", max_concurrency=2, threads=2, retries=Retries(max_attempts=2, delay_ms=0))
     for _ in range(2):
-        run = MapTask(MapOptions(function, ROW, RETURNS, None, (), rows, None, outcome=outcome, carry_over=None))
+        run = task(function, max_concurrency=2, retries=Retries(max_attempts=2, delay_ms=0), outcome=outcome)
         batch = pa.RecordBatch.from_pydict({"topic": ["secret"], "partition": [0], "offset": [0]})
         with suppress(HandlerError):
             list(run(iter([batch])))
     (text,) = [one.getMessage() for one in caplog.records if one.name == "keylane.failures"]
-    assert text.startswith("ValueError in function (test_structured_map_task.py:")
+    assert text.startswith("ValueError in function (test_structured_parallel_map.py:")
     assert "the first one" in text
     assert "secret" not in text
     (kind,) = failures.kinds
