@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import KnownCommit, known_record_head
+from keylane.coordinator.formats.commit_batch import known_record_head
 from keylane.coordinator.formats.consumer_offsets import partition_for
 from keylane.coordinator.group_service import GroupService
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
@@ -25,6 +25,7 @@ from keylane.coordinator.offset_service import (
     CommitResult,
     ConditionalResult,
     FetchedTopic,
+    KnownCommit,
     OffsetService,
 )
 from keylane.coordinator.removals import Expired, Removals
@@ -201,7 +202,7 @@ class Coordinator:
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
-        refusal = self._check_commit(known, has_offsets=True)
+        refusal = self._check_commit(known.request, has_offsets=True)
         return None if refusal else self._offsets.commit_known(known, offset, leader_epoch)
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
@@ -210,17 +211,8 @@ class Coordinator:
         if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].metadata or topics[0].partitions[0] < 0:
             return None
         group, topic, partition = request.group, topics[0].topic, topics[0].partitions[0]
-        return KnownCommit(
-            group,
-            request.member_id,
-            request.instance_id,
-            request.generation,
-            request.api_version,
-            topic,
-            partition,
-            partition_for(group, self._partitions),
-            known_record_head(group, topic, partition),
-        )
+        head = known_record_head(group, topic, partition)
+        return KnownCommit(request, topic, partition, partition_for(group, self._partitions), head)
 
     def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
         """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
@@ -229,7 +221,7 @@ class Coordinator:
         refusal = self._check_commit(request, has_offsets=request.group in self._offsets.store)
         return refusal or self._offsets.commit_if(partition, request, expected)
 
-    def _check_commit(self, commit: CommitRequest | KnownCommit, *, has_offsets: bool) -> int:
+    def _check_commit(self, commit: CommitRequest, *, has_offsets: bool) -> int:
         """Why nothing may be committed, or NONE."""
         return self._refusal(commit.group) or self._groups.groups.check_commit(
             commit.group,

@@ -26,7 +26,6 @@ from keylane.wire.control import marker_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.formats.commit_batch import KnownCommit
     from keylane.coordinator.journal.journal import Done, Journal
     from keylane.coordinator.offsets.store import OffsetStore
     from keylane.coordinator.offsets.transactional import Owner, TransactionalOffsets
@@ -47,6 +46,18 @@ class CommitRequest(NamedTuple):
     retention_ms: int = -1
     """How long the offsets are to be kept (OffsetCommit 2 to 4); -1 for the broker's own rule."""
     api_version: int = 9
+
+
+class KnownCommit(NamedTuple):
+    """What stays the same when a member commits one partition, without metadata, again and again."""
+
+    request: CommitRequest
+    """One of them."""
+    topic: str
+    partition: int
+    offsets_partition: int
+    record_head: bytes
+    """The record up to its offset."""
 
 
 class CommitResult(NamedTuple):
@@ -167,9 +178,9 @@ class OffsetService:
         """Append a commit like one before, of a member that may commit; None when something is in its way."""
         if known.partition >= (self._partition_count(known.topic) or 0):
             return None
-        records = encode_known(known, offset, leader_epoch, self._clock())
+        records = encode_known(known.record_head, offset, leader_epoch, self._clock())
         accepted = (TopicCommit(known.topic, [known.partition], [offset], [leader_epoch], None),)
-        durable = self._append_records(known.offsets_partition, known.group, accepted, records, NO_TIMESTAMP)
+        durable = self._append_records(known.offsets_partition, known.request.group, accepted, records, NO_TIMESTAMP)
         return None if isinstance(durable, int) else durable
 
     def _append_records(

@@ -23,7 +23,7 @@ from keylane.coordinator.formats.consumer_offsets import (
 )
 from keylane.wire.batches import CRC_START, MAGIC, NONE, PREFIX_SIZE, compress
 from keylane.wire.columns import FEW_ROWS, as_array, write_rows
-from keylane.wire.varints import read_varint, varint
+from keylane.wire.primitives import read_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -118,29 +118,14 @@ def encode_commit(
     return Records(b"".join(parts), delta, timestamp_ms)
 
 
-class KnownCommit(NamedTuple):
-    """What stays the same when a member commits one partition, without metadata, again and again."""
-
-    group: str
-    member_id: str
-    instance_id: str | None
-    generation: int
-    api_version: int
-    topic: str
-    partition: int
-    offsets_partition: int
-    record_head: bytes
-    """The record up to its offset."""
-
-
 def known_record_head(group: str, topic: str, partition: int) -> bytes:
-    """For `KnownCommit.record_head`."""
+    """A record without metadata that stands alone in its batch, up to its offset."""
     return _one_prefix(group, topic, partition, 0)
 
 
-def encode_known(known: KnownCommit, offset: int, leader_epoch: int, timestamp_ms: int) -> Records:
-    """The records of one more such commit: the bytes that `encode_commit` makes."""
-    return Records(known.record_head + _ONE.pack(offset, leader_epoch, 0, timestamp_ms, 0), 1, timestamp_ms)
+def encode_known(record_head: bytes, offset: int, leader_epoch: int, timestamp_ms: int) -> Records:
+    """The records of a commit of one partition without metadata: the bytes that `encode_commit` makes."""
+    return Records(record_head + _ONE.pack(offset, leader_epoch, 0, timestamp_ms, 0), 1, timestamp_ms)
 
 
 def _head_and_key(prefix: bytes, delta_size: int) -> tuple[bytes, bytes]:

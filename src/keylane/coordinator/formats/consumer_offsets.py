@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from keylane.errors import DataFolderError
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader
 
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1

@@ -35,7 +35,7 @@ from keylane.wire.batches import (
     read_header,
 )
 from keylane.wire.control import is_commit
-from keylane.wire.varints import read_varint
+from keylane.wire.primitives import read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

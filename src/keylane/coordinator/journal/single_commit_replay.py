@@ -31,7 +31,7 @@ from crc32c import crc32c
 from keylane.coordinator.formats.consumer_offsets import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION, TRANSACTION_STATE
 from keylane.coordinator.journal.frames import CHECKED_SIZE, COVERED_FROM, FRAME_HEAD_SIZE, MARK_BYTE, frame_size
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
-from keylane.wire.varints import varint
+from keylane.wire.primitives import varint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
