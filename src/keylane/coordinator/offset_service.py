@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import functools
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import Records, TopicCommit, encode_commit, encode_known, encode_record
-from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.formats import (
+    MAX_STRING_BYTES,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    Records,
+    TopicCommit,
+    encode_commit,
+    encode_known,
+    encode_record,
+)
 from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.coordinator.offsets.columns import NO_OFFSET, FetchedColumns
-from keylane.coordinator.offsets.pending import PendingChanges
+from keylane.coordinator.offsets.store import NO_OFFSET, FetchedColumns
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
@@ -24,7 +32,7 @@ from keylane.wire.conditional_commit import CONDITION_FAILED
 from keylane.wire.control import marker_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.journal.journal import Done, Journal
     from keylane.coordinator.offsets.store import OffsetStore
@@ -45,7 +53,6 @@ class CommitRequest(NamedTuple):
     generation: int = -1
     retention_ms: int = -1
     """How long the offsets are to be kept (OffsetCommit 2 to 4); -1 for the broker's own rule."""
-    api_version: int = 9
 
 
 class KnownCommit(NamedTuple):
@@ -86,6 +93,58 @@ class FetchedTopic(NamedTuple):
     columns: FetchedColumns
     errors: Sequence[int] | None
     """One code a partition; None when there is none."""
+
+
+class PendingChanges:
+    """What is appended and not durable yet, in order: the state that the next decision has to reckon with.
+
+    Fetches see what is durable (`OffsetStore`). Whether a conditional commit holds, and whether an offset is stale, is
+    decided on what will be there once everything before it is durable: the store, and over it these changes.
+
+    One entry an append, first in first out, as the journal reports them. An offset of -1 is a tombstone.
+    """
+
+    def __init__(self) -> None:
+        self._changes: deque[tuple[str, Sequence[TopicCommit], Round]] = deque()
+
+    def add(self, group: str, topics: Sequence[TopicCommit], durable: Round) -> None:
+        """This was appended, and becomes durable with this round."""
+        self._changes.append((group, topics, durable))
+
+    def settle(self) -> None:
+        """The oldest one is durable, or never will be."""
+        self._changes.popleft()
+
+    def groups(self) -> set[str]:
+        """Groups that something waits for."""
+        return {group for group, _, _ in self._changes}
+
+    def round_of(self, group: str) -> Round | None:
+        """With which all that waits for this group becomes durable; None when nothing does."""
+        return next((durable for owner, _, durable in reversed(self._changes) if owner == group), None)
+
+    def commits_of(self, group: str) -> Iterator[TopicCommit]:
+        """What waits for this group, the oldest first."""
+        for owner, topics, _ in self._changes:
+            if owner == group:
+                yield from topics
+
+    def offset_of(self, group: str, topic: str, partition: int) -> int | None:
+        """The offset that this partition will have; None when nothing of it waits."""
+        for owner, topics, _ in reversed(self._changes):
+            if owner != group:
+                continue
+            for commit in reversed(topics):
+                if commit.topic == topic and partition in commit.partitions:
+                    last = len(commit.partitions) - 1 - list(reversed(commit.partitions)).index(partition)
+                    return commit.offsets[last]
+        return None
+
+
+def removal(topic: str, partitions: Sequence[int]) -> TopicCommit:
+    """Tombstones as a change."""
+    none = [NO_OFFSET] * len(partitions)
+    return TopicCommit(topic, partitions, none, none, None)
 
 
 class OffsetService:

@@ -14,10 +14,9 @@ import logging
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import encode_records
-from keylane.coordinator.formats.consumer_offsets import encode_group_key, encode_offset_key, partition_for
+from keylane.coordinator.formats import encode_group_key, encode_offset_key, encode_records, partition_for
+from keylane.coordinator.offset_service import removal
 from keylane.coordinator.offsets.expiry import rule_of, stale_offsets
-from keylane.coordinator.offsets.pending import removal
 from keylane.wire.batches import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Removals:
         before = self.expired
         # A list, since groups come and go between the slices: 8 bytes a group, and no more.
         candidates = [*self._store.groups]
-        candidates += (group.group_id for group in self._groups if group.group_id not in self._store)
+        candidates += (group for group in self._groups.by_id if group not in self._store)
         while candidates:
             self._expire_some(candidates, now_ms)
             await asyncio.sleep(0)
@@ -129,7 +128,7 @@ class Removals:
                 continue
             stale = self._stale(group, now_ms)
             names += stale
-            found = self._groups.get(group)
+            found = self._groups.by_id.get(group)
             if found is not None and found.is_empty and len(stale) == self._store.size_of(group):
                 ended.append(group)
             if len(names) >= SLICE_OFFSETS:
@@ -138,7 +137,7 @@ class Removals:
 
     def _stale(self, group: str, now_ms: int) -> list[Offset]:
         retention_ms = self._options.offsets_retention_minutes * MS_A_MINUTE
-        rule = rule_of(self._groups.get(group))
+        rule = rule_of(self._groups.by_id.get(group))
         found = stale_offsets(self._store, group, rule, now_ms=now_ms, retention_ms=retention_ms)
         return [Offset(group, topic, one) for topic, partitions in found for one in partitions]
 

@@ -14,7 +14,7 @@ from keylane.broker.handlers import heartbeat, offset_commit, offset_fetch
 from keylane.broker.handlers.offset_commit import CommittedTopic
 from keylane.broker.handlers.offset_fetch import FetchedGroup
 from keylane.coordinator.offset_service import FetchedTopic
-from keylane.coordinator.offsets.columns import FetchedColumns
+from keylane.coordinator.offsets.store import FetchedColumns
 from keylane.wire.versions import response_type
 
 CODES = st.sampled_from([int(code) for code in ErrorCode if 0 <= int(code) < 100])

@@ -15,7 +15,7 @@ from keylane.broker.dispatch import RequestHeader
 from keylane.broker.handlers import offset_fetch
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import partition_for
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
 from keylane.wire.versions import response_type

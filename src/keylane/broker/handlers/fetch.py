@@ -11,8 +11,8 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.reads import LogRead, OffsetsRead, PartitionRead
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
 from keylane.wire.primitives import (
     EMPTY_TAGS,

@@ -16,7 +16,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.dispatch import Later, ShortWay
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
@@ -50,6 +50,7 @@ LAST_RETENTION_VERSION = 4
 LEADER_EPOCH_VERSION = 6
 STATIC_MEMBERS_VERSION = 7
 FLEXIBLE_VERSION = 8
+GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 @functools.cache
@@ -63,7 +64,8 @@ def begin(request: CommitRequest, header: RequestHeader, node: Node) -> Any:
     version, topics = header.api_version, request.topics
     result = node.coordinator.commit(request)
     if isinstance(result, int):
-        return encode(version, _refused(topics, result))
+        is_old = result == codes.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION
+        return encode(version, _refused(topics, codes.ILLEGAL_GENERATION if is_old else result))
     if result.durable is None:
         return _answer(version, topics, result)
     return Later(result.durable, lambda: _answer(version, topics, result))
@@ -101,7 +103,7 @@ def decode(version: int, data: bytes, at: int) -> CommitRequest:
     retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
     topics = [_read_topic(reader, has_epochs=version >= LEADER_EPOCH_VERSION) for _ in reader.items()]
     reader.skip_tags()
-    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms, version)
+    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms)
 
 
 def _read_topic(reader: FieldReader, *, has_epochs: bool) -> TopicCommit:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.dispatch import ShortWay
 from keylane.coordinator.offset_service import FetchedTopic
-from keylane.coordinator.offsets.columns import nothing_committed
+from keylane.coordinator.offsets.store import nothing_committed
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (

@@ -16,7 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.dispatch import CloseConnectionError, after
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError, read_topics
+from keylane.coordinator.formats import RecordFormatError, read_topics
 from keylane.coordinator.groups.members import Member, Roster
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
@@ -35,7 +35,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """Members' metadata are subscriptions then; of any other type they are not looked into."""

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import MemberValue
+from keylane.coordinator.formats import MemberValue
 from keylane.wire import codes
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import GroupValue
+from keylane.coordinator.formats import GroupValue
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
     Answer,

@@ -10,16 +10,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.commit_batch import TopicCommit, decode_run, run_limit
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
     TRANSACTION_STATE,
     OffsetKey,
     RecordFormatError,
+    TopicCommit,
     decode_key,
     decode_offset_key_prefix,
     decode_offset_value,
+    decode_run,
+    run_limit,
 )
 from keylane.coordinator.offsets.transactional import Waiting
 from keylane.wire.batches import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from itertools import groupby
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError, encode_string
+from keylane.coordinator.formats import RecordFormatError, encode_string
 from keylane.coordinator.transactions.states import State
 from keylane.coordinator.transactions.transactional_ids import Transaction
 from keylane.wire.primitives import FieldError, FieldReader
