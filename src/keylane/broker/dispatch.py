@@ -150,7 +150,7 @@ class ShortWay(NamedTuple):
     """Whose short way it is: another handler in its place gets every request."""
     key: Callable[[bytes], bytes | None]
     """What requests that are alike have in common, of a frame; None when there is no short way for it."""
-    know: Callable[[bytes, Any, Node], Any]
+    know: Callable[[bytes, Any, Node], object]
     """What to remember of a frame and its request; None for nothing."""
     answer: Callable[[Any, bytes, Node], Later | bytes | None]
     """The whole frame of the answer, or `Later` with it, to what is remembered and a frame like it; None when the
@@ -217,7 +217,7 @@ class KnownRequests:
         self._node = node
         ways = {key: api.short_way for key, api in apis.items() if api.short_way is not None}
         self._ways = {key: way for key, way in ways.items() if apis[key].begin is way.begin}
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[bytes, object] = {}
         self._size = 0
 
     def recognise(self, frame: bytes) -> Later | bytes | None:
@@ -227,7 +227,7 @@ class KnownRequests:
             return None
         return way.answer(known, frame, self._node)
 
-    def remember(self, frame: bytes, request: Any) -> None:
+    def remember(self, frame: bytes, request: object) -> None:
         """It was decoded, and another one of its form may follow."""
         way = None if frame[0] else self._ways.get(frame[1])
         if way is None or (key := way.key(frame)) is None or (known := way.know(frame, request, self._node)) is None:

@@ -9,8 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.recovery import LEADER_EPOCH
-from keylane.storage.segment import DamagedBatchError
+from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
 

@@ -23,7 +23,7 @@ from keylane.coordinator.formats import (
     encode_record,
 )
 from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.coordinator.offsets.store import NO_OFFSET, FetchedColumns
+from keylane.coordinator.offsets.store import NO_OFFSET, FetchedColumns, nothing_committed
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
@@ -93,6 +93,12 @@ class FetchedTopic(NamedTuple):
     columns: FetchedColumns
     errors: Sequence[int] | None
     """One code a partition; None when there is none."""
+
+
+def nothing_fetched(topic: str, partitions: Sequence[int], error: int = codes.NONE) -> FetchedTopic:
+    """No offset of any of them; with an error, for each."""
+    errors = None if error == codes.NONE else [error] * len(partitions)
+    return FetchedTopic(topic, nothing_committed(partitions), errors)
 
 
 class PendingChanges:

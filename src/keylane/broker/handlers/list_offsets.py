@@ -16,9 +16,8 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import PeerError
-from keylane.storage.recovery import LEADER_EPOCH
-from keylane.storage.segment import DamagedBatchError
-from keylane.storage.times import OffsetAndTimestamp
+from keylane.storage.log_view import OffsetAndTimestamp
+from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 

@@ -16,8 +16,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.dispatch import ShortWay
-from keylane.coordinator.offset_service import FetchedTopic
-from keylane.coordinator.offsets.store import nothing_committed
+from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (
@@ -76,7 +75,7 @@ def _fetch(asked: OffsetFetch, version: int, node: Node) -> FetchedGroup:
         return FetchedGroup(group, codes.NONE, found)
     # A version that cannot name the error once names it at every partition.
     named = topics or () if version < GROUP_ERROR_VERSION else ()
-    rows = [FetchedTopic(topic, nothing_committed(ones), [found] * len(ones)) for topic, ones in named]
+    rows = [nothing_fetched(topic, ones, found) for topic, ones in named]
     return FetchedGroup(group, found, rows)
 
 
@@ -257,7 +256,7 @@ def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
     if topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
         return None
     topic, partitions = topics[0]
-    row = FetchedTopic(topic, nothing_committed(partitions), None)
+    row = nothing_fetched(topic, partitions)
     answer = EMPTY_TAGS + b"".join(encode(version, [FetchedGroup(group, codes.NONE, [row])]))
     start = len(answer) - _OFFSET_AND_EPOCH.size - _TAIL_SIZE
     return _One(group, topic, partitions[0], int32(len(answer) + 4), answer[:start], answer[-_TAIL_SIZE:])
