@@ -257,7 +257,7 @@ class Coordinator:
                 request.member_id,
                 request.instance_id,
                 request.generation,
-                has_offsets=self._has_offsets(group) or group in self._image.transactional.groups,
+                has_offsets=self._offsets.has(group) or group in self._image.transactional.groups,
             )
         )
         return error or self._offsets.commit(partition, request, producer)
@@ -292,7 +292,7 @@ class Coordinator:
 
     def delete_group(self, group: str) -> int | Round:
         """End a group without members, with all its offsets: an error code, or what to wait for before answering."""
-        error = self._refusal(group) or self._groups.check_delete(group, has_offsets=self._has_offsets(group))
+        error = self._refusal(group) or self._groups.check_delete(group, has_offsets=self._offsets.has(group))
         if error != codes.NONE:
             return error
         try:
@@ -302,7 +302,7 @@ class Coordinator:
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
         """End these offsets of a group: an error code when all is refused."""
-        has_offsets = self._has_offsets(group)
+        has_offsets = self._offsets.has(group)
         error = self._refusal(group) or self._groups.check_delete_offsets(group, has_offsets=has_offsets)
         if error != codes.NONE:
             return error
@@ -315,9 +315,6 @@ class Coordinator:
             return DeleteResult(errors, self._removals.delete_offsets(group, wanted))
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
-
-    def _has_offsets(self, group: str) -> bool:
-        return group in self._offsets.store or group in self._offsets.pending.groups()
 
     def _check_delete(self, group: str, topic: str, partition: int) -> int:
         if not 0 <= partition < (self._partition_count(topic) or 0):

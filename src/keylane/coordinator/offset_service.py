@@ -10,17 +10,20 @@ from __future__ import annotations
 import functools
 from array import array
 from collections import deque
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import (
     MAX_STRING_BYTES,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
+    OffsetKey,
     Records,
     TopicCommit,
     encode_commit,
     encode_known,
     encode_record,
+    encode_records,
 )
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.coordinator.offsets.store import NO_OFFSET, FetchedColumns, nothing_committed
@@ -316,6 +319,41 @@ class OffsetService:
         durable = self._journal.append(partition, records, done)
         for (group, topic, index), (_, value) in rows:
             self.pending.add(group, [TopicCommit(topic, [index], [value[0]], [value[1]], None)], durable)
+        return durable
+
+    def has(self, group: str) -> bool:
+        """Whether the group has offsets, or will have once everything so far is durable."""
+        return group in self.store or group in self.pending.groups()
+
+    def partitions_of(self, group: str) -> dict[str, set[int]]:
+        """What the group has, or will have once everything so far is durable, by topic."""
+        known: dict[str, set[int]] = {topic: set(found) for topic, found in self.store.partitions_of(group)}
+        for topic, partition in self.transactional.partitions_of(group):
+            known.setdefault(topic, set()).add(partition)
+        for commit in self.pending.commits_of(group):
+            known.setdefault(commit.topic, set()).update(commit.partitions)
+        return known
+
+    def remove(self, partition: int, names: Sequence[OffsetKey], keys: Sequence[bytes], done: Done) -> Round:
+        """Append one batch of tombstones with these keys, which end these offsets and whatever else `done` sees to.
+        Raises `StorageError`."""
+        removed = [
+            (group, removal(topic, [one.partition for one in rows]))
+            for (group, topic), rows in groupby(names, key=lambda one: one[:2])
+        ]
+
+        def over(failure: StorageError | None, base_offset: int) -> None:
+            for _ in removed:
+                self.pending.settle()
+            if failure is None:
+                for name in names:
+                    self.store.remove(*name)
+                    self.transactional.remove(*name)
+            done(failure, base_offset)
+
+        durable = self._journal.append(partition, encode_records([(key, None) for key in keys], self._clock()), over)
+        for group, change in removed:
+            self.pending.add(group, [change], durable)
         return durable
 
     def fetch(
