@@ -39,12 +39,10 @@ _REQUEST_PREFIX = struct.Struct(">hhi")
 _NULLABLE_STRING = struct.Struct(">h")
 _RESPONSE_PREFIX = struct.Struct(">ii")
 
-
 SIZE_BYTES = 4
+"""A frame is a signed 32-bit size, and then so many bytes."""
 MIN_FRAME_BYTES = 10
 """API key, version, correlation id, and the length of the client id."""
-
-
 TLS_HANDSHAKE = 0x1603
 """How a TLS client begins: record type 22, version 3."""
 

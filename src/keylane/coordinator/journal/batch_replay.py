@@ -2,7 +2,7 @@
 
 Only batches that the coordinator wrote come here, so their records have no headers, and no compression but those that
 it writes; anything else is refused as damage. Groups and topics repeat a lot, so key prefixes are decoded once; commits
-of one partition, which are most of many tails, rarely come here (`single_commits`).
+of one partition, which are most of many tails, rarely come here (`single_commit_replay`).
 """
 
 from __future__ import annotations
