@@ -135,7 +135,7 @@ house: setup
 	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house figures --page docs/architecture.md
 
 # Packages of src/keylane in which nobody assigns another object's attribute, or looks at its private ones.
-OWN_STATE := flow consumer http metrics
+OWN_STATE := flow consumer http metrics wire coordinator/groups coordinator/offsets coordinator/transactions
 
 check: setup
 	@$(BIN)/ruff check .

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.run import collect_less_often
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_commit
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import TopicCommit, encode_commit, partition_for
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
 from keylane.coordinator.journal.snapshots import Snapshots

@@ -19,7 +19,7 @@ from keylane.broker.checkup import check_folder
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import META
 from keylane.broker.node import Node
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.sealed import seal

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import open_data_folder
 from keylane.broker.topics import TopicRegistry
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_commit
+from keylane.coordinator.formats import TopicCommit, encode_commit
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
 from keylane.errors import PeerError

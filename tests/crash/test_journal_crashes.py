@@ -16,11 +16,10 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, SyncRequest
-from keylane.coordinator.journal.frames import SegmentReader, encode_frame
 from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
-from keylane.coordinator.journal.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX
+from keylane.coordinator.journal.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, SegmentReader, encode_frame
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import FILL, SECTOR_BYTES

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_commit, encode_records
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     GroupValue,
+    TopicCommit,
+    encode_commit,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
+    encode_records,
 )
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
@@ -37,7 +39,7 @@ from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_differe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keylane.coordinator.formats.commit_batch import Records
+    from keylane.coordinator.formats import Records
     from keylane.coordinator.offsets.store import OffsetStore
     from kit.filesystem import Names
 

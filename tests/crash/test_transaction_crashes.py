@@ -17,10 +17,8 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.transaction_service import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import PeerError
 from keylane.wire import codes

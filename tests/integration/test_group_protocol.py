@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import OFFSETS_TOPIC, partition_for
 from keylane.wire.versions import entity, request_type
 from kit.protocol import ProtocolClient, decode_answer
 

@@ -12,9 +12,8 @@ import peers
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.process import BrokerProcess
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import OFFSETS_TOPIC, partition_for
 from keylane.kafka.admin import Admin
 from kit.protocol import ProtocolClient
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import partition_for
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.control import is_commit
 from keylane.wire.versions import entity, request_type

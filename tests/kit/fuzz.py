@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import crc32c
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
+from keylane.broker.dispatch import MIN_FRAME_BYTES, SIZE_BYTES, MalformedRequestError, decode_request, load_apis
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
 from keylane.wire import conditional_commit
 from keylane.wire.batches import NewRecord, decode_records, encode_batch
-from keylane.wire.framing import MIN_FRAME_BYTES, SIZE_BYTES
 from kit.protocol import ProtocolClient, encode_request
 from kit.samples import sample_request
 

@@ -16,11 +16,11 @@ from keylane.coordinator.groups.protocol import (
     SyncAnswer,
     SyncRequest,
 )
-from keylane.coordinator.groups.registry import GroupRegistry
+from keylane.coordinator.groups.registry import GroupRegistry, check_commit_without_group
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
     from keylane.coordinator.options import CoordinatorOptions
 
 GROUP = "weather"
@@ -127,18 +127,11 @@ class World:
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> int:
         return self.groups.heartbeat(GROUP, member_id, instance, generation, self.now)
 
-    def commit(
-        self,
-        member_id: str = "",
-        generation: int = -1,
-        instance: str | None = None,
-        *,
-        version: int = 9,
-        known: bool = False,
-    ) -> int:
-        return self.groups.check_commit(
-            GROUP, member_id, instance, generation, self.now, api_version=version, has_offsets=known
-        )
+    def commit(self, member_id: str = "", generation: int = -1, instance: str | None = None) -> int:
+        group = self.groups.by_id.get(GROUP)
+        if group is None:
+            return check_commit_without_group(GROUP, generation)
+        return group.check_commit(member_id, instance, generation, self.now)
 
     def leave(self, *leavers: tuple[str, str | None]) -> list[Left]:
         results, actions = self.groups.leave(GROUP, [Leaver(*leaver) for leaver in leavers], self.now)

@@ -7,7 +7,7 @@ from mutants import Mutant
 MUTANTS = [
     Mutant(
         "a run of records goes on over another topic's offset, which is lost",
-        "coordinator/formats/commit_batch.py",
+        "coordinator/formats.py",
         "if value is not None and fields[column : count * _FIELDS : _FIELDS].count(value) < count:",
         "if value is not None and fields[column::_FIELDS].count(value) < count:",
         "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
@@ -15,7 +15,7 @@ MUTANTS = [
     ),
     Mutant(
         "a commit's batch is in part for each of its topics",
-        "coordinator/formats/commit_batch.py",
+        "coordinator/formats.py",
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), delta, timestamp_ms)',
         '        delta += len(commit.partitions)\n    return Records(b"".join(parts), max(delta - 1, 1), timestamp_ms)',
         "property/coordinator/journal/test_replay.py::test_a_replayed_commit_is_the_commit",
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "what has no commit has offset 0",
-        "coordinator/offsets/columns.py",
+        "coordinator/offsets/store.py",
         "            [NO_OFFSET if row < 0 else offsets[row] for row in rows],",
         "            [0 if row < 0 else offsets[row] for row in rows],",
         "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "a snapshot has its name before it is durable",
-        "coordinator/journal/segments.py",
+        "coordinator/journal/snapshots.py",
         "        self._file.sync()\n        self._filesystem.rename(self._temporary, self._path)\n",
         "        self._filesystem.rename(self._temporary, self._path)\n",
         "crash/test_journal_crashes.py::test_a_quiet_life",
@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     Mutant(
         "a frame's batch is not checked at the start",
-        "coordinator/journal/frames.py",
+        "coordinator/journal/segments.py",
         "            if data[end] not in marks or crc32c(data[checked:end]) != batch_crc:\n",
         "            if data[end] not in marks:\n",
         "crash/test_journal_crashes.py::test_crash_at_every_operation[15]",
@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "a reserve's byte in a frame of a segment before the last is a torn tail",
-        "coordinator/journal/frames.py",
+        "coordinator/journal/segments.py",
         "self._content = _Content(data) if may_be_torn else None",
         "self._content = _Content(data)",
         "crash/test_journal_crashes.py::test_a_torn_segment_that_is_not_the_last_is_damage",
@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     Mutant(
         "an offset that was committed again loses its metadata's removal",
-        "coordinator/offsets/columns.py",
+        "coordinator/offsets/store.py",
         "        elif self.beside is not None:\n            self._forget_beside(partition)\n",
         "",
         "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,27 @@ def written(name: str) -> str:
     """What stands between the page's marks."""
     begin, end = marks(name)
     return PAGE.read_text().split(begin)[1].split(end)[0].strip()
+
+
+def test_each_package_lists_its_doors() -> None:
+    """In its docstring, as its contract has them; exceptions, with an importer of their own, stand in the contract."""
+    contracts = tomllib.loads((house.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    doors = {
+        contract["protected_modules"][0]: {
+            imported
+            for importer, _, imported in (one.partition(" -> ") for one in contract["ignore_imports"])
+            if importer == "**"
+        }
+        for contract in contracts
+        if contract["type"] == "protected"
+    }
+    assert len(doors) > 10
+    for package, allowed in doors.items():
+        text = ast.get_docstring(house._tree(house.files(package.removeprefix("keylane."))[0])) or ""
+        listed = re.search(r"^Doors: (.+?)\.$", text, re.MULTILINE | re.DOTALL)
+        assert listed is not None, f"{package} lists no doors"
+        found = {package} if "the package itself" in listed[1] else set()
+        assert {f"{package}.{name}" for name in re.findall(r"`(.+?)`", listed[1])} | found == allowed, package
 
 
 # --- each check finds what is planted ---

@@ -1,1 +1,4 @@
-"""The embedded broker: one node that serves the Kafka protocol from a data folder, with one file an API."""
+"""The embedded broker: one node that serves the Kafka protocol from a data folder, with one file an API.
+
+Doors: `checkup`, `config`, `process`, `run`, `users`.
+"""

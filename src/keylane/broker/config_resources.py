@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topic_settings import FIXED, HONOURED
 from keylane.broker.topic_values import setting
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes

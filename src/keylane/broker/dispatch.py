@@ -1,4 +1,4 @@
-"""From a request's bytes to its answer's: which handler, which schema, which header.
+"""From the bytes of a connection to requests, and to answers: frames, which handler, which schema, which header.
 
 The modules of `keylane.broker.handlers` are the list of APIs: each names its key, its versions and what it lacks. A
 handler gets kio's request entity and returns kio's response entity of the same version, or the body already encoded (as
@@ -7,7 +7,8 @@ know brings its own `schema(version)`.
 
 A handler is a coroutine function `handle`, or, for the APIs of which thousands wait for one sync, a plain function
 `begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
-one asyncio task a request.
+one asyncio task a request. Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again
+and again, and then all of a frame but its correlation id, and an offset, was decoded before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
 from keylane.errors import PeerError
-from keylane.wire.varints import read_unsigned_varint
+from keylane.wire.primitives import read_unsigned_varint
 from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
 if TYPE_CHECKING:
@@ -37,6 +38,69 @@ NO_SESSION = Session()
 _REQUEST_PREFIX = struct.Struct(">hhi")
 _NULLABLE_STRING = struct.Struct(">h")
 _RESPONSE_PREFIX = struct.Struct(">ii")
+
+SIZE_BYTES = 4
+"""A frame is a signed 32-bit size, and then so many bytes."""
+MIN_FRAME_BYTES = 10
+"""API key, version, correlation id, and the length of the client id."""
+TLS_HANDSHAKE = 0x1603
+"""How a TLS client begins: record type 22, version 3."""
+
+
+class FrameError(PeerError):
+    """The stream holds no request frames, or one that is larger than allowed; nothing after it can be read."""
+
+
+class FrameReader:
+    """Collects what arrives and gives whole frames, each as bytes of its own."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = SIZE_BYTES
+        """Bytes at which the next frame may be whole: a large frame is joined once, not at every arrival."""
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of the request that has begun to arrive, all of it; 0 between two requests."""
+        return self._wanted - SIZE_BYTES
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes. Raises `FrameError`."""
+        if not self._parts and self._is_one_frame(data):
+            return [data[SIZE_BYTES:]]
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return []
+        buffer = data if len(self._parts) == 1 else b"".join(self._parts)
+        frames = []
+        position = 0
+        while (left := len(buffer) - position) >= SIZE_BYTES:
+            size = int.from_bytes(buffer[position : position + SIZE_BYTES], "big", signed=True)
+            if not MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
+                hint = ": the client speaks TLS, and this listener does not" if size >> 16 == TLS_HANDSHAKE else ""
+                raise FrameError(
+                    f"a request of {size} bytes: the limit is {self.max_frame_bytes} (socket.request.max.bytes), "
+                    f"and no request is shorter than {MIN_FRAME_BYTES}{hint}"
+                )
+            if left < SIZE_BYTES + size:
+                self._wanted = SIZE_BYTES + size
+                break
+            frames.append(buffer[position + SIZE_BYTES : position + SIZE_BYTES + size])
+            position += SIZE_BYTES + size
+        else:
+            self._wanted = SIZE_BYTES
+        rest = buffer[position:] if position else buffer
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+        return frames
+
+    def _is_one_frame(self, data: bytes) -> bool:
+        """What a client that waits for each answer sends."""
+        size = len(data) - SIZE_BYTES
+        return MIN_FRAME_BYTES <= size <= self.max_frame_bytes and data.startswith(size.to_bytes(SIZE_BYTES, "big"))
 
 
 class MalformedRequestError(PeerError):
@@ -77,6 +141,20 @@ Handle = Callable[[Any, RequestHeader, "Node"], Awaitable[Any]]
 Begin = Callable[[Any, RequestHeader, "Node"], Any]
 
 
+class ShortWay(NamedTuple):
+    """How an API serves a request that is like one before, without decoding it."""
+
+    begin: Begin
+    """Whose short way it is: another handler in its place gets every request."""
+    key: Callable[[bytes], bytes | None]
+    """What requests that are alike have in common, of a frame; None when there is no short way for it."""
+    know: Callable[[bytes, Any, Node], object]
+    """What to remember of a frame and its request; None for nothing."""
+    answer: Callable[[Any, bytes, Node], Later | bytes | None]
+    """The whole frame of the answer, or `Later` with it, to what is remembered and a frame like it; None when the
+    request has to be decoded nonetheless."""
+
+
 class Api(NamedTuple):
     """One handler module."""
 
@@ -95,6 +173,7 @@ class Api(NamedTuple):
     client has taken them."""
     may_poll: bool
     """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
+    short_way: ShortWay | None
 
 
 @functools.cache
@@ -114,12 +193,49 @@ def load_apis() -> dict[int, Api]:
             getattr(loaded, "schema", functools.partial(request_schema, module.name)),
             getattr(loaded, "HAS_LARGE_ANSWERS", False),
             getattr(loaded, "MAY_POLL", False),
+            getattr(loaded, "SHORT_WAY", None),
         )
         assert api.min_version <= api.max_version, module.name
         assert api.handle is not None or not api.has_large_answers, f"{module.name} waits, and needs `handle` for it"
         assert (api.handle is None) is not (api.begin is None), f"{module.name} has one of handle and begin"
         apis.append(api)
     return {api.key: api for api in sorted(apis, key=lambda api: api.key)}
+
+
+MAX_KNOWN_BYTES = 32 * 1024 * 1024
+KNOWN_ENTRY_BYTES = 500
+"""What an entry takes beside its key, about."""
+
+
+class KnownRequests:
+    """What is remembered of requests, by the bytes that stay the same. Bounded: when it is full, all is forgotten and
+    learned anew."""
+
+    def __init__(self, node: Node, apis: dict[int, Api]) -> None:
+        self._node = node
+        ways = {key: api.short_way for key, api in apis.items() if api.short_way is not None}
+        self._ways = {key: way for key, way in ways.items() if apis[key].begin is way.begin}
+        self._known: dict[bytes, object] = {}
+        self._size = 0
+
+    def recognise(self, frame: bytes) -> Later | bytes | None:
+        """The whole frame of the answer, or `Later` with it; None: the request has to be decoded."""
+        way = None if frame[0] else self._ways.get(frame[1])
+        if way is None or (key := way.key(frame)) is None or (known := self._known.get(key)) is None:
+            return None
+        return way.answer(known, frame, self._node)
+
+    def remember(self, frame: bytes, request: object) -> None:
+        """It was decoded, and another one of its form may follow."""
+        way = None if frame[0] else self._ways.get(frame[1])
+        if way is None or (key := way.key(frame)) is None or (known := way.know(frame, request, self._node)) is None:
+            return
+        if key not in self._known:
+            self._size += len(key) + KNOWN_ENTRY_BYTES
+        if self._size > MAX_KNOWN_BYTES:
+            self._known.clear()
+            self._size = len(key) + KNOWN_ENTRY_BYTES
+        self._known[key] = known
 
 
 class Call(NamedTuple):

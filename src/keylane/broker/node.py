@@ -71,7 +71,7 @@ class Node:
             executor=self._journal_executor,
             background=self.executor,
             options=config,
-            partition_count=self._partition_count,
+            partition_count=self.topics.partition_count,
             clock=clock,
             ports=Ports(
                 self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
@@ -85,12 +85,6 @@ class Node:
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
-
-    def _partition_count(self, topic: str) -> int | None:
-        """Of every topic that offsets may be committed for: groups read `__consumer_offsets` too."""
-        if topic == self.offsets_topic.name:
-            return self.offsets_topic.partition_count
-        return self.topics.partition_count(topic)
 
     @classmethod
     async def open(

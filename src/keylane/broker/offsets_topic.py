@@ -8,9 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class OffsetsView(Protocol):

@@ -6,16 +6,16 @@ Both kinds go through the same three steps: `locate` (once), `available` (may be
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.recovery import LEADER_EPOCH
-from keylane.storage.segment import DamagedBatchError
+from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
-from keylane.wire.encoders import FetchedPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.broker.offsets_topic import OffsetsTopic
     from keylane.storage.log_view import LogView
 
@@ -27,6 +27,19 @@ def leader_epoch_error(given: int) -> int:
     if given in (-1, LEADER_EPOCH):
         return codes.NONE
     return codes.FENCED_LEADER_EPOCH if given < LEADER_EPOCH else codes.UNKNOWN_LEADER_EPOCH
+
+
+class FetchedPartition(NamedTuple):
+    """The answer for one partition of a Fetch request."""
+
+    partition: int
+    error_code: int
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: bytes = b""
+    last_stable_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
 
 
 class PartitionRead(Protocol):

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +127,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
     from keylane.broker.node import Node
     from keylane.broker.security import secure
     from keylane.broker.server import BrokerServer
-    from keylane.storage.filesystem import OsFileSystem
+    from keylane.storage.filesystem import OsFileSystem, now_ms
 
     listener = config.listener(arguments.host, arguments.port)
     security = secure(config, listener, now_ms)
@@ -158,11 +157,6 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
             raise failures[0]
     finally:
         await node.close()
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def _allow_many_files() -> None:

@@ -3,34 +3,36 @@
 Requests of one connection start in the order in which they came and are answered in that order, but are not waited
 for: what a handler does before its first `await` (an append, a commit) keeps the order of the requests, and all that
 wait for a disk share its sync. A client that sends faster than it is served, or reads slower, is not read from for the
-while.
+while; nor when all connections together hold as much memory as they may (`RequestMemory`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.dispatch import (
     Api,
     Call,
     CloseConnectionError,
+    FrameError,
+    FrameReader,
+    KnownRequests,
     Later,
     MalformedRequestError,
     decode_request,
     response_frame,
 )
-from keylane.broker.known_requests import KnownRequests
-from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
-from keylane.wire.framing import FrameError, FrameReader
+from keylane.errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
     from keylane.broker.security import Security
     from keylane.storage.shared_sync import Round
@@ -44,6 +46,62 @@ DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
+
+
+class TooManyConnectionsError(PeerError):
+    """A client connected above `max.connections` or `max.connections.per.ip`; the new connection is closed."""
+
+
+class ConnectionLimits:
+    """Counts connections, by the address that they come from."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._most = config.max_connections
+        self._most_of_one = config.max_connections_per_ip
+        self._overrides = config.connection_limits()
+        self._counts: Counter[str] = Counter()
+        self._total = 0
+
+    def enter(self, host: str) -> None:
+        """One more, also when it is refused: `leave` follows either way. Raises `TooManyConnectionsError`."""
+        self._total += 1
+        self._counts[host] += 1
+        if self._total > self._most:
+            raise TooManyConnectionsError(f"there are {self._most} connections already (max.connections)")
+        most = self._overrides.get(host, self._most_of_one)
+        if self._counts[host] > most:
+            raise TooManyConnectionsError(f"{host} has {most} connections already (max.connections.per.ip)")
+
+    def leave(self, host: str) -> None:
+        self._total -= 1
+        self._counts[host] -= 1
+        if not self._counts[host]:
+            del self._counts[host]
+
+
+class RequestMemory:
+    """Bytes of all requests that have arrived, or are arriving, and are not answered (`queued.max.request.bytes`).
+
+    A request whose size is known counts as a whole. When the limit is reached, what is arriving is read to its end, as
+    in Kafka, and no new request is begun: so it is passed by one request a connection at most, and nothing can stand
+    still for ever.
+    """
+
+    def __init__(self, limit: int, on_turn: Callable[[], None]) -> None:
+        """`limit` -1: none. `on_turn` is called when it becomes full, and when there is room again."""
+        self._limit = limit
+        self._on_turn = on_turn
+        self.held = 0
+
+    @property
+    def is_full(self) -> bool:
+        return 0 <= self._limit <= self.held
+
+    def change(self, by: int) -> None:
+        was_full = self.is_full
+        self.held += by
+        if was_full is not self.is_full:
+            self._on_turn()
 
 
 class _Answer:

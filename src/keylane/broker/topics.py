@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
 from keylane.broker.topic_values import resolve
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 
@@ -38,7 +39,7 @@ MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000
 """Partitions a topic may have: each has a folder and, in use, an open file."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
 def check_topic_name(name: str) -> None:

@@ -13,10 +13,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import KnownCommit, known_record_head
-from keylane.coordinator.formats.consumer_offsets import partition_for
-from keylane.coordinator.group_service import GroupService
+from keylane.coordinator.formats import OFFSETS_TOPIC, known_record_head, partition_for
+from keylane.coordinator.group_actions import GroupActions, new_member_id
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
+from keylane.coordinator.groups.registry import GroupRegistry, check_commit_without_group
 from keylane.coordinator.groups.states import State
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
@@ -25,10 +25,11 @@ from keylane.coordinator.offset_service import (
     CommitResult,
     ConditionalResult,
     FetchedTopic,
+    KnownCommit,
     OffsetService,
 )
 from keylane.coordinator.removals import Expired, Removals
-from keylane.coordinator.transaction_service import NO_PORTS, OFFSETS_TOPIC, TransactionService
+from keylane.coordinator.transaction_service import NO_PORTS, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.wire import codes
@@ -92,7 +93,10 @@ class Coordinator:
         self._partitions = options.offsets_topic_num_partitions
         self._foreign = frozenset(range(self._partitions)) - options.owned_offsets_partitions
         """Offsets partitions that other nodes coordinate."""
-        self._partition_count = partition_count
+        self._partitions_of_topic = partition_count
+        # Timeouts must not follow a clock that someone sets; stored times must mean something after a restart.
+        self._loop = asyncio.get_running_loop()
+        self._epoch_ms = clock() - int(self._loop.time() * 1000)
         self._on_load_failure = on_load_failure
         self._image = Image()
         self._journal: Journal = FileJournal(
@@ -106,10 +110,11 @@ class Coordinator:
             may_sync_inline=may_sync_inline,
         )
         self._offsets = OffsetService(
-            self._image.store, self._image.transactional, self._journal, options, partition_count, clock
+            self._image.store, self._image.transactional, self._journal, options, self._partition_count, clock
         )
-        self._groups = GroupService(self._journal, options, clock)
-        self._removals = Removals(self._offsets, self._groups.groups, self._journal, options, clock, self.owns)
+        self._groups = GroupRegistry(options, new_member_id)
+        self._group_actions = GroupActions(self._groups, self._journal, options, clock, self._now_ms)
+        self._removals = Removals(self._offsets, self._groups, self._journal, options, clock, self.owns)
         self.transactions = TransactionService(self._journal, self._offsets, options, ports or NO_PORTS, clock)
         self._check_interval_s = options.offsets_retention_check_interval_ms / 1000
         self._check_timer: asyncio.TimerHandle | None = None
@@ -148,7 +153,7 @@ class Coordinator:
         if self._check is not None:
             self._check.cancel()
             await asyncio.wait({self._check})
-        self._groups.close()
+        self._group_actions.close()
         await self.transactions.close()
         await self._journal.close()
 
@@ -156,7 +161,7 @@ class Coordinator:
         await self._journal.load()
         for group, value in self._image.groups():
             if self.owns(group):
-                self._groups.restore(group, value)
+                self._groups.restore(group, value, self._now_ms())
         # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
         for topic in self._offsets.store.topics():
             if self._partition_count(topic) is None:
@@ -164,7 +169,7 @@ class Coordinator:
                 await self._removals.end_topic(topic)
         self.transactions.restore(self._image)
         self._loading.clear()
-        self._groups.set_timer()
+        self._group_actions.set_timer()
         self._set_check_timer()
 
     def _loaded_late(self, task: asyncio.Task[None]) -> None:
@@ -191,17 +196,24 @@ class Coordinator:
         """Whether this node coordinates the group's offsets partition."""
         return not self._foreign or partition_for(group, self._partitions) not in self._foreign
 
+    def _now_ms(self) -> int:
+        """Milliseconds since the epoch as of the start, and steady from then on."""
+        return int(self._loop.time() * 1000) + self._epoch_ms
+
+    def _partition_count(self, topic: str) -> int | None:
+        """Of every topic that offsets may be committed for: groups read `__consumer_offsets` too."""
+        return self._partitions if topic == OFFSETS_TOPIC else self._partitions_of_topic(topic)
+
     # Offsets
 
     def commit(self, request: CommitRequest) -> int | CommitResult:
         """Append one commit: one batch, whole or not at all. An error code, when the whole request is refused."""
-        group = request.group
-        refusal = self._check_commit(request, has_offsets=group in self._offsets.store)
-        return refusal or self._offsets.commit(partition_for(group, self._partitions), request)
+        refusal = self._check_commit(request)
+        return refusal or self._offsets.commit(partition_for(request.group, self._partitions), request)
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """The short way for a commit like one before; None when it has to take the long way, which says why."""
-        refusal = self._check_commit(known, has_offsets=True)
+        refusal = self._check_commit(known.request)
         return None if refusal else self._offsets.commit_known(known, offset, leader_epoch)
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
@@ -210,36 +222,26 @@ class Coordinator:
         if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].metadata or topics[0].partitions[0] < 0:
             return None
         group, topic, partition = request.group, topics[0].topic, topics[0].partitions[0]
-        return KnownCommit(
-            group,
-            request.member_id,
-            request.instance_id,
-            request.generation,
-            request.api_version,
-            topic,
-            partition,
-            partition_for(group, self._partitions),
-            known_record_head(group, topic, partition),
-        )
+        head = known_record_head(group, topic, partition)
+        return KnownCommit(request, topic, partition, partition_for(group, self._partitions), head)
 
     def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
         """Append one commit if every partition's offset is the expected one (-1: none), for each topic of the request.
         An error code, when the whole request is refused."""
-        partition = partition_for(request.group, self._partitions)
-        refusal = self._check_commit(request, has_offsets=request.group in self._offsets.store)
-        return refusal or self._offsets.commit_if(partition, request, expected)
+        refusal = self._check_commit(request)
+        return refusal or self._offsets.commit_if(partition_for(request.group, self._partitions), request, expected)
 
-    def _check_commit(self, commit: CommitRequest | KnownCommit, *, has_offsets: bool) -> int:
-        """Why nothing may be committed, or NONE."""
-        return self._refusal(commit.group) or self._groups.groups.check_commit(
-            commit.group,
-            commit.member_id,
-            commit.instance_id,
-            commit.generation,
-            self._groups.now_ms(),
-            api_version=commit.api_version,
-            has_offsets=has_offsets,
-        )
+    def _check_commit(self, request: CommitRequest) -> int:
+        """Why nothing may be committed, or NONE. A commit counts as its member's heartbeat."""
+        name, _, member_id, instance_id, generation, _ = request
+        refusal = self._refusal(name)
+        if refusal:
+            return refusal
+        group = self._groups.by_id.get(name)
+        if group is not None:
+            return group.check_commit(member_id, instance_id, generation, self._now_ms())
+        error = check_commit_without_group(name, generation)
+        return codes.UNKNOWN_MEMBER_ID if error == codes.GROUP_ID_NOT_FOUND and name in self._offsets.store else error
 
     def commit_in_transaction(
         self, request: CommitRequest, transactional_id: str, producer: Producer
@@ -250,12 +252,12 @@ class Coordinator:
         error = (
             self._refusal(group)
             or self.transactions.check_write(transactional_id, producer, (OFFSETS_TOPIC, partition))
-            or self._groups.groups.check_transactional_commit(
+            or self._groups.check_transactional_commit(
                 group,
                 request.member_id,
                 request.instance_id,
                 request.generation,
-                has_offsets=self._has_offsets(group) or group in self._image.transactional.groups,
+                has_offsets=self._offsets.has(group) or group in self._image.transactional.groups,
             )
         )
         return error or self._offsets.commit(partition, request, producer)
@@ -290,7 +292,7 @@ class Coordinator:
 
     def delete_group(self, group: str) -> int | Round:
         """End a group without members, with all its offsets: an error code, or what to wait for before answering."""
-        error = self._refusal(group) or self._groups.groups.check_delete(group, has_offsets=self._has_offsets(group))
+        error = self._refusal(group) or self._groups.check_delete(group, has_offsets=self._offsets.has(group))
         if error != codes.NONE:
             return error
         try:
@@ -300,8 +302,8 @@ class Coordinator:
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
         """End these offsets of a group: an error code when all is refused."""
-        has_offsets = self._has_offsets(group)
-        error = self._refusal(group) or self._groups.groups.check_delete_offsets(group, has_offsets=has_offsets)
+        has_offsets = self._offsets.has(group)
+        error = self._refusal(group) or self._groups.check_delete_offsets(group, has_offsets=has_offsets)
         if error != codes.NONE:
             return error
         errors = [[self._check_delete(group, topic, one) for one in partitions] for topic, partitions in topics]
@@ -314,13 +316,10 @@ class Coordinator:
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
 
-    def _has_offsets(self, group: str) -> bool:
-        return group in self._offsets.store or group in self._offsets.pending.groups()
-
     def _check_delete(self, group: str, topic: str, partition: int) -> int:
         if not 0 <= partition < (self._partition_count(topic) or 0):
             return codes.UNKNOWN_TOPIC_OR_PARTITION
-        found = self._groups.groups.get(group)
+        found = self._groups.by_id.get(group)
         is_needed = found is not None and found.is_subscribed(topic)
         return codes.GROUP_SUBSCRIBED_TO_TOPIC if is_needed else codes.NONE
 
@@ -369,26 +368,26 @@ class Coordinator:
         error = self._refusal(group)
         if error != codes.NONE:
             return JoinAnswer(error, request.member_id)
-        return await self._groups.join(group, request)
+        return await self._group_actions.join(group, request)
 
     async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
         error = self._refusal(group)
-        return SyncAnswer(error) if error != codes.NONE else await self._groups.sync(group, request)
+        return SyncAnswer(error) if error != codes.NONE else await self._group_actions.sync(group, request)
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> int:
         error = self._refusal(group)
         if error == codes.COORDINATOR_LOAD_IN_PROGRESS:
             return codes.NONE  # whether it is a member is not known yet; it keeps its session, as in Kafka
-        return error or self._groups.groups.heartbeat(group, member_id, instance_id, generation, self._groups.now_ms())
+        return error or self._groups.heartbeat(group, member_id, instance_id, generation, self._now_ms())
 
     async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
         """An error code for the whole request, and one for each leaver."""
         error = self._refusal(group) if group else codes.INVALID_GROUP_ID
-        return (error, ()) if error != codes.NONE else await self._groups.leave(group, leavers)
+        return (error, ()) if error != codes.NONE else await self._group_actions.leave(group, leavers)
 
     def describe(self, group: str) -> tuple[int, GroupDescription]:
         has_offsets = group in self._offsets.store
-        return self._refusal(group), self._groups.groups.describe(group, has_offsets=has_offsets)
+        return self._refusal(group), self._groups.describe(group, has_offsets=has_offsets)
 
     def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
         """All groups, or those in one of these states and of one of these types (case does not matter)."""
@@ -398,9 +397,9 @@ class Coordinator:
             return codes.COORDINATOR_LOAD_IN_PROGRESS, ()
         if types and CLASSIC_TYPE not in {name.lower() for name in types}:
             return codes.NONE, ()
-        groups = self._groups.groups
-        listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups]
-        simple = (group for group in self._offsets.store.groups if group not in groups and self.owns(group))
+        groups = self._groups
+        listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups.by_id.values()]
+        simple = (group for group in self._offsets.store.groups if group not in groups.by_id and self.owns(group))
         listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)
         wanted = {name.lower() for name in states}
         return codes.NONE, [row for row in listed if not wanted or row.state.lower() in wanted]

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import functools
 from array import array
+from collections import deque
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import Records, TopicCommit, encode_commit, encode_known, encode_record
-from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES, NO_LEADER_EPOCH, NO_TIMESTAMP
+from keylane.coordinator.formats import (
+    MAX_STRING_BYTES,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    OffsetKey,
+    Records,
+    TopicCommit,
+    encode_commit,
+    encode_known,
+    encode_record,
+    encode_records,
+)
 from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.coordinator.offsets.columns import NO_OFFSET, FetchedColumns
-from keylane.coordinator.offsets.pending import PendingChanges
+from keylane.coordinator.offsets.store import NO_OFFSET, FetchedColumns, nothing_committed
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import CONTROL_MASK, TRANSACTIONAL_MASK
@@ -24,9 +35,8 @@ from keylane.wire.conditional_commit import CONDITION_FAILED
 from keylane.wire.control import marker_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from keylane.coordinator.formats.commit_batch import KnownCommit
     from keylane.coordinator.journal.journal import Done, Journal
     from keylane.coordinator.offsets.store import OffsetStore
     from keylane.coordinator.offsets.transactional import Owner, TransactionalOffsets
@@ -46,7 +56,18 @@ class CommitRequest(NamedTuple):
     generation: int = -1
     retention_ms: int = -1
     """How long the offsets are to be kept (OffsetCommit 2 to 4); -1 for the broker's own rule."""
-    api_version: int = 9
+
+
+class KnownCommit(NamedTuple):
+    """What stays the same when a member commits one partition, without metadata, again and again."""
+
+    request: CommitRequest
+    """One of them."""
+    topic: str
+    partition: int
+    offsets_partition: int
+    record_head: bytes
+    """The record up to its offset."""
 
 
 class CommitResult(NamedTuple):
@@ -75,6 +96,64 @@ class FetchedTopic(NamedTuple):
     columns: FetchedColumns
     errors: Sequence[int] | None
     """One code a partition; None when there is none."""
+
+
+def nothing_fetched(topic: str, partitions: Sequence[int], error: int = codes.NONE) -> FetchedTopic:
+    """No offset of any of them; with an error, for each."""
+    errors = None if error == codes.NONE else [error] * len(partitions)
+    return FetchedTopic(topic, nothing_committed(partitions), errors)
+
+
+class PendingChanges:
+    """What is appended and not durable yet, in order: the state that the next decision has to reckon with.
+
+    Fetches see what is durable (`OffsetStore`). Whether a conditional commit holds, and whether an offset is stale, is
+    decided on what will be there once everything before it is durable: the store, and over it these changes.
+
+    One entry an append, first in first out, as the journal reports them. An offset of -1 is a tombstone.
+    """
+
+    def __init__(self) -> None:
+        self._changes: deque[tuple[str, Sequence[TopicCommit], Round]] = deque()
+
+    def add(self, group: str, topics: Sequence[TopicCommit], durable: Round) -> None:
+        """This was appended, and becomes durable with this round."""
+        self._changes.append((group, topics, durable))
+
+    def settle(self) -> None:
+        """The oldest one is durable, or never will be."""
+        self._changes.popleft()
+
+    def groups(self) -> set[str]:
+        """Groups that something waits for."""
+        return {group for group, _, _ in self._changes}
+
+    def round_of(self, group: str) -> Round | None:
+        """With which all that waits for this group becomes durable; None when nothing does."""
+        return next((durable for owner, _, durable in reversed(self._changes) if owner == group), None)
+
+    def commits_of(self, group: str) -> Iterator[TopicCommit]:
+        """What waits for this group, the oldest first."""
+        for owner, topics, _ in self._changes:
+            if owner == group:
+                yield from topics
+
+    def offset_of(self, group: str, topic: str, partition: int) -> int | None:
+        """The offset that this partition will have; None when nothing of it waits."""
+        for owner, topics, _ in reversed(self._changes):
+            if owner != group:
+                continue
+            for commit in reversed(topics):
+                if commit.topic == topic and partition in commit.partitions:
+                    last = len(commit.partitions) - 1 - list(reversed(commit.partitions)).index(partition)
+                    return commit.offsets[last]
+        return None
+
+
+def removal(topic: str, partitions: Sequence[int]) -> TopicCommit:
+    """Tombstones as a change."""
+    none = [NO_OFFSET] * len(partitions)
+    return TopicCommit(topic, partitions, none, none, None)
 
 
 class OffsetService:
@@ -167,9 +246,9 @@ class OffsetService:
         """Append a commit like one before, of a member that may commit; None when something is in its way."""
         if known.partition >= (self._partition_count(known.topic) or 0):
             return None
-        records = encode_known(known, offset, leader_epoch, self._clock())
+        records = encode_known(known.record_head, offset, leader_epoch, self._clock())
         accepted = (TopicCommit(known.topic, [known.partition], [offset], [leader_epoch], None),)
-        durable = self._append_records(known.offsets_partition, known.group, accepted, records, NO_TIMESTAMP)
+        durable = self._append_records(known.offsets_partition, known.request.group, accepted, records, NO_TIMESTAMP)
         return None if isinstance(durable, int) else durable
 
     def _append_records(
@@ -240,6 +319,41 @@ class OffsetService:
         durable = self._journal.append(partition, records, done)
         for (group, topic, index), (_, value) in rows:
             self.pending.add(group, [TopicCommit(topic, [index], [value[0]], [value[1]], None)], durable)
+        return durable
+
+    def has(self, group: str) -> bool:
+        """Whether the group has offsets, or will have once everything so far is durable."""
+        return group in self.store or group in self.pending.groups()
+
+    def partitions_of(self, group: str) -> dict[str, set[int]]:
+        """What the group has, or will have once everything so far is durable, by topic."""
+        known: dict[str, set[int]] = {topic: set(found) for topic, found in self.store.partitions_of(group)}
+        for topic, partition in self.transactional.partitions_of(group):
+            known.setdefault(topic, set()).add(partition)
+        for commit in self.pending.commits_of(group):
+            known.setdefault(commit.topic, set()).update(commit.partitions)
+        return known
+
+    def remove(self, partition: int, names: Sequence[OffsetKey], keys: Sequence[bytes], done: Done) -> Round:
+        """Append one batch of tombstones with these keys, which end these offsets and whatever else `done` sees to.
+        Raises `StorageError`."""
+        removed = [
+            (group, removal(topic, [one.partition for one in rows]))
+            for (group, topic), rows in groupby(names, key=lambda one: one[:2])
+        ]
+
+        def over(failure: StorageError | None, base_offset: int) -> None:
+            for _ in removed:
+                self.pending.settle()
+            if failure is None:
+                for name in names:
+                    self.store.remove(*name)
+                    self.transactional.remove(*name)
+            done(failure, base_offset)
+
+        durable = self._journal.append(partition, encode_records([(key, None) for key in keys], self._clock()), over)
+        for group, change in removed:
+            self.pending.add(group, [change], durable)
         return durable
 
     def fetch(

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import encode_records
-from keylane.coordinator.formats.consumer_offsets import encode_group_key, encode_offset_key, partition_for
+from keylane.coordinator.formats import OffsetKey, encode_group_key, encode_offset_key, partition_for
 from keylane.coordinator.offsets.expiry import rule_of, stale_offsets
-from keylane.coordinator.offsets.pending import removal
 from keylane.wire.batches import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -42,14 +39,6 @@ SLICE_OFFSETS = 5_000
 MS_A_MINUTE = 60_000
 
 
-class Offset(NamedTuple):
-    """The name of a committed offset."""
-
-    group: str
-    topic: str
-    partition: int
-
-
 class Expired(NamedTuple):
     """What a check for stale offsets removed."""
 
@@ -70,8 +59,8 @@ class Removals:
         owns: Callable[[str], bool],
     ) -> None:
         """`owns(group)`: only groups of this node's expire here."""
+        self._offsets = offsets
         self._store = offsets.store
-        self._pending = offsets.pending
         self._transactional = offsets.transactional
         self._groups = groups
         self._journal = journal
@@ -84,21 +73,23 @@ class Removals:
     async def end_topic(self, topic: str) -> None:
         """End every group's offsets in a topic that takes no more commits, durably. Raises `StorageError`."""
         await self._journal.flush()  # commits that were accepted before come into the store first
-        names = {Offset(group, topic, one) for group, found in self._store.entries_of(topic) for one in found}
-        names |= {Offset(*key) for _, key, _ in self._transactional if key.topic == topic}
+        names = {OffsetKey(group, topic, one) for group, found in self._store.entries_of(topic) for one in found}
+        names |= {key for _, key, _ in self._transactional if key.topic == topic}
         self._append(sorted(names))
         await self._journal.flush()
 
     def delete_offsets(self, group: str, topics: Iterable[tuple[str, Sequence[int]]]) -> Round | None:
         """End these offsets of a group; None when it has none of them. Raises `StorageError`."""
-        known = self._partitions_of(group)
-        names = [Offset(group, topic, one) for topic, asked in topics for one in known.get(topic, set()) & set(asked)]
+        known = self._offsets.partitions_of(group)
+        names = [
+            OffsetKey(group, topic, one) for topic, asked in topics for one in known.get(topic, set()) & set(asked)
+        ]
         return self._append(names)
 
     def delete_group(self, group: str) -> Round | None:
         """End a group without members, with all its offsets. Raises `StorageError`."""
-        known = self._partitions_of(group)
-        names = [Offset(group, topic, one) for topic, partitions in known.items() for one in sorted(partitions)]
+        known = self._offsets.partitions_of(group)
+        names = [OffsetKey(group, topic, one) for topic, partitions in known.items() for one in sorted(partitions)]
         return self._append(names, [group])
 
     async def expire(self) -> Expired:
@@ -110,7 +101,7 @@ class Removals:
         before = self.expired
         # A list, since groups come and go between the slices: 8 bytes a group, and no more.
         candidates = [*self._store.groups]
-        candidates += (group.group_id for group in self._groups if group.group_id not in self._store)
+        candidates += (group for group in self._groups.by_id if group not in self._store)
         while candidates:
             self._expire_some(candidates, now_ms)
             await asyncio.sleep(0)
@@ -120,8 +111,8 @@ class Removals:
     def _expire_some(self, candidates: list[str], now_ms: int) -> None:
         """Take groups off the end until a slice of work is done."""
         # The offsets of these are about to change: they are looked at next time.
-        busy = self._pending.groups() | set(self._transactional.groups)
-        names: list[Offset] = []
+        busy = self._offsets.pending.groups() | set(self._transactional.groups)
+        names: list[OffsetKey] = []
         ended: list[str] = []
         for _ in range(min(SLICE_GROUPS, len(candidates))):
             group = candidates.pop()
@@ -129,31 +120,24 @@ class Removals:
                 continue
             stale = self._stale(group, now_ms)
             names += stale
-            found = self._groups.get(group)
+            found = self._groups.by_id.get(group)
             if found is not None and found.is_empty and len(stale) == self._store.size_of(group):
                 ended.append(group)
             if len(names) >= SLICE_OFFSETS:
                 break
         self._append(names, ended, is_expiry=True)
 
-    def _stale(self, group: str, now_ms: int) -> list[Offset]:
+    def _stale(self, group: str, now_ms: int) -> list[OffsetKey]:
         retention_ms = self._options.offsets_retention_minutes * MS_A_MINUTE
-        rule = rule_of(self._groups.get(group))
+        rule = rule_of(self._groups.by_id.get(group))
         found = stale_offsets(self._store, group, rule, now_ms=now_ms, retention_ms=retention_ms)
-        return [Offset(group, topic, one) for topic, partitions in found for one in partitions]
+        return [OffsetKey(group, topic, one) for topic, partitions in found for one in partitions]
 
-    def _partitions_of(self, group: str) -> dict[str, set[int]]:
-        """What the group has, or will have once everything before is durable, by topic."""
-        known: dict[str, set[int]] = {topic: set(found) for topic, found in self._store.partitions_of(group)}
-        for topic, partition in self._transactional.partitions_of(group):
-            known.setdefault(topic, set()).add(partition)
-        for commit in self._pending.commits_of(group):
-            known.setdefault(commit.topic, set()).update(commit.partitions)
-        return known
-
-    def _append(self, names: Iterable[Offset], groups: Iterable[str] = (), *, is_expiry: bool = False) -> Round | None:
+    def _append(
+        self, names: Iterable[OffsetKey], groups: Iterable[str] = (), *, is_expiry: bool = False
+    ) -> Round | None:
         """Tombstones for these offsets, and then for these groups, in batches of their offsets partitions."""
-        by_partition: dict[int, list[Offset | str]] = {}
+        by_partition: dict[int, list[OffsetKey | str]] = {}
         ends = [(one.group, one) for one in names] + [(group, group) for group in groups]
         for group, one in ends:
             by_partition.setdefault(partition_for(group, self._options.offsets_topic_num_partitions), []).append(one)
@@ -163,38 +147,27 @@ class Removals:
                 durable = self._append_batch(partition, keys, batch, is_expiry=is_expiry)
         return durable
 
-    def _append_batch(self, partition: int, keys: list[bytes], ends: list[Offset | str], *, is_expiry: bool) -> Round:
-        names = [one for one in ends if isinstance(one, Offset)]
-        changes = [
-            (group, removal(topic, [one.partition for one in rows]))
-            for (group, topic), rows in groupby(names, key=lambda one: one[:2])
-        ]
-
+    def _append_batch(
+        self, partition: int, keys: list[bytes], ends: list[OffsetKey | str], *, is_expiry: bool
+    ) -> Round:
+        names = [one for one in ends if isinstance(one, OffsetKey)]
         ended = [(one, self._groups.generation_of(one)) for one in ends if isinstance(one, str)]
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
-            for _ in changes:
-                self._pending.settle()
             if failure is not None:
                 return
-            for name in names:
-                self._store.remove(*name)
-                self._transactional.remove(*name)
             for group, generation in ended:
                 self._groups.forget(group, generation)
             if is_expiry:
                 self.expired = Expired(self.expired.offsets + len(names), self.expired.groups + len(ended))
 
-        durable = self._journal.append(partition, encode_records([(key, None) for key in keys], self._clock()), done)
-        for group, change in changes:
-            self._pending.add(group, [change], durable)
-        return durable
+        return self._offsets.remove(partition, names, keys, done)
 
 
-def _batches(ends: Iterable[Offset | str], limit_bytes: int) -> Iterator[tuple[list[bytes], list[Offset | str]]]:
+def _batches(ends: Iterable[OffsetKey | str], limit_bytes: int) -> Iterator[tuple[list[bytes], list[OffsetKey | str]]]:
     """Keys, and whose they are, as many as fit a batch."""
     keys: list[bytes] = []
-    batch: list[Offset | str] = []
+    batch: list[OffsetKey | str] = []
     left = limit_bytes - HEADER_SIZE
     for one in ends:
         key = encode_group_key(one) if isinstance(one, str) else encode_offset_key(*one)

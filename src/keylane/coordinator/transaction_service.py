@@ -15,8 +15,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import encode_records
-from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE
+from keylane.coordinator.formats import OFFSETS_TOPIC, TRANSACTION_STATE, encode_records
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.coordinator.transactions.records import encode_transaction, encode_transaction_key
 from keylane.coordinator.transactions.states import PREPARED, State
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.coordinator")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 MAX_HOLD_S = 1.0
 """How long a request waits for a change of its id that is under way before it is told CONCURRENT_TRANSACTIONS: a client
 that is told so waits for tens of milliseconds, and the change takes one or two."""

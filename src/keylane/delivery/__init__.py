@@ -1,4 +1,7 @@
-"""Exactly once by persisted processing details: stores that keep a record's identity beside its handler's effects."""
+"""Exactly once by persisted processing details: stores that keep a record's identity beside its handler's effects.
+
+Doors: `exactly_once`, `stores`.
+"""
 
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import SqliteStore

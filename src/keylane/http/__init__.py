@@ -2,6 +2,8 @@
 
 keylane sends the requests on one connection pool, as many at once as the pipeline's `max_concurrency`, in the order
 that its `ordering` keeps; statuses and failures become retries or dead letters. Needs the extra `http` (aiohttp).
+
+Doors: the package itself.
 """
 
 from keylane.http.calls import Calls

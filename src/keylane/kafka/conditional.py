@@ -27,8 +27,7 @@ from keylane.wire.conditional_commit import (
     encode_request,
     read_response,
 )
-from keylane.wire.encoders import string
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader, string
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,7 @@ from confluent_kafka import KafkaError
 
 from keylane.errors import FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
-from keylane.wire.encoders import array_length, string
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

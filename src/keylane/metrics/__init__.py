@@ -3,6 +3,8 @@
 The idea: there is one truth, `consumer.snapshot()`, and nothing is counted twice. `families` turns a snapshot into
 named counters, gauges and histograms when somebody looks, so that records cost nothing more; an adapter
 (`keylane.metrics.prometheus`) turns those into what its system wants.
+
+Doors: `pages`, `prometheus`.
 """
 
 from keylane.metrics.families import Family, Sample, families

@@ -1,4 +1,7 @@
-"""Offsets without Kafka: what is complete, what may be dispatched, what is committed, and how that is written down."""
+"""Offsets without Kafka: what is complete, what may be dispatched, what is committed, and how that is written down.
+
+Doors: the package itself, `codec`.
+"""
 
 from keylane.offsets.bound import DispatchBound
 from keylane.offsets.codec import Encoding, decode, encode, encoding_of, is_map

@@ -1,4 +1,5 @@
-"""The file-system port: everything that storage and coordinator do to disks, so that tests can stand in for one.
+"""The file-system port: everything that storage and coordinator do to disks, so that tests can stand in for one; and
+the clock, of the same system.
 
 A write is durable after `AppendFile.sync()`; the name of a new, renamed or removed file is durable after `sync_dir()`
 of its folder. Nothing else is. Paths are absolute strings. All methods block: call them in an executor where that
@@ -342,3 +343,8 @@ class OsFileSystem:
             os.close(fd)
             return None
         return OsFileLock(fd)
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -11,18 +11,24 @@ Thread safety: all methods belong to the event loop's thread; reads use pread on
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.storage.times import OffsetAndTimestamp, latest_record, record_at
-from keylane.wire.batches import HEADER_SIZE, read_header
+from keylane.wire.batches import HEADER_SIZE, BatchError, decode_records, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.segment import Segment
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp_ms: int
 
 
 class LogView:
@@ -120,7 +126,7 @@ class LogView:
         for segment in list(self._segments):
             if segment.max_timestamp >= timestamp_ms:
                 await segment.prepare(self._filesystem, self._executor)
-                found = record_at(self._filesystem, segment, timestamp_ms, self.log_start_offset)
+                found = _record_at(self._filesystem, segment, timestamp_ms, self.log_start_offset)
                 if found is not None:
                     return found
         return None
@@ -135,10 +141,43 @@ class LogView:
             if segment.max_timestamp < 0:
                 return None
             await segment.prepare(self._filesystem, self._executor)
-            found = latest_record(self._filesystem, segment, self.log_start_offset)
+            found = _latest_record(self._filesystem, segment, self.log_start_offset)
             if found is not None:
                 return found
         return None
 
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1]
+
+
+def _record_at(
+    filesystem: FileSystem, segment: Segment, timestamp_ms: int, start_offset: int
+) -> OffsetAndTimestamp | None:
+    """The first record of this time or later, at `start_offset` or behind it, in a segment that has an index.
+
+    In a batch whose records cannot be read it is the batch's first record: earlier, never later.
+    """
+    if segment.base_offset >= start_offset:
+        position = segment.find_timestamp(filesystem, timestamp_ms)
+        found = _first([segment.read_batch(filesystem, position)], timestamp_ms, start_offset)
+        if found is not None:
+            return found
+    return _first(segment.times(filesystem, timestamp_ms, start_offset), timestamp_ms, start_offset)
+
+
+def _latest_record(filesystem: FileSystem, segment: Segment, start_offset: int) -> OffsetAndTimestamp | None:
+    """The first of the records with the latest timestamp in a segment that has an index, unless it was deleted."""
+    batch = segment.read_batch(filesystem, segment.max_timestamp_position)
+    return _first([batch], segment.max_timestamp, start_offset)
+
+
+def _first(batches: Iterable[bytes], timestamp_ms: int, start_offset: int) -> OffsetAndTimestamp | None:
+    for batch in batches:
+        try:
+            for record in decode_records(batch):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                    return OffsetAndTimestamp(record.offset, record.timestamp_ms)
+        except BatchError:
+            header = read_header(batch)
+            return OffsetAndTimestamp(max(header.base_offset, start_offset), header.base_timestamp)
+    return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.errors import DataFolderError
-from keylane.storage.filesystem import SECTOR_BYTES
+from keylane.storage.filesystem import SECTOR_BYTES, StorageError
 from keylane.storage.findings import Finding
 from keylane.wire.batches import (
     CRC_START,
@@ -45,6 +45,10 @@ LEAST_LOST_BYTES = 16
 """What lies of a batch in one sector counts as lost when it is all zeros, and so long: sound batches end in a zero or
 two, and their base offsets begin with them."""
 _OFFSET = struct.Struct(">q")
+
+
+class DamagedBatchError(StorageError):
+    """What was to be read does not hold; the text names file, position and offsets."""
 
 
 class UnsoundBatchError(BatchError):

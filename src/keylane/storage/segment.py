@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from keylane.storage.filesystem import StorageError
-from keylane.storage.recovery import Damage, scan_around_damage, sound_batches
+from keylane.storage.recovery import Damage, DamagedBatchError, scan_around_damage, sound_batches
 from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_header
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ NAME_DIGITS = 20
 NO_TIMESTAMP = -(2**63)
 
 logger = logging.getLogger("keylane.storage")
-
-
-class DamagedBatchError(StorageError):
-    """What was to be read does not hold; the text names file, position and offsets."""
 
 
 def segment_name(base_offset: int) -> str:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from keylane.broker.config import parse_config
-from keylane.broker.run import now_ms
 from keylane.broker.security import secure
 from keylane.broker.topics import check_topic_name
 from keylane.broker.users import add_user
 from keylane.errors import PeerError, UsageError
-from keylane.storage.filesystem import OsAppendFile, OsFileSystem
+from keylane.storage.filesystem import OsAppendFile, OsFileSystem, now_ms
 from keylane.testing.faults import Disconnect, Fault, Faults
 
 if TYPE_CHECKING:

@@ -1,1 +1,4 @@
-"""Kafka's bytes, purely: frames, versions, record batches, encoders. No clock, thread, socket or log."""
+"""Kafka's bytes, purely: primitive types, versions, record batches, error codes. No clock, thread, socket or log.
+
+Doors: `batches`, `codes`, `columns`, `conditional_commit`, `control`, `primitives`, `scram`, `versions`.
+"""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.errors import PeerError
-from keylane.wire.varints import read_varint, varint
+from keylane.wire.primitives import read_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,8 +23,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import PeerError
-from keylane.wire.encoders import array_length, int16, int32, string
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader, array_length, int16, int32, string
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,13 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE
+from keylane.coordinator.formats import TRANSACTION_STATE, TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
-from keylane.coordinator.journal.frames import SegmentReader
 from keylane.coordinator.journal.image import Image
-from keylane.coordinator.journal.partition_views import View
-from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
+from keylane.coordinator.journal.segments import SEGMENT_SUFFIX, SegmentReader, View
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.wire import codes
@@ -337,8 +334,8 @@ class WholeStoreMachine(RuleBasedStateMachine):
             name: (group.generation, () if group.member_id is None else (group.member_id,))
             for name, group in self.model.groups.items()
         }
-        live = self.coordinator._groups.groups
-        assert {group.group_id: (group.generation, tuple(group.roster.members)) for group in live} == groups, "live"
+        live = self.coordinator._groups.by_id
+        assert {name: (group.generation, tuple(group.roster.members)) for name, group in live.items()} == groups, "live"
         kept = {
             name: (value.generation, tuple(member.member_id for member in value.members))
             for name, value in self.replayed.groups()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import readers
 
-from keylane.wire.varints import read_unsigned_varint, read_varint, unsigned_varint, varint
+from keylane.wire.primitives import read_unsigned_varint, read_varint, unsigned_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.cli import main
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.journal.headers import HEADER_SIZE
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.broker.dispatch import Later, decode_request, load_apis, response_frame
-from keylane.broker.known_requests import MAX_BYTES, KnownRequests
+from keylane.broker.dispatch import MAX_KNOWN_BYTES, KnownRequests, Later, decode_request, load_apis, response_frame
 from keylane.broker.node import Node
 from keylane.storage.filesystem import OsFileSystem
 from kit.protocol import encode_request
@@ -180,7 +179,7 @@ def test_what_is_known_is_bounded(tmp_path: Path) -> None:
 
     async def scenario(node: Node, known: KnownRequests) -> None:
         partitions = tuple(range(1_900))
-        count = MAX_BYTES // len(fetch_frame(9, partitions)) + 10
+        count = MAX_KNOWN_BYTES // len(fetch_frame(9, partitions)) + 10
         frame = fetch_frame(9, partitions)
         name = TOPIC.encode()
         frames = [frame.replace(name, b"%07d" % number) for number in range(count)]
@@ -189,7 +188,7 @@ def test_what_is_known_is_bounded(tmp_path: Path) -> None:
             known.remember(one, request)
         assert known.recognise(frames[0]) is None
         assert known.recognise(frames[-1]) is not None
-        assert sum(map(len, known._known)) <= MAX_BYTES
+        assert sum(map(len, known._known)) <= MAX_KNOWN_BYTES
 
     in_a_node(tmp_path, scenario)
 

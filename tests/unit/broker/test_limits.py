@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.broker.config import parse_config
-from keylane.broker.limits import ConnectionLimits, RequestMemory, TooManyConnectionsError
+from keylane.broker.server import ConnectionLimits, RequestMemory, TooManyConnectionsError
 
 
 def test_connections_are_bounded_in_all_and_by_address() -> None:

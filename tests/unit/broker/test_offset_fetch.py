@@ -15,10 +15,9 @@ from keylane.broker.dispatch import RequestHeader
 from keylane.broker.handlers import offset_fetch
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import partition_for
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
-from keylane.wire.requests import OffsetFetch
 from keylane.wire.versions import response_type
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
@@ -85,7 +84,7 @@ def answer(version: int, refusing: Callable[[], Coroutine[Any, Any, Coordinator]
 
     async def fetch() -> bytes:
         node: Any = SimpleNamespace(coordinator=await refusing())
-        request = [OffsetFetch(GROUP, topics, require_stable=False)]
+        request = [offset_fetch.OffsetFetch(GROUP, topics, require_stable=False)]
         return b"".join(offset_fetch.begin(request, RequestHeader(9, version, 1, None, "h"), node))
 
     body = asyncio.run(fetch())

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import load_apis
 from keylane.broker.node import Node
-from keylane.broker.run import now_ms
 from keylane.broker.server import BrokerServer
 from keylane.storage import shared_sync
-from keylane.storage.filesystem import OsAppendFile, OsFileSystem
+from keylane.storage.filesystem import OsAppendFile, OsFileSystem, now_ms
 from kit.protocol import encode_request
 
 if TYPE_CHECKING:

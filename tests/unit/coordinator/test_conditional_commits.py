@@ -9,7 +9,7 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.storage.filesystem import StorageError
 from keylane.storage.shared_sync import Round

@@ -12,10 +12,10 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     OffsetKey,
     OffsetValue,
+    TopicCommit,
     decode_key,
     decode_offset_value,
     partition_for,

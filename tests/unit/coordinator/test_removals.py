@@ -12,8 +12,7 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator import removals
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import GroupKey, OffsetKey, decode_key, partition_for
+from keylane.coordinator.formats import GroupKey, OffsetKey, TopicCommit, decode_key, partition_for
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import StorageError

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.transaction_service import OFFSETS_TOPIC, Ports
+from keylane.coordinator.transaction_service import Ports
 from keylane.coordinator.transactions.states import State
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane import Pipeline
-from keylane.host.collector import OURS, PYTHONS, collected_rarely
+from keylane.flow.host.collector import OURS, PYTHONS, collected_rarely
 from kit.fakes import FakeBroker, FakeEngine
 
 if TYPE_CHECKING:

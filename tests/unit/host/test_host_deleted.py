@@ -1,4 +1,4 @@
-"""The folder `keylane/host` can be deleted without a change elsewhere."""
+"""The folder `keylane/flow/host` can be deleted without a change elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import keylane
 from keylane import Pipeline, Processes
 from kit.fakes import FakeBroker, FakeEngine
 
-assert importlib.util.find_spec("keylane.host") is None, keylane.__file__
+assert importlib.util.find_spec("keylane.flow.host") is None, keylane.__file__
 T0 = ("t", 0)
 
 
@@ -43,13 +43,15 @@ if __name__ == "__main__":
 
 
 def test_the_folder_stands_on_nothing_else_of_keylane() -> None:
-    files = sorted(Path(keylane.__file__).parent.joinpath("host").glob("*.py"))
+    files = sorted(Path(keylane.__file__).parent.joinpath("flow", "host").glob("*.py"))
     assert len(files) > 3
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            others = [one for one in names if one.split(".")[0] == "keylane" and not one.startswith("keylane.host")]
+            others = [
+                one for one in names if one.split(".")[0] == "keylane" and not one.startswith("keylane.flow.host")
+            ]
             assert not others, f"{file.name} imports {others}"
 
 
@@ -69,4 +71,4 @@ def test_without_the_folder_every_kind_of_worker_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout.split()) == (0, ["10"] * 3), ended.stderr
-    assert "one_processor=True has no effect: this keylane comes without keylane.host" in ended.stderr
+    assert "one_processor=True has no effect: this keylane comes without keylane.flow.host" in ended.stderr

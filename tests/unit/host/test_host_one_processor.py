@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane import Pipeline, UsageError
-from keylane.host import one_processor
-from keylane.host.one_processor import CHECK_S, WORTH, OneProcessor, Times, better_one, read_times
+from keylane.flow.host import one_processor
+from keylane.flow.host.one_processor import CHECK_S, WORTH, OneProcessor, Times, better_one, read_times
 from keylane.options import Processes
 from kit.fakes import FakeBroker, FakeEngine
 

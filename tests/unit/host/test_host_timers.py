@@ -17,15 +17,15 @@ import pytest
 
 from keylane import Pipeline, Record
 from keylane.consumer.returns import outcome_of, outcomes_of
+from keylane.flow.host import timers
+from keylane.flow.host.linux import PR_SET_TIMERSLACK, prctl
+from keylane.flow.host.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.flow.items import Call, Source
 from keylane.flow.workers import Always
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.calls import Function
 from keylane.flow.workers.made import make_workers
 from keylane.flow.workers.threads import ThreadWorkers
-from keylane.host import timers
-from keylane.host.linux import PR_SET_TIMERSLACK, prctl
-from keylane.host.timers import FEW_THREADS, FineSelector, keep_time, new_event_loop
 from keylane.options import Threads
 from keylane.records import PlainMessage
 

@@ -8,9 +8,9 @@ import pytest
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import SECTOR_BYTES, OsFileSystem
 from keylane.storage.log import Appended, LogOptions, PartitionLog
+from keylane.storage.log_view import OffsetAndTimestamp
 from keylane.storage.open_log import create_log, recover_log, restore_log
-from keylane.storage.segment import DamagedBatchError
-from keylane.storage.times import OffsetAndTimestamp
+from keylane.storage.recovery import DamagedBatchError
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
 from kit.executor import InlineExecutor
 

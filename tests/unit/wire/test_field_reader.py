@@ -1,4 +1,4 @@
-"""What is written by the encoders is read, and what is no field is named."""
+"""What is written is read, and what is no field is named."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.wire import encoders
-from keylane.wire.field_reader import FieldError, FieldReader
-from keylane.wire.varints import unsigned_varint
+from keylane.wire import primitives
+from keylane.wire.primitives import FieldError, FieldReader, unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def test_plain_fields_are_read_one_after_the_other() -> None:
-    parts = [encoders.int16(-2), encoders.int32(3), struct.pack(">q", -4), encoders.string("ä"), encoders.string(None)]
-    parts += [encoders.array_length(2), b"ab", struct.pack(">i", 3), b"xyz", struct.pack(">i", -1), b"\0\1\0\2"]
+    parts = [
+        primitives.int16(-2),
+        primitives.int32(3),
+        struct.pack(">q", -4),
+        primitives.string("ä"),
+        primitives.string(None),
+    ]
+    parts += [primitives.array_length(2), b"ab", struct.pack(">i", 3), b"xyz", struct.pack(">i", -1), b"\0\1\0\2"]
     reader = FieldReader(b"head" + b"".join(parts), 4)
     assert (reader.int16(), reader.int32(), reader.int64()) == (-2, 3, -4)
     assert (reader.string(), reader.nullable_string()) == ("ä", None)
@@ -29,7 +34,7 @@ def test_plain_fields_are_read_one_after_the_other() -> None:
 
 def test_flexible_fields_have_varints_and_tags() -> None:
     long = "n" * 200
-    parts = [encoders.compact_string(long), encoders.compact_string(None), encoders.compact_array_length(1), b"x"]
+    parts = [primitives.compact_string(long), primitives.compact_string(None), primitives.compact_array_length(1), b"x"]
     tags = unsigned_varint(1) + unsigned_varint(7) + unsigned_varint(2) + b"??"
     reader = FieldReader(b"".join(parts) + tags, is_flexible=True)
     assert (reader.string(), reader.nullable_string()) == (long, None)

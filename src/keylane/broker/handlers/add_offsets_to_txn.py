@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import OFFSETS_TOPIC, partition_for
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.wire import codes
 from keylane.wire.versions import response_type

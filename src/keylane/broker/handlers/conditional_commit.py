@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.broker.dispatch import Later
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
 from keylane.wire.conditional_commit import API_KEY as API_KEY

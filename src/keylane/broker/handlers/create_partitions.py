@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.topics import MAX_PARTITIONS
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module

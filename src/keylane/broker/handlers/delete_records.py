@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module

@@ -8,18 +8,30 @@ A consumer of committed records is given what lies below the last stable offset,
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.reads import LogRead, OffsetsRead, PartitionRead
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
-from keylane.wire.encoders import FetchedPartition, encode_fetch
+from keylane.wire.primitives import (
+    EMPTY_TAGS,
+    array_length,
+    compact_array_length,
+    compact_string,
+    int16,
+    int32,
+    int64,
+    string,
+    unsigned_varint,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.broker.reads import FetchedPartition
 
 API_KEY = 1
 MIN_VERSION = 4
@@ -30,6 +42,7 @@ LACKS = (
     "fetch sessions (every fetch is a full one); rack awareness; isolation in __consumer_offsets (all of it is given)"
 )
 
+FLEXIBLE_VERSION = 12
 _SESSION_VERSION = 7
 _READ_COMMITTED = 1
 
@@ -50,7 +63,7 @@ class _Arrival:
 async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
     version = header.api_version
     if version >= _SESSION_VERSION and request.session_id != 0 and request.session_epoch > 0:
-        return encode_fetch(version, (), error_code=codes.FETCH_SESSION_ID_NOT_FOUND)
+        return encode(version, (), error_code=codes.FETCH_SESSION_ID_NOT_FOUND)
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     committed_only = request.isolation_level == _READ_COMMITTED
     topics = []
@@ -66,7 +79,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     if missing > 0 and wait_s > 0 and all(read.code == codes.NONE for read in every):
         logs = [read.log for read in every if read.log is not None]
         await _wait([log.stable_listeners if committed_only else log.listeners for log in logs], missing, wait_s)
-    return encode_fetch(version, await _read_all(topics, max_bytes))
+    return encode(version, await _read_all(topics, max_bytes))
 
 
 def _read_of(node: Node, topic: str, wanted: Any, *, committed_only: bool) -> PartitionRead:
@@ -104,3 +117,44 @@ async def _wait(listeners: list[set[Callable[[int], None]]], missing: int, wait_
         timeout.cancel()
         for each in listeners:
             each.discard(arrival)
+
+
+# --- the response ---
+
+_FETCHED = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
+_NO_PREFERRED_REPLICA = int32(-1)
+
+
+def encode(
+    version: int, topics: Sequence[tuple[str, Sequence[FetchedPartition]]], *, error_code: int = 0
+) -> list[bytes]:
+    """The response's body, in parts, without a session: record bytes are not copied before the frame is joined."""
+    is_flexible = version >= FLEXIBLE_VERSION
+    write_string = compact_string if is_flexible else string
+    write_length = compact_array_length if is_flexible else array_length
+    tags = EMPTY_TAGS if is_flexible else b""
+    null_array = b"\0" if is_flexible else b"\xff\xff\xff\xff"
+    parts = [int32(0)]
+    if version >= _SESSION_VERSION:
+        parts += (int16(error_code), int32(0))
+    parts.append(write_length(len(topics)))
+    for name, partitions in topics:
+        parts += (write_string(name), write_length(len(partitions)))
+        for partition in partitions:
+            index, error, watermark, _, _, stable, aborted = partition
+            parts.append(_FETCHED.pack(index, error, watermark, stable))
+            if version >= 5:
+                parts.append(int64(partition.log_start_offset))
+            if aborted is None:
+                parts.append(null_array)
+            else:
+                parts.append(write_length(len(aborted)))
+                parts += [_ABORTED.pack(*one) + tags for one in aborted]
+            if version >= 11:
+                parts.append(_NO_PREFERRED_REPLICA)
+            size = len(partition.records)
+            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records, tags)
+        parts.append(tags)
+    parts.append(tags)
+    return parts

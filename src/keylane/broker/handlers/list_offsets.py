@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from keylane.broker.reads import leader_epoch_error
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import PeerError
-from keylane.storage.recovery import LEADER_EPOCH
-from keylane.storage.segment import DamagedBatchError
-from keylane.storage.times import OffsetAndTimestamp
+from keylane.storage.log_view import OffsetAndTimestamp
+from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.broker.offsets_topic import OffsetsTopic
     from keylane.storage.log_view import LogView
 
 API_KEY = 2

@@ -2,23 +2,33 @@
 
 v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: GROUP_ID_NOT_FOUND. A
 partition that is unknown, or whose metadata is too large, is refused alone; the others are committed.
+
+Requests and responses are read and written by hand, as columns: kio makes an object of each partition, and takes 13 µs
+for the response of one. A commit of one partition without metadata that comes again with another offset is not even
+decoded (`SHORT_WAY`).
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import struct
+from array import array
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keylane.broker.dispatch import Later
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.broker.dispatch import Later, ShortWay
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
-from keylane.wire.encoders_groups import (
-    CommittedTopic,
-    encode_offset_commit,
-    encode_one_commit,
+from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
+from keylane.wire.primitives import (
+    EMPTY_TAGS,
+    FieldReader,
+    array_length,
+    compact_array_length,
+    compact_string,
+    int32,
+    string,
 )
-from keylane.wire.requests import decode_offset_commit
 from keylane.wire.versions import request_schema
 
 if TYPE_CHECKING:
@@ -26,8 +36,8 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.offset_service import CommitResult
-    from keylane.wire.requests import OffsetCommit
+    from keylane.coordinator.offset_service import CommitResult, KnownCommit
+    from keylane.storage.shared_sync import Round
     from keylane.wire.versions import RequestSchema
 
 API_KEY = 8
@@ -35,34 +45,27 @@ MIN_VERSION = 2
 MAX_VERSION = 9
 LACKS = "member epochs (KIP-848)"
 
+THROTTLE_VERSION = 3
+LAST_RETENTION_VERSION = 4
+LEADER_EPOCH_VERSION = 6
+STATIC_MEMBERS_VERSION = 7
+FLEXIBLE_VERSION = 8
+GROUP_ID_NOT_FOUND_VERSION = 9
+
 
 @functools.cache
 def schema(version: int) -> RequestSchema:
     """kio's, with a decoder of our own."""
     flags = request_schema("offset_commit", version)
-    return flags._replace(read=lambda frame, position: (decode_offset_commit(version, frame, position), 0))
+    return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
 
 
-def commit_request(request: OffsetCommit, version: int) -> CommitRequest:
-    """What the coordinator is asked for."""
-    return CommitRequest(
-        request.group,
-        [TopicCommit(*columns) for columns in request.topics],
-        request.member_id,
-        request.instance_id,
-        request.generation,
-        request.retention_ms,
-        version,
-    )
-
-
-def begin(request: OffsetCommit, header: RequestHeader, node: Node) -> Any:
-    version = header.api_version
-    wanted = commit_request(request, version)
-    topics = wanted.topics
-    result = node.coordinator.commit(wanted)
+def begin(request: CommitRequest, header: RequestHeader, node: Node) -> Any:
+    version, topics = header.api_version, request.topics
+    result = node.coordinator.commit(request)
     if isinstance(result, int):
-        return encode_offset_commit(version, _refused(topics, result))
+        is_old = result == codes.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION
+        return encode(version, _refused(topics, codes.ILLEGAL_GENERATION if is_old else result))
     if result.durable is None:
         return _answer(version, topics, result)
     return Later(result.durable, lambda: _answer(version, topics, result))
@@ -71,12 +74,180 @@ def begin(request: OffsetCommit, header: RequestHeader, node: Node) -> Any:
 def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> bytes | list[bytes]:
     """The answer, when the commit is durable or has failed."""
     if result.durable is not None and result.durable.exception() is not None:
-        return encode_offset_commit(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
+        return encode(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
     if len(topics) == 1 and result.errors[0] is None and len(topics[0].partitions) == 1:
-        return encode_one_commit(version, topics[0].topic, topics[0].partitions[0])
+        return _encode_one(version, topics[0].topic, topics[0].partitions[0])
     rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
-    return encode_offset_commit(version, rows)
+    return encode(version, rows)
 
 
 def _refused(topics: Sequence[TopicCommit], error: int) -> list[CommittedTopic]:
     return [CommittedTopic(topic[0], topic[1], [error] * len(topic[1])) for topic in topics]
+
+
+# --- the request ---
+
+_OFFSET_AND_EPOCH = struct.Struct(">qi")
+_ROW = struct.Struct(">iqi")
+_ROW_WITHOUT_EPOCH = struct.Struct(">iq")
+_PARTITION, _OFFSETS, _EPOCHS = 0, 4, 12
+"""Where these columns begin in a row."""
+_Columns = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]", "Sequence[str] | None"]
+
+
+def decode(version: int, data: bytes, at: int) -> CommitRequest:
+    """The request's body, which begins at `at`. Raises `ValueError`."""
+    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION)
+    group, generation, member_id = reader.string(), reader.int32(), reader.string()
+    instance_id = reader.nullable_string() if version >= STATIC_MEMBERS_VERSION else None
+    retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
+    topics = [_read_topic(reader, has_epochs=version >= LEADER_EPOCH_VERSION) for _ in reader.items()]
+    reader.skip_tags()
+    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms)
+
+
+def _read_topic(reader: FieldReader, *, has_epochs: bool) -> TopicCommit:
+    topic, count = reader.string(), len(reader.items())
+    columns = _read_plain(reader, count, has_epochs=has_epochs) or _read_each(reader, count, has_epochs=has_epochs)
+    reader.skip_tags()
+    return TopicCommit(topic, *columns)
+
+
+def _read_plain(reader: FieldReader, count: int, *, has_epochs: bool) -> _Columns | None:
+    """All partitions at once, if none has metadata; else None, and nothing is read."""
+    data, at = reader.data, reader.at
+    width = _ROW.size if has_epochs else _ROW_WITHOUT_EPOCH.size
+    size = width + 2
+    end = at + count * size
+    if count < FEW_ROWS or end > len(data):
+        return None
+    # A row with metadata or tagged fields makes no difference before it: all rows until there were read as they are.
+    if reader.is_flexible:
+        if data[at + width + 1 : end : size].strip(b"\0") or max(data[at + width : end : size]) > 1:
+            return None
+    elif max(read_column(data, at + width, size, count, "h")) > 0:
+        return None
+    reader.at = end
+    return (
+        read_column(data, at + _PARTITION, size, count, "i"),
+        read_column(data, at + _OFFSETS, size, count, "q"),
+        read_column(data, at + _EPOCHS, size, count, "i") if has_epochs else array("i", [-1]) * count,
+        None,
+    )
+
+
+def _read_each(reader: FieldReader, count: int, *, has_epochs: bool) -> _Columns:
+    partitions, offsets, epochs, metadata = [], [], [], []
+    epoch = -1
+    for _ in range(count):
+        if has_epochs:
+            partition, offset, epoch = reader.numbers(_ROW)
+        else:
+            partition, offset = reader.numbers(_ROW_WITHOUT_EPOCH)
+        partitions.append(partition)
+        offsets.append(offset)
+        epochs.append(epoch)
+        metadata.append(reader.nullable_string() or "")
+        reader.skip_tags()
+    return partitions, offsets, epochs, metadata if any(metadata) else None
+
+
+# --- the response ---
+
+
+class CommittedTopic(NamedTuple):
+    """The outcome of a commit in one topic."""
+
+    topic: str
+    partitions: Sequence[int]
+    errors: Sequence[int] | None
+    """One code a partition; None when all is well."""
+
+
+def encode(version: int, topics: Sequence[CommittedTopic]) -> list[bytes]:
+    """The response's body, in parts."""
+    is_flexible = version >= FLEXIBLE_VERSION
+    write_length = compact_array_length if is_flexible else array_length
+    write_string = compact_string if is_flexible else string
+    tags = EMPTY_TAGS if is_flexible else b""
+    parts = [int32(0)] if version >= THROTTLE_VERSION else []
+    parts.append(write_length(len(topics)))
+    for topic, partitions, errors in topics:
+        columns = {0: as_array("i", partitions)}
+        if errors is not None:
+            columns[4] = as_array("h", errors)
+        rows = write_rows(bytes(6) + tags, len(partitions), columns)
+        parts += (write_string(topic), write_length(len(partitions)), rows, tags)
+    parts.append(tags)
+    return parts
+
+
+@functools.lru_cache(maxsize=16_384)
+def _encode_one(version: int, topic: str, partition: int, error: int | None = None) -> bytes:
+    """The body for one partition: the same for every commit of it."""
+    return b"".join(encode(version, [CommittedTopic(topic, (partition,), None if error is None else (error,))]))
+
+
+# --- the short way ---
+
+
+class _Tail(NamedTuple):
+    """How a commit of one partition without metadata ends, counted from its end: offset, leader epoch, then only
+    lengths that are null or zero, and no tagged fields."""
+
+    start: int
+    end: int
+    ends: frozenset[bytes]
+
+
+_TAILS = {
+    7: _Tail(-14, -2, frozenset({b"\0\0", b"\xff\xff"})),
+    8: _Tail(-16, -4, frozenset({b"\0\0\0\0", b"\1\0\0\0"})),
+    9: _Tail(-16, -4, frozenset({b"\0\0\0\0", b"\1\0\0\0"})),
+}
+
+
+class _Known(NamedTuple):
+    """A commit that comes again, and its answer but for the correlation id."""
+
+    version: int
+    commit: KnownCommit
+    answer_head: bytes
+    answer_rest: bytes
+
+
+def _key(frame: bytes) -> bytes | None:
+    """All but the correlation id, offset and leader epoch, if it is a commit of one partition without metadata."""
+    tail = _TAILS.get(frame[3])
+    if tail is None or frame[tail.end :] not in tail.ends:
+        return None
+    return frame[:4] + frame[8 : tail.start]
+
+
+def _know(frame: bytes, request: CommitRequest, node: Node) -> _Known | None:
+    commit = node.coordinator.know(request)
+    return None if commit is None else _Known(frame[3], commit, *_whole_answer(frame[3], commit))
+
+
+def _whole_answer(version: int, commit: KnownCommit, error: int | None = None) -> tuple[bytes, bytes]:
+    """The frame before the correlation id, and behind it."""
+    body = _encode_one(version, commit.topic, commit.partition, error)
+    rest = EMPTY_TAGS + body if version >= FLEXIBLE_VERSION else body
+    return int32(len(rest) + 4), rest
+
+
+def _begin_known(known: _Known, frame: bytes, node: Node) -> Later | None:
+    offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(frame, len(frame) + _TAILS[known.version].start)
+    durable = node.coordinator.commit_known(known.commit, offset, leader_epoch)
+    return None if durable is None else Later(durable, functools.partial(_answer_known, known, frame[4:8], durable))
+
+
+def _answer_known(known: _Known, correlation_id: bytes, durable: Round) -> bytes:
+    """The answer, when the commit is durable or has failed."""
+    if durable.exception() is None:
+        return known.answer_head + correlation_id + known.answer_rest
+    head, rest = _whole_answer(known.version, known.commit, codes.KAFKA_STORAGE_ERROR)
+    return head + correlation_id + rest
+
+
+SHORT_WAY = ShortWay(begin, _key, _know, _begin_known)

@@ -4,16 +4,31 @@ v2: null topics mean all of the group, and an error for the whole; v5: leader ep
 (an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT); v8: many groups; v9: member id and epoch (of
 KIP-848; not used).
 A known partition without a commit has offset -1 and no error; an unknown one has -1 and UNKNOWN_TOPIC_OR_PARTITION.
+
+Requests and responses are read and written by hand, as columns. A request that comes again is not even decoded
+(`SHORT_WAY`).
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+import struct
+from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.broker.dispatch import ShortWay
+from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
 from keylane.wire import codes
-from keylane.wire.encoders_groups import FetchedGroup, FetchedOffsets, encode_offset_fetch
-from keylane.wire.requests import decode_offset_fetch
+from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
+from keylane.wire.primitives import (
+    EMPTY_TAGS,
+    FieldReader,
+    array_length,
+    compact_array_length,
+    compact_string,
+    int16,
+    int32,
+    string,
+)
 from keylane.wire.versions import request_schema
 
 if TYPE_CHECKING:
@@ -21,8 +36,6 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.offset_service import FetchedTopic
-    from keylane.wire.requests import OffsetFetch
     from keylane.wire.versions import RequestSchema
 
 API_KEY = 9
@@ -30,44 +43,237 @@ MIN_VERSION = 1
 MAX_VERSION = 9
 LACKS = "member epochs (KIP-848)"
 
+FIRST_NULL_TOPICS_VERSION = 2
 GROUP_ERROR_VERSION = 2
+THROTTLE_VERSION = 3
+EPOCH_VERSION = 5
+FLEXIBLE_VERSION = 6
+REQUIRE_STABLE_VERSION = 7
+MANY_GROUPS_VERSION = 8
+MEMBER_EPOCH_VERSION = 9
 
 
 @functools.cache
 def schema(version: int) -> RequestSchema:
     """kio's, with a decoder of our own."""
     flags = request_schema("offset_fetch", version)
-    return flags._replace(read=lambda frame, position: (decode_offset_fetch(version, frame, position), 0))
+    return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
 
 
 def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> list[bytes]:
-    return answer(request, header.api_version, node)
+    return _answer(request, header.api_version, node)
 
 
-def answer(request: Sequence[OffsetFetch], version: int, node: Node) -> list[bytes]:
-    """The body, in parts."""
-    return encode_offset_fetch(version, [_fetch(asked, version, node) for asked in request])
+def _answer(request: Sequence[OffsetFetch], version: int, node: Node) -> list[bytes]:
+    return encode(version, [_fetch(asked, version, node) for asked in request])
 
 
 def _fetch(asked: OffsetFetch, version: int, node: Node) -> FetchedGroup:
-    topics = asked.topics
-    found = node.coordinator.fetch(asked.group, topics, require_stable=asked.require_stable)
+    group, topics, require_stable = asked
+    found = node.coordinator.fetch(group, topics, require_stable=require_stable)
     if not isinstance(found, int):
-        rows = [_row(fetched) for fetched in found]
-        return FetchedGroup(asked.group, codes.NONE, rows)
+        return FetchedGroup(group, codes.NONE, found)
     # A version that cannot name the error once names it at every partition.
-    rows = _refused(topics or (), found) if version < GROUP_ERROR_VERSION else []
-    return FetchedGroup(asked.group, found, rows)
+    named = topics or () if version < GROUP_ERROR_VERSION else ()
+    rows = [nothing_fetched(topic, ones, found) for topic, ones in named]
+    return FetchedGroup(group, found, rows)
 
 
-def _row(fetched: FetchedTopic) -> FetchedOffsets:
-    partitions, offsets, leader_epochs, metadata = fetched.columns
-    return FetchedOffsets(fetched.topic, partitions, offsets, leader_epochs, metadata, fetched.errors)
+# --- the request ---
 
 
-def _refused(topics: Sequence[tuple[str, Sequence[int]]], error: int) -> list[FetchedOffsets]:
-    rows = []
-    for topic, partitions in topics:
-        nothing = [-1] * len(partitions)
-        rows.append(FetchedOffsets(topic, partitions, nothing, nothing, None, [error] * len(partitions)))
-    return rows
+class OffsetFetch(NamedTuple):
+    """One group of a request."""
+
+    group: str
+    topics: Sequence[tuple[str, Sequence[int]]] | None
+    """None for all that the group has."""
+    require_stable: bool
+    """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
+
+
+def decode(version: int, data: bytes, at: int) -> list[OffsetFetch]:
+    """The groups of the request's body, which begins at `at`. Raises `ValueError`.
+
+    In version 1, which has no null, no topic at all means every one.
+    """
+    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION)
+    if version >= MANY_GROUPS_VERSION:
+        groups = [_read_group(reader, version) for _ in reader.items()]
+    else:
+        groups = [OffsetFetch(reader.string(), _read_topics(reader, version), require_stable=False)]
+    if version >= REQUIRE_STABLE_VERSION:
+        if data[reader.at]:
+            groups = [group._replace(require_stable=True) for group in groups]
+        reader.at += 1
+    reader.skip_tags()
+    return groups
+
+
+def _read_group(reader: FieldReader, version: int) -> OffsetFetch:
+    group = reader.string()
+    if version >= MEMBER_EPOCH_VERSION:
+        reader.nullable_string()
+        reader.int32()
+    topics = _read_topics(reader, version)
+    reader.skip_tags()
+    return OffsetFetch(group, topics, require_stable=False)
+
+
+def _read_topics(reader: FieldReader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
+    if version >= FIRST_NULL_TOPICS_VERSION:
+        before = reader.at
+        if reader.count() == -1:
+            return None
+        reader.at = before
+    topics = []
+    for _ in reader.items():
+        topic, count = reader.string(), len(reader.items())
+        if 4 * count > len(reader.data) - reader.at:
+            raise ValueError(f"{count} partitions in {len(reader.data) - reader.at} bytes")
+        partitions = read_column(reader.data, reader.at, 4, count, "i")
+        reader.at += 4 * count
+        reader.skip_tags()
+        topics.append((topic, partitions))
+    return topics or (None if version < FIRST_NULL_TOPICS_VERSION else [])
+
+
+# --- the response ---
+
+
+class FetchedGroup(NamedTuple):
+    group: str
+    error: int
+    topics: Sequence[FetchedTopic]
+
+
+_ROW_WITHOUT_EPOCH = struct.pack(">iqhh", 0, 0, 0, 0)
+"""Partition, offset, no metadata, no error."""
+_ROW = struct.pack(">iqihh", 0, 0, 0, 0, 0)
+_FLEXIBLE_ROW = struct.pack(">iqibhb", 0, 0, 0, 1, 0, 0)
+"""The length of an empty compact string is 1; and no tagged fields."""
+_OFFSET = struct.Struct(">iq")
+
+
+def encode(version: int, groups: Sequence[FetchedGroup]) -> list[bytes]:
+    """The response's body, in parts; of one group before version 8.
+
+    Version 1 has no place for the group's error: it must stand at each partition.
+    """
+    is_flexible = version >= FLEXIBLE_VERSION
+    parts = [int32(0)] if version >= THROTTLE_VERSION else []
+    if version >= MANY_GROUPS_VERSION:
+        parts.append(compact_array_length(len(groups)))
+    for group in groups:
+        if version >= MANY_GROUPS_VERSION:
+            parts.append(compact_string(group.group))
+        parts.append((compact_array_length if is_flexible else array_length)(len(group.topics)))
+        for topic in group.topics:
+            _append_fetched(parts, version, topic)
+        if version >= GROUP_ERROR_VERSION:
+            parts.append(int16(group.error))
+        if version >= MANY_GROUPS_VERSION:
+            parts.append(EMPTY_TAGS)
+    if is_flexible:
+        parts.append(EMPTY_TAGS)
+    return parts
+
+
+def _append_fetched(parts: list[bytes], version: int, fetched: FetchedTopic) -> None:
+    is_flexible = version >= FLEXIBLE_VERSION
+    topic, (partitions, offsets, epochs, metadata), errors = fetched
+    count = len(partitions)
+    parts.append((compact_string if is_flexible else string)(topic))
+    parts.append((compact_array_length if is_flexible else array_length)(count))
+    if metadata is not None or count < FEW_ROWS:
+        _append_each(parts, version, fetched)
+    else:
+        row = _FLEXIBLE_ROW if is_flexible else _ROW if version >= EPOCH_VERSION else _ROW_WITHOUT_EPOCH
+        columns = {0: as_array("i", partitions), 4: as_array("q", offsets)}
+        if version >= EPOCH_VERSION:
+            columns[12] = as_array("i", epochs)
+        if errors is not None:
+            columns[len(row) - (3 if is_flexible else 2)] = as_array("h", errors)
+        parts.append(write_rows(row, count, columns))
+    if is_flexible:
+        parts.append(EMPTY_TAGS)
+
+
+def _append_each(parts: list[bytes], version: int, fetched: FetchedTopic) -> None:
+    is_flexible = version >= FLEXIBLE_VERSION
+    write_string = compact_string if is_flexible else string
+    _, (partitions, offsets, epochs, texts), errors = fetched
+    metadata = texts or ("",) * len(partitions)
+    for row, (partition, offset, text) in enumerate(zip(partitions, offsets, metadata, strict=True)):
+        parts.append(_OFFSET.pack(partition, offset))
+        if version >= EPOCH_VERSION:
+            parts.append(int32(epochs[row]))
+        parts.append(write_string(text))
+        parts.append(int16(0 if errors is None else errors[row]))
+        if is_flexible:
+            parts.append(EMPTY_TAGS)
+
+
+# --- the short way ---
+
+MAX_KNOWN_BYTES = 8_192
+"""A request for 2,000 partitions."""
+_OFFSET_AND_EPOCH = struct.Struct(">qi")
+_TAIL_SIZE = 9
+"""Of an answer for one partition, from version 8 on: no metadata, error, and the group's error and tagged fields."""
+
+
+class _One(NamedTuple):
+    """A fetch of one partition, and its answer up to the offset and from behind the leader epoch on."""
+
+    group: str
+    topic: str
+    partition: int
+    answer_size: bytes
+    answer_head: bytes
+    answer_tail: bytes
+
+
+class _Known(NamedTuple):
+    version: int
+    request: Sequence[OffsetFetch]
+    one: _One | None
+
+
+def _key(frame: bytes) -> bytes | None:
+    """Every byte but the correlation id."""
+    return frame[:4] + frame[8:] if len(frame) <= MAX_KNOWN_BYTES else None
+
+
+def _know(frame: bytes, request: Sequence[OffsetFetch], node: Node) -> _Known:  # noqa: ARG001
+    return _Known(frame[3], request, _one(frame[3], request))
+
+
+def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
+    if version < MANY_GROUPS_VERSION or len(request) != 1:
+        return None
+    group, topics, _ = request[0]
+    if topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
+        return None
+    topic, partitions = topics[0]
+    row = nothing_fetched(topic, partitions)
+    answer = EMPTY_TAGS + b"".join(encode(version, [FetchedGroup(group, codes.NONE, [row])]))
+    start = len(answer) - _OFFSET_AND_EPOCH.size - _TAIL_SIZE
+    return _One(group, topic, partitions[0], int32(len(answer) + 4), answer[:start], answer[-_TAIL_SIZE:])
+
+
+def _answer_known(known: _Known, frame: bytes, node: Node) -> bytes:
+    version, request, one = known
+    if one is not None:
+        group, topic, partition, size, head, tail = one
+        found = node.coordinator.fetch_known(group, topic, partition)
+        if found is not None:
+            return b"".join((size, frame[4:8], head, _OFFSET_AND_EPOCH.pack(*found), tail))
+    parts = _answer(request, version, node)
+    if version >= FLEXIBLE_VERSION:
+        parts.insert(0, EMPTY_TAGS)
+    body = b"".join(parts)
+    return b"".join((int32(len(body) + 4), frame[4:8], body))
+
+
+SHORT_WAY = ShortWay(begin, _key, _know, _answer_known)

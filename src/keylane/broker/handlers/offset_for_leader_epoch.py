@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
 from keylane.broker.reads import leader_epoch_error
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.versions import response_module

@@ -12,10 +12,11 @@ none is ever left behind its marker.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.dispatch import CloseConnectionError, after
-from keylane.broker.offsets_topic import OFFSETS_TOPIC
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
@@ -32,7 +33,7 @@ from keylane.wire.batches import (
     read_header,
     with_timestamp_type,
 )
-from keylane.wire.encoders import ProducedPartition, encode_produce
+from keylane.wire.primitives import EMPTY_TAGS, array_length, compact_array_length, compact_string, int32, string
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,7 @@ LACKS = "message formats 0 and 1; checks inside records, but for the keys of com
 
 logger = logging.getLogger("keylane.broker")
 
+FLEXIBLE_VERSION = 9
 _ACKS = (-1, 0, 1)
 
 
@@ -87,7 +89,7 @@ def _finish(
         for name, partitions in topics
     ]
     if request.acks != 0:
-        return encode_produce(header.api_version, answers)
+        return encode(header.api_version, answers)
     for name, partitions in answers:
         for partition in partitions:
             if partition.error_code != codes.NONE:
@@ -236,3 +238,49 @@ def _answer(index: int, outcome: Outcome, log: PartitionLog | None) -> ProducedP
         return ProducedPartition(index, codes.KAFKA_STORAGE_ERROR, error_message=str(failure))
     start_offset = -1 if log is None else log.log_start_offset
     return ProducedPartition(index, codes.NONE, outcome.base_offset, start_offset, None, outcome.append_time_ms)
+
+
+# --- the response ---
+
+
+class ProducedPartition(NamedTuple):
+    """The answer for one partition of a Produce request."""
+
+    partition: int
+    error_code: int
+    base_offset: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+    append_time_ms: int = -1
+    """The timestamp that the broker gave the records; -1 where topics keep the producer's (CreateTime)."""
+    record_errors: Sequence[tuple[int, str]] = ()
+    """Index in the batch, and what is wrong with that record (KIP-467)."""
+
+
+_PRODUCED = struct.Struct(">ihqq")
+_PRODUCED_V5 = struct.Struct(">ihqqq")
+
+
+def encode(version: int, topics: Sequence[tuple[str, Sequence[ProducedPartition]]]) -> list[bytes]:
+    """The response's body, in parts: joined only with the frame's head."""
+    is_flexible = version >= FLEXIBLE_VERSION
+    write_string = compact_string if is_flexible else string
+    write_length = compact_array_length if is_flexible else array_length
+    tags = EMPTY_TAGS if is_flexible else b""
+    no_record_errors = write_length(0)
+    parts = [write_length(len(topics))]
+    for name, partitions in topics:
+        parts += (write_string(name), write_length(len(partitions)))
+        for index, error_code, base_offset, log_start_offset, error_message, append_time_ms, errors in partitions:
+            if version >= 5:
+                parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, append_time_ms, log_start_offset))
+            else:
+                parts.append(_PRODUCED.pack(index, error_code, base_offset, append_time_ms))
+            if version >= 8:
+                parts.append(write_length(len(errors)) if errors else no_record_errors)
+                for record, message in errors:
+                    parts += (int32(record), write_string(message), tags)
+                parts += (write_string(error_message), tags)
+        parts.append(tags)
+    parts.append(bytes(4) + tags)
+    return parts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError

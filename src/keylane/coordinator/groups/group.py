@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError, read_topics
+from keylane.coordinator.formats import RecordFormatError, read_topics
 from keylane.coordinator.groups.members import Member, Roster
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
@@ -35,7 +35,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """Members' metadata are subscriptions then; of any other type they are not looked into."""
@@ -126,8 +126,7 @@ class Group:
             self._outbox.answer(token, self._rebalance.assigned(member))
         else:
             self._outbox.answer_sync(member, SyncAnswer(codes.REBALANCE_IN_PROGRESS))  # an older one that still waits
-            member.sync_token = token
-            member.deadline_ms = None
+            member.wait_for_assignment(token)
             if member.member_id == self.roster.leader:
                 self._rebalance.store_assignment(request.assignments)
         return self._outbox.take()
@@ -206,9 +205,7 @@ class Group:
         assert not len(self.roster), self.group_id
         if value.members and value.protocol is None:
             raise RecordFormatError(f"the metadata of group {self.group_id!r} has members and no protocol")
-        for row in value.members:
-            self.roster.add(Member.restored(row, value.protocol, now_ms))
-        self.roster.leader = value.leader
+        self.roster.restore((Member.restored(row, value.protocol, now_ms) for row in value.members), value.leader)
         self._rebalance.restore(value)
 
     # What is asked
@@ -309,21 +306,17 @@ class Group:
             deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
         )
         if not len(self.roster):
-            self._rebalance.protocol_type = request.protocol_type
+            self._rebalance.begin_with(request.protocol_type)
         self.roster.add(member)
         self._rebalance.member_joined(now_ms)
 
     def _update(self, member: Member, request: JoinRequest, token: Token) -> None:
         """The member now waits with `token` for the next generation, with what it says of itself today."""
-        if member.join_token is not None:  # an older one that still waits
-            self._outbox.answer(member.join_token, JoinAnswer(codes.REBALANCE_IN_PROGRESS, member.member_id))
+        older = member.take_join_token()
+        if older is not None:
+            self._outbox.answer(older, JoinAnswer(codes.REBALANCE_IN_PROGRESS, member.member_id))
         self._outbox.answer_sync(member, SyncAnswer(codes.REBALANCE_IN_PROGRESS))
-        member.protocols = request.protocols
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.session_timeout_ms = request.session_timeout_ms
-        member.join_token = token
-        if not member.is_new:
-            member.deadline_ms = None
+        member.wait_to_join(request, token)
 
     def _rejoin(self, request: JoinRequest, member: Member, token: Token, now_ms: int) -> None:
         is_same = member.protocols == request.protocols
@@ -342,7 +335,6 @@ class Group:
         self._outbox.dismiss(member, codes.FENCED_INSTANCE_ID)
         old_leader = self.roster.leader
         self.roster.rename(member, new_id)
-        member.is_new = False
         self._update(member, request, token)
         is_stable = self.state is State.STABLE
         if is_stable and self.roster.select_protocol() == self._rebalance.protocol:

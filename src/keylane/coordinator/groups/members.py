@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import MemberValue
+from keylane.coordinator.formats import MemberValue
 from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keylane.coordinator.groups.protocol import Protocols, Token
+    from keylane.coordinator.groups.protocol import JoinRequest, Protocols, Token
 
 
 @dataclass(slots=True)
@@ -46,6 +46,40 @@ class Member:
         """It was heard of: its session begins anew (but not while it waits here, where it cannot expire)."""
         if self.join_token is None and self.sync_token is None:
             self.deadline_ms = now_ms + self.session_timeout_ms
+
+    def wait_to_join(self, request: JoinRequest, token: Token) -> None:
+        """It waits with `token` for the next generation, with what it says of itself today."""
+        self.protocols = request.protocols
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.session_timeout_ms = request.session_timeout_ms
+        self.join_token = token
+        if not self.is_new:
+            self.deadline_ms = None
+
+    def wait_for_assignment(self, token: Token) -> None:
+        self.sync_token = token
+        self.deadline_ms = None
+
+    def take_join_token(self) -> Token | None:
+        """Of the JoinGroup that waits; it is to be answered, and waits no more."""
+        token, self.join_token = self.join_token, None
+        return token
+
+    def take_sync_token(self) -> Token | None:
+        """The same of the SyncGroup."""
+        token, self.sync_token = self.sync_token, None
+        return token
+
+    def now_knows_its_id(self) -> None:
+        self.is_new = False
+
+    def come_back(self, new_id: str) -> None:
+        """A static member that started again."""
+        self.member_id = new_id
+        self.is_new = False
+
+    def assign(self, assignment: bytes) -> None:
+        self.assignment = assignment
 
     def value(self, protocol: str | None, assignment: bytes) -> MemberValue:
         """What is kept of it in the journal."""
@@ -111,6 +145,12 @@ class Roster:
         if self.leader is None:
             self.leader = member.member_id
 
+    def restore(self, members: Iterable[Member], leader: str | None) -> None:
+        """As the journal knew them."""
+        for member in members:
+            self.add(member)
+        self.leader = leader
+
     def remove(self, member_id: str) -> Member:
         """The first of the others leads when the leader goes."""
         member = self.members.pop(member_id)
@@ -125,7 +165,7 @@ class Roster:
         assert member.instance_id is not None
         old_id = member.member_id
         del self.members[old_id]
-        member.member_id = new_id
+        member.come_back(new_id)
         self.members[new_id] = member
         self.static_ids[member.instance_id] = new_id
         if self.leader == old_id:

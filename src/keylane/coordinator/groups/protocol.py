@@ -9,7 +9,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
 
 Protocols = tuple[tuple[str, bytes], ...]
 """What a member supports, by preference: name and opaque metadata (a subscription, for consumers)."""

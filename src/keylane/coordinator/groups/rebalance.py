@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import GroupValue
+from keylane.coordinator.formats import GroupValue
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
     Answer,
@@ -58,6 +58,10 @@ class Rebalance:
         """What to do once a ticket's metadata is durable or failed: (error, now_ms)."""
 
     # What happened to members
+
+    def begin_with(self, protocol_type: str) -> None:
+        """Of the first member: all others have to share it."""
+        self.protocol_type = protocol_type
 
     def member_joined(self, now_ms: int) -> None:
         """Someone waits for the next generation, whose coming or whose news make one necessary."""
@@ -116,7 +120,7 @@ class Rebalance:
             self._outbox.answer_sync(member, SyncAnswer(codes.REBALANCE_IN_PROGRESS))
             member.touch(now_ms)
             if is_half_done:
-                member.assignment = b""
+                member.assign(b"")
         self._pending_sync.clear()
         self._sync_deadline_ms = None
         timeout_ms = self._roster.rebalance_timeout_ms
@@ -198,7 +202,7 @@ class Rebalance:
                 return
             self._enter(State.STABLE, now_ms)
             for member in self._roster:
-                member.assignment = assignments.get(member.member_id, b"")
+                member.assign(assignments.get(member.member_id, b""))
                 if self._outbox.answer_sync(member, self.assigned(member)):
                     member.touch(now_ms)
 
@@ -278,22 +282,22 @@ class Outbox:
 
     def answer_join(self, member: Member, answer: JoinAnswer, now_ms: int) -> None:
         """The member is part of a generation now, whether it waited for it or (a static one) kept its place."""
-        token, member.join_token = member.join_token, None
-        member.is_new = False
+        token = member.take_join_token()
+        member.now_knows_its_id()
         if token is not None:
             self.answer(token, answer)
         member.touch(now_ms)
 
     def answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
         """Whether it waited for an assignment."""
-        token, member.sync_token = member.sync_token, None
+        token = member.take_sync_token()
         if token is not None:
             self.answer(token, answer)
         return token is not None
 
     def dismiss(self, member: Member, error: int) -> None:
         """Answer what a member waits for here, with an error: it is no longer what it was."""
-        token, member.join_token = member.join_token, None
+        token = member.take_join_token()
         if token is not None:
             # A fenced member is told which one it was; any other is to begin anew, without an id.
             member_id = member.member_id if error == codes.FENCED_INSTANCE_ID else UNKNOWN_MEMBER_ID

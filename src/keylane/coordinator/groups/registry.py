@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES
+from keylane.coordinator.formats import MAX_STRING_BYTES
 from keylane.coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
@@ -31,13 +31,10 @@ from keylane.coordinator.groups.states import State
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
     from keylane.coordinator.options import CoordinatorOptions
-
-GROUP_ID_NOT_FOUND_SINCE = 9
-"""OffsetCommit says GROUP_ID_NOT_FOUND from this version on, and ILLEGAL_GENERATION before."""
 
 
 class GroupRegistry:
@@ -46,22 +43,17 @@ class GroupRegistry:
     def __init__(self, options: CoordinatorOptions, make_member_id: Callable[[str], str]) -> None:
         self._options = options
         self._make_member_id = make_member_id
-        self._groups: dict[str, Group] = {}
+        self.by_id: dict[str, Group] = {}
+        """To be looked at; changed here only."""
         self._heap: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
-
-    def __contains__(self, group_id: str) -> bool:
-        return group_id in self._groups
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self._groups.values())
 
     def join(self, group_id: str, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
         """JoinGroup; a group that is not known is made for a member that has no id yet."""
         error = self._check_join(group_id, request)
         if error != codes.NONE:
             return [Answer(token, JoinAnswer(error, request.member_id))]
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return [Answer(token, JoinAnswer(codes.UNKNOWN_MEMBER_ID, request.member_id))]
@@ -69,45 +61,23 @@ class GroupRegistry:
         return self._after(group, group.join(request, token, now_ms))
 
     def sync(self, group_id: str, request: SyncRequest, token: Token, now_ms: int) -> list[Action]:
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return [Answer(token, SyncAnswer(codes.UNKNOWN_MEMBER_ID if group_id else codes.INVALID_GROUP_ID))]
         return self._after(group, group.sync(request, token, now_ms))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return codes.UNKNOWN_MEMBER_ID if group_id else codes.INVALID_GROUP_ID
         return group.heartbeat(member_id, instance_id, generation, now_ms)
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now_ms: int) -> tuple[list[Left], list[Action]]:
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return [Left(*leaver, codes.UNKNOWN_MEMBER_ID) for leaver in leavers], []
         results, actions = group.leave(leavers, now_ms)
         return results, self._after(group, actions)
-
-    def check_commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        now_ms: int,
-        *,
-        api_version: int,
-        has_offsets: bool,
-    ) -> int:
-        """Whether this member of this group may commit now: an error code."""
-        group = self._groups.get(group_id)
-        if group is not None:
-            return group.check_commit(member_id, instance_id, generation, now_ms)
-        if generation < 0:
-            # A simple consumer or an administrator; an id that no record can hold is refused before it is used.
-            return codes.NONE if group_id and _fits(group_id) else codes.INVALID_GROUP_ID
-        if has_offsets:
-            return codes.UNKNOWN_MEMBER_ID
-        return codes.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else codes.ILLEGAL_GENERATION
 
     def check_transactional_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, has_offsets: bool
@@ -118,20 +88,17 @@ class GroupRegistry:
             return codes.INVALID_GROUP_ID
         if generation < 0 and not member_id and instance_id is None:
             return codes.NONE
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             unknown = codes.UNKNOWN_MEMBER_ID if has_offsets else codes.ILLEGAL_GENERATION
             return codes.NONE if generation < 0 else unknown
         return group.check_transactional_commit(member_id, instance_id, generation)
 
-    def get(self, group_id: str) -> Group | None:
-        return self._groups.get(group_id)
-
     def check_delete(self, group_id: str, *, has_offsets: bool) -> int:
         """Whether this group may be deleted: an error code."""
         if not group_id:
             return codes.INVALID_GROUP_ID
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return codes.NONE if has_offsets else codes.GROUP_ID_NOT_FOUND
         return codes.NONE if group.is_empty else codes.NON_EMPTY_GROUP
@@ -139,27 +106,27 @@ class GroupRegistry:
     def check_delete_offsets(self, group_id: str, *, has_offsets: bool) -> int:
         """Whether offsets of this group may be deleted at all: an error code. Those of topics that live consumers
         subscribe to are refused one by one."""
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is not None and not group.is_empty and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
             return codes.NONE
         return self.check_delete(group_id, has_offsets=has_offsets)
 
     def generation_of(self, group_id: str) -> int:
         """0 for a group that had no members yet."""
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         return 0 if group is None else group.generation
 
     def forget(self, group_id: str, generation: int) -> None:
         """The end of this group, as it was in that generation, is durable. One that was joined meanwhile goes on."""
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is not None and group.is_empty and group.generation == generation:
             group.end()
-            del self._groups[group_id]
+            del self.by_id[group_id]
             self._scheduled.pop(group_id, None)
 
     def stored(self, group_id: str, ticket: int, error: int, now_ms: int) -> list[Action]:
         """The metadata of a `Persist` is durable, or (with an error code) never will be."""
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         return [] if group is None else self._after(group, group.stored(ticket, error, now_ms))
 
     def tick(self, now_ms: int) -> list[Action]:
@@ -170,7 +137,7 @@ class GroupRegistry:
             if self._scheduled.get(group_id) != deadline:
                 continue  # an earlier entry took its place
             del self._scheduled[group_id]
-            group = self._groups[group_id]
+            group = self.by_id[group_id]
             actions += self._after(group, group.tick(now_ms))
         return actions
 
@@ -181,8 +148,8 @@ class GroupRegistry:
 
     def unload(self, now_ms: int) -> list[Action]:
         """Give all groups up; whoever waits is answered."""
-        actions = [action for group in self._groups.values() for action in group.unload(now_ms)]
-        self._groups.clear()
+        actions = [action for group in self.by_id.values() for action in group.unload(now_ms)]
+        self.by_id.clear()
         self._heap.clear()
         self._scheduled.clear()
         return actions
@@ -195,7 +162,7 @@ class GroupRegistry:
 
     def describe(self, group_id: str, *, has_offsets: bool) -> GroupDescription:
         """A group that is not known is Dead, as Kafka says it; one with nothing but offsets is Empty."""
-        group = self._groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is not None:
             return group.describe()
         state = State.EMPTY if has_offsets else State.DEAD
@@ -213,7 +180,7 @@ class GroupRegistry:
         return codes.NONE
 
     def _add(self, group_id: str, now_ms: int) -> Group:
-        group = self._groups[group_id] = Group(
+        group = self.by_id[group_id] = Group(
             group_id,
             now_ms=now_ms,
             initial_delay_ms=self._options.group_initial_rebalance_delay_ms,
@@ -231,6 +198,14 @@ class GroupRegistry:
                 self._scheduled[group.group_id] = deadline
                 heapq.heappush(self._heap, (deadline, group.group_id))
         return actions
+
+
+def check_commit_without_group(group_id: str, generation: int) -> int:
+    """Whether a simple consumer or an administrator may commit for a group that is not known: an error code."""
+    if generation >= 0:
+        return codes.GROUP_ID_NOT_FOUND
+    # An id that no record can hold is refused before it is used.
+    return codes.NONE if group_id and _fits(group_id) else codes.INVALID_GROUP_ID
 
 
 MAX_NAME_BYTES = MAX_STRING_BYTES - 64

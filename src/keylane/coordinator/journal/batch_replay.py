@@ -2,7 +2,7 @@
 
 Only batches that the coordinator wrote come here, so their records have no headers, and no compression but those that
 it writes; anything else is refused as damage. Groups and topics repeat a lot, so key prefixes are decoded once; commits
-of one partition, which are most of many tails, rarely come here (`single_commits`).
+of one partition, which are most of many tails, rarely come here (`single_commit_replay`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.commit_batch import TopicCommit, decode_run, run_limit
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
     TRANSACTION_STATE,
     OffsetKey,
     RecordFormatError,
+    TopicCommit,
     decode_key,
     decode_offset_key_prefix,
     decode_offset_value,
+    decode_run,
+    run_limit,
 )
 from keylane.coordinator.offsets.transactional import Waiting
 from keylane.wire.batches import (
@@ -35,7 +37,7 @@ from keylane.wire.batches import (
     read_header,
 )
 from keylane.wire.control import is_commit
-from keylane.wire.varints import read_varint
+from keylane.wire.primitives import read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,16 +8,16 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE, RecordFormatError, partition_for
+from keylane.coordinator.formats import TRANSACTION_STATE, RecordFormatError, partition_for
 from keylane.coordinator.journal import snapshot_format
 from keylane.coordinator.journal.batch_replay import Replayer
-from keylane.coordinator.journal.frames import SegmentReader
 from keylane.coordinator.journal.headers import HEADER_SIZE, JournalDamagedError, partitions_of
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.segments import (
     MANIFEST,
     SEGMENT_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SegmentReader,
     find_files,
     read_manifest,
     segment_path,

@@ -12,11 +12,13 @@ from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.commit_batch import Records, encode_batch, encode_record
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     OffsetValue,
+    Records,
+    encode_batch,
     encode_offset_key,
     encode_offset_value,
+    encode_record,
     offset_key_prefix,
 )
 from keylane.coordinator.journal.batch_replay import records_of
@@ -31,7 +33,7 @@ from keylane.coordinator.journal.snapshot_format import (
     tombstone_batches,
     waiting_offsets,
 )
-from keylane.coordinator.offsets.columns import as_columns
+from keylane.coordinator.offsets.store import as_columns
 from keylane.wire.batches import TRANSACTIONAL_MASK
 
 if TYPE_CHECKING:

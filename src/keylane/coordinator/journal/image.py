@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     TRANSACTION_STATE,
     GroupKey,
     decode_group_value,
@@ -27,7 +27,7 @@ from keylane.coordinator.transactions.records import decode_transaction, decode_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
+    from keylane.coordinator.formats import GroupValue
     from keylane.coordinator.transactions.transactional_ids import Transaction
 
 

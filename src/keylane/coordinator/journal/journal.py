@@ -21,21 +21,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from keylane.coordinator.formats.commit_batch import encode_batch
-from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE
-from keylane.coordinator.journal.frames import (
+from keylane.coordinator.formats import TRANSACTION_STATE, encode_batch
+from keylane.coordinator.journal.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
+from keylane.coordinator.journal.headers import JournalDamagedError
+from keylane.coordinator.journal.segments import (
     FRAME_HEAD_SIZE,
+    INDEX_INTERVAL_BYTES,
+    POSITION_BITS,
+    POSITION_MASK,
     SegmentReader,
+    Segments,
+    View,
     batch_in,
     encode_frame,
+    find_files,
     frame_size,
     holds,
     read_frame_head,
+    read_manifest,
 )
-from keylane.coordinator.journal.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
-from keylane.coordinator.journal.headers import JournalDamagedError
-from keylane.coordinator.journal.partition_views import INDEX_INTERVAL_BYTES, POSITION_BITS, POSITION_MASK, View
-from keylane.coordinator.journal.segments import Segments, find_files, read_manifest
 from keylane.coordinator.journal.snapshots import Snapshots, SnapshotStoppedError
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.errors import DataFolderError, PeerError
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
-    from keylane.coordinator.formats.commit_batch import Records
+    from keylane.coordinator.formats import Records
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.journal.segments import Found
     from keylane.coordinator.options import CoordinatorOptions

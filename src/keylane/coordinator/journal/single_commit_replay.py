@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from keylane.coordinator.formats.consumer_offsets import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION, TRANSACTION_STATE
-from keylane.coordinator.journal.frames import CHECKED_SIZE, COVERED_FROM, FRAME_HEAD_SIZE, MARK_BYTE, frame_size
+from keylane.coordinator.formats import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION, TRANSACTION_STATE
+from keylane.coordinator.journal.segments import CHECKED_SIZE, COVERED_FROM, FRAME_HEAD_SIZE, MARK_BYTE, frame_size
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
-from keylane.wire.varints import varint
+from keylane.wire.primitives import varint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keylane.coordinator.journal.partition_views import View
+    from keylane.coordinator.journal.segments import View
     from keylane.coordinator.offsets.store import OffsetStore
 
 MAX_RESTS = 100_000

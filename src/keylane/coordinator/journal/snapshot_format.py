@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     OffsetKey,
     OffsetValue,
     RecordFormatError,
@@ -33,14 +33,14 @@ from keylane.coordinator.formats.consumer_offsets import (
 )
 from keylane.coordinator.journal.headers import HEADER_SIZE, SNAPSHOT, JournalDamagedError, check_header
 from keylane.coordinator.journal.image import Kept, Tombstones
-from keylane.coordinator.offsets.columns import OffsetColumns
+from keylane.coordinator.offsets.store import OffsetColumns
 from keylane.coordinator.offsets.transactional import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from keylane.coordinator.journal.image import Image
-    from keylane.coordinator.offsets.columns import OneOffset
+    from keylane.coordinator.offsets.store import OneOffset
     from keylane.coordinator.offsets.transactional import Owner
     from keylane.storage.filesystem import AppendFile
 

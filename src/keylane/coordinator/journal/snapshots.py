@@ -15,18 +15,18 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError, partition_for
+from keylane.coordinator.formats import RecordFormatError, partition_for
 from keylane.coordinator.journal import snapshot_format
 from keylane.coordinator.journal.compacted_view import CompactedView, Place
 from keylane.coordinator.journal.headers import SNAPSHOT, JournalDamagedError, encode_header
-from keylane.coordinator.journal.segments import SnapshotFile, snapshot_path
-from keylane.storage.filesystem import DiskFullError
+from keylane.coordinator.journal.segments import snapshot_path
+from keylane.storage.filesystem import TEMPORARY_SUFFIX, DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
-    from keylane.coordinator.formats.consumer_offsets import OffsetKey
+    from keylane.coordinator.formats import OffsetKey
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.offsets.transactional import Owner, Waiting
     from keylane.storage.filesystem import AppendFile, FileSystem
@@ -37,8 +37,51 @@ SLICE_GROUPS = 1_000
 """Groups sorted by offsets partition before other work gets its turn: some milliseconds."""
 
 
+SYNC_EVERY_BYTES = 4 * 1024 * 1024
+"""A snapshot is synced piece by piece, so that commits never wait for a large one on the same disk."""
+
+
 class SnapshotStoppedError(Exception):
     """The journal closes: the snapshot that is being written ends where it is."""
+
+
+class SnapshotFile:
+    """A snapshot being written. It has its name when it is whole and durable, and not before; till then, `discard`."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, number: int) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._path = snapshot_path(folder, number)
+        self._temporary = self._path + TEMPORARY_SUFFIX
+        self._unsynced = 0
+        self._file = filesystem.open_append(self._temporary)
+        if self._file.size:
+            self._file.truncate(0)
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._unsynced += len(data)
+        if self._unsynced >= SYNC_EVERY_BYTES:
+            self._file.sync()
+            self._unsynced = 0
+
+    def publish(self) -> None:
+        """Whole content, then the name, then the name's durability: whatever stops in between, the old one holds."""
+        self._file.sync()
+        self._filesystem.rename(self._temporary, self._path)
+        self._filesystem.sync_dir(self._folder)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def discard(self) -> None:
+        """It cannot be finished: give its room back."""
+        if self._filesystem.exists(self._temporary):
+            self._filesystem.remove(self._temporary)
 
 
 class Snapshots:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError
+from keylane.coordinator.formats import RecordFormatError
 from keylane.coordinator.journal.batch_replay import Replayer
 from keylane.coordinator.journal.headers import JournalDamagedError
-from keylane.coordinator.journal.partition_views import POSITION_BITS
+from keylane.coordinator.journal.segments import POSITION_BITS
 from keylane.coordinator.journal.single_commit_replay import SingleCommits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keylane.coordinator.journal.frames import SegmentReader
     from keylane.coordinator.journal.image import Image
-    from keylane.coordinator.journal.partition_views import View
+    from keylane.coordinator.journal.segments import SegmentReader, View
 
 
 class TailReplay:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.consumer_offsets import OffsetKey
+from keylane.coordinator.formats import OffsetKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keylane.coordinator.formats.commit_batch import TopicCommit
+    from keylane.coordinator.formats import TopicCommit
     from keylane.coordinator.offsets.store import OffsetStore
 
 Owner = tuple[int, int]

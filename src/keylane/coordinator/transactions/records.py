@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from itertools import groupby
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError, encode_string
+from keylane.coordinator.formats import RecordFormatError, encode_string
 from keylane.coordinator.transactions.states import State
 from keylane.coordinator.transactions.transactional_ids import Transaction
-from keylane.wire.field_reader import FieldError, FieldReader
+from keylane.wire.primitives import FieldError, FieldReader
 
 VERSION = b"\0\0"
 _HEAD = struct.Struct(">qhibi")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats.consumer_offsets import MAX_STRING_BYTES
+from keylane.coordinator.formats import MAX_STRING_BYTES
 from keylane.coordinator.transactions.states import ALLOWED, IDLE, PREPARED, State
 from keylane.wire import codes
 

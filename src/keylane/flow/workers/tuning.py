@@ -1,4 +1,4 @@
-"""The one door to `keylane.host`: how keylane is tuned to its machine, or nothing where that folder is not there.
+"""The one door to `keylane.flow.host`: how keylane is tuned to its machine, or nothing where that folder is not there.
 
 Found by its name and not imported, so that it can be deleted without a change elsewhere (docs/adr/0081).
 """
@@ -65,13 +65,13 @@ class _Plain:
         return asyncio.new_event_loop()
 
     def keeper(self, random: Callable[[], float]) -> None:  # noqa: ARG002 - as the protocol has it
-        logger.warning("one_processor=True has no effect: this keylane comes without keylane.host")
+        logger.warning("one_processor=True has no effect: this keylane comes without keylane.flow.host")
 
     def end_with_parent(self) -> None: ...
 
 
 def _found() -> Host:
-    name = "keylane.host"
+    name = "keylane.flow.host"
     host: Any = import_module(name) if find_spec(name) is not None else _Plain()
     return cast("Host", host)
 

@@ -3,20 +3,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     GroupKey,
     GroupValue,
     MemberValue,
     OffsetKey,
     OffsetValue,
+    TopicCommit,
     decode_group_value,
     decode_key,
     decode_offset_value,
+    encode_batch,
+    encode_commit,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    encode_records,
     java_string_hash,
 )
 from keylane.wire import batches

@@ -246,7 +246,7 @@ class GroupMachine(RuleBasedStateMachine):
     def nothing_is_forgotten(self) -> None:
         waiting = {token for c in self.clients for token in (c.join, c.sync) if token is not None}
         waiting |= {token for token in self.lost if self.world.is_waiting(token)}
-        group = self.world.groups._groups.get(GROUP)
+        group = self.world.groups.by_id.get(GROUP)
         held = set() if group is None else {m.join_token for m in group.roster} | {m.sync_token for m in group.roster}
         assert waiting == held - {None}
 

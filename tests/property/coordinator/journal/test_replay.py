@@ -10,21 +10,23 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     GroupValue,
     OffsetValue,
     RecordFormatError,
+    TopicCommit,
+    encode_batch,
+    encode_commit,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    encode_records,
 )
 from keylane.coordinator.journal.batch_replay import Replayer, records_of
-from keylane.coordinator.journal.frames import SegmentReader, encode_frame
 from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
 from keylane.coordinator.journal.image import Image
-from keylane.coordinator.journal.partition_views import View
+from keylane.coordinator.journal.segments import SegmentReader, View, encode_frame
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offsets.store import OffsetStore
 from keylane.wire import batches

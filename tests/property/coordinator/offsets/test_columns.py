@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import OffsetValue
-from keylane.coordinator.offsets.columns import OffsetColumns
-from keylane.coordinator.offsets.store import OffsetStore
+from keylane.coordinator.formats import OffsetValue, TopicCommit
+from keylane.coordinator.offsets.store import OffsetColumns, OffsetStore
 
 PARTITION = st.integers(0, 12) | st.integers(0, 2**31 - 1)
 VALUE = st.builds(

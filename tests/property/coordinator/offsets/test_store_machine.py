@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
-from keylane.coordinator.formats.commit_batch import TopicCommit
-from keylane.coordinator.formats.consumer_offsets import partition_for
+from keylane.coordinator.formats import TopicCommit, partition_for
 from keylane.coordinator.journal.batch_replay import Replayer
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.offset_service import CommitRequest, CommitResult

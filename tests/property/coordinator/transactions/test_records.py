@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.coordinator.formats.consumer_offsets import RecordFormatError
+from keylane.coordinator.formats import RecordFormatError
 from keylane.coordinator.transactions.records import (
     decode_transaction,
     decode_transaction_key,

@@ -5,22 +5,25 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from keylane.coordinator.formats.commit_batch import TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.formats.consumer_offsets import (
+from keylane.coordinator.formats import (
     GroupKey,
     GroupValue,
     MemberValue,
     OffsetKey,
     OffsetValue,
     RecordFormatError,
+    TopicCommit,
     UnknownKey,
     decode_group_value,
     decode_key,
     decode_offset_value,
+    encode_batch,
+    encode_commit,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    encode_records,
     java_string_hash,
     partition_for,
 )

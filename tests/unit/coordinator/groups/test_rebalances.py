@@ -6,6 +6,7 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.groups.protocol import JoinAnswer, JoinedMember, SyncAnswer
+from keylane.coordinator.groups.registry import check_commit_without_group
 from keylane.coordinator.groups.states import ALLOWED, TRANSITIONS, State, diagram
 from keylane.wire import codes
 from kit.group_world import World
@@ -272,7 +273,6 @@ def test_commits_are_checked_against_the_generation(world: World) -> None:
 
 def test_simple_consumers_commit_without_membership(world: World) -> None:
     assert world.commit() == codes.NONE
-    assert world.commit(known=True) == codes.NONE
     (member_id,) = world.stable("a")
     world.leave((member_id, None))
     assert world.commit() == codes.NONE
@@ -280,15 +280,12 @@ def test_simple_consumers_commit_without_membership(world: World) -> None:
 
 def test_commits_with_a_generation_to_a_group_that_is_not_there(world: World) -> None:
     assert world.commit("a-1", 3) == codes.GROUP_ID_NOT_FOUND
-    assert world.commit("a-1", 3, version=8) == codes.ILLEGAL_GENERATION
-    assert world.commit("a-1", 3, known=True) == codes.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("group", ["", "g" * 40_000])
 def test_group_ids_that_no_record_can_hold(world: World, group: str) -> None:
     assert world.joined(world.send_join("a", group=group)).error == codes.INVALID_GROUP_ID
-    code = world.groups.check_commit(group, "", None, -1, world.now, api_version=9, has_offsets=False)
-    assert code == codes.INVALID_GROUP_ID
+    assert check_commit_without_group(group, -1) == codes.INVALID_GROUP_ID
 
 
 def test_names_that_no_record_can_hold(world: World) -> None:

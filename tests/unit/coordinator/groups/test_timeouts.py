@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.coordinator.formats.consumer_offsets import GroupValue, MemberValue, RecordFormatError
+from keylane.coordinator.formats import GroupValue, MemberValue, RecordFormatError
 from keylane.coordinator.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS
 from keylane.coordinator.groups.protocol import JoinAnswer
 from keylane.wire import codes

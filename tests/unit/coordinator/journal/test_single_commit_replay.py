@@ -6,10 +6,17 @@ import sys
 
 import pytest
 
-from keylane.coordinator.formats.commit_batch import Records, TopicCommit, encode_batch, encode_commit, encode_records
-from keylane.coordinator.formats.consumer_offsets import TRANSACTION_STATE, OffsetValue, encode_offset_key
-from keylane.coordinator.journal.frames import encode_frame
-from keylane.coordinator.journal.partition_views import INDEX_INTERVAL_BYTES, View
+from keylane.coordinator.formats import (
+    TRANSACTION_STATE,
+    OffsetValue,
+    Records,
+    TopicCommit,
+    encode_batch,
+    encode_commit,
+    encode_offset_key,
+    encode_records,
+)
+from keylane.coordinator.journal.segments import INDEX_INTERVAL_BYTES, View, encode_frame
 from keylane.coordinator.journal.single_commit_replay import SingleCommits
 from keylane.coordinator.offsets.store import OffsetStore
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keylane.coordinator.formats.commit_batch import TopicCommit
+from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offsets.store import OffsetStore
 from keylane.coordinator.offsets.transactional import TransactionalOffsets
 

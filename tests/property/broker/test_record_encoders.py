@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from kio.serial import readers
 
 from keylane.broker.dispatch import load_apis
-from keylane.wire import encoders
-from keylane.wire.encoders import FetchedPartition, ProducedPartition, encode_fetch, encode_produce
+from keylane.broker.handlers import fetch, produce
+from keylane.broker.handlers.produce import ProducedPartition
+from keylane.broker.reads import FetchedPartition
+from keylane.wire import primitives
 from keylane.wire.versions import encode_response
 from kit.protocol import decode_answer
 
@@ -38,7 +40,7 @@ produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max
 
 @given(st.integers(3, 11), produced_topics)
 def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]) -> None:
-    entity, body = response("produce", version, encode_produce(version, topics))
+    entity, body = response("produce", version, produce.encode(version, topics))
     assert len(entity.responses) == len(topics)
     for found, (name, partitions) in zip(entity.responses, topics, strict=True):
         assert found.name == name
@@ -63,7 +65,7 @@ fetched_topics = st.lists(st.tuples(names, st.lists(fetched, max_size=4)), max_s
 
 @given(st.integers(4, 12), fetched_topics, error_codes)
 def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], error_code: int) -> None:
-    entity, body = response("fetch", version, encode_fetch(version, topics, error_code=error_code))
+    entity, body = response("fetch", version, fetch.encode(version, topics, error_code=error_code))
     if version >= 7:
         assert (entity.error_code, entity.session_id) == (error_code, 0)
     for found, (name, partitions) in zip(entity.responses, topics, strict=True):
@@ -87,10 +89,10 @@ def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], e
 
 @given(st.integers(0, 2**31 - 1), st.none() | names)
 def test_primitives(number: int, text: str | None) -> None:
-    assert readers.read_compact_string_nullable(encoders.compact_string(text), 0)[0] == text
-    assert readers.read_nullable_legacy_string(encoders.string(text), 0)[0] == text
-    assert readers.read_legacy_array_length(encoders.array_length(number), 0)[0] == number
-    assert readers.read_compact_array_length(encoders.compact_array_length(number % 2**30), 0)[0] == number % 2**30
+    assert readers.read_compact_string_nullable(primitives.compact_string(text), 0)[0] == text
+    assert readers.read_nullable_legacy_string(primitives.string(text), 0)[0] == text
+    assert readers.read_legacy_array_length(primitives.array_length(number), 0)[0] == number
+    assert readers.read_compact_array_length(primitives.compact_array_length(number % 2**30), 0)[0] == number % 2**30
 
 
 def test_every_version_that_is_offered_has_a_test_here() -> None:

@@ -13,7 +13,7 @@ import select
 import selectors
 from typing import TYPE_CHECKING
 
-from keylane.host.linux import PR_GET_TIMERSLACK, PR_SET_TIMERSLACK, prctl
+from keylane.flow.host.linux import PR_GET_TIMERSLACK, PR_SET_TIMERSLACK, prctl
 
 if TYPE_CHECKING:
     from selectors import SelectorKey

@@ -1,17 +1,103 @@
-"""`FieldReader`: Kafka's fields, read one after the other, of requests, answers and coordinators' records.
+"""Kafka's primitive types, written and read one after the other: of requests, answers, records, coordinators' keys.
 
-What is read by hand is read by this one: what kio's classes are too slow for, and what they do not know.
+Variable-length integers have seven bits a byte, the lowest first; signed ones (lengths and counts in records) are
+zigzag, those of flexible requests and answers are not signed. What is read by hand is read by `FieldReader`: what kio's
+classes are too slow for, and what they do not know.
+
+Source: https://kafka.apache.org/protocol#protocol_types.
 """
 
 from __future__ import annotations
 
 import struct
 
-from keylane.wire.varints import read_unsigned_varint
-
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+
+MAX_UNSIGNED_BITS = 35
+"""Five bytes: a 32-bit number in groups of seven."""
+MAX_SIGNED_BITS = 70
+"""Ten bytes: a 64-bit number."""
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Of a number that is not negative."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """Of a number of 64 bits."""
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def read_unsigned_varint(data: bytes, at: int, max_bits: int = MAX_UNSIGNED_BITS) -> tuple[int, int]:
+    """The number at `at`, and where it ends. Raises `IndexError` where the data ends, `ValueError` for a longer one."""
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in range(7, max_bits, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError(f"a varint of more than {max_bits // 7} bytes")
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The same for a signed number."""
+    raw = data[at]
+    if raw < 0x80:
+        return (raw >> 1) ^ -(raw & 1), at + 1
+    raw, at = read_unsigned_varint(data, at, MAX_SIGNED_BITS)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+# --- written ---
+
+EMPTY_TAGS = b"\0"
+_NULL_STRING = b"\xff\xff"
+
+int16, int32, int64 = _I16.pack, _I32.pack, _I64.pack
+
+
+def string(value: str | None) -> bytes:
+    """A (nullable) string with an int16 length."""
+    if value is None:
+        return _NULL_STRING
+    data = value.encode()
+    return int16(len(data)) + data
+
+
+def compact_string(value: str | None) -> bytes:
+    """A (nullable) string with a varint of its length plus one."""
+    if value is None:
+        return b"\0"
+    data = value.encode()
+    return unsigned_varint(len(data) + 1) + data
+
+
+def array_length(count: int) -> bytes:
+    """The length before an array's items."""
+    return int32(count)
+
+
+def compact_array_length(count: int) -> bytes:
+    """The same in flexible versions."""
+    return unsigned_varint(count + 1)
+
+
+# --- read ---
 
 
 class FieldError(ValueError):

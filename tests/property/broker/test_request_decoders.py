@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_writer
 
-from keylane.wire.requests import decode_offset_commit, decode_offset_fetch
+from keylane.broker.handlers import offset_commit, offset_fetch
 
 NAME = st.text(max_size=5) | st.just("n" * 200)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -76,8 +76,8 @@ def test_offset_commit(
         group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=tuple(rows), **more
     )
     data = written(request)
-    found = decode_offset_commit(version, data, len(BEFORE))
-    assert found[:3] == (group, generation, member)
+    found = offset_commit.decode(version, data, len(BEFORE))
+    assert (found.group, found.generation, found.member_id) == (group, generation, member)
     assert found.instance_id == (instance if version >= 7 else None)
     assert found.retention_ms == (retention_ms if version <= 4 else -1)
     assert [topic for topic, *_ in found.topics] == [name for name, _ in topics]
@@ -128,7 +128,7 @@ def test_offset_fetch(version: int, groups: list[tuple[str, list[tuple[str, list
             )
         )
         request = schema.OffsetFetchRequest(group_id=group, topics=plain, **more)
-    found = decode_offset_fetch(version, written(request), len(BEFORE))
+    found = offset_fetch.decode(version, written(request), len(BEFORE))
     is_stable = stable and version >= 7
     expected = [(group, topics or None if version < 2 else topics, is_stable) for group, topics in groups]
     read = [
@@ -142,7 +142,7 @@ def test_offset_fetch(version: int, groups: list[tuple[str, list[tuple[str, list
 @given(st.binary(max_size=60), st.integers(2, 9))
 def test_other_bytes_are_refused(data: bytes, version: int) -> None:
     """Whatever comes, it is read or refused with one of these, never by another error or without an end."""
-    for decode in (decode_offset_commit, decode_offset_fetch):
+    for decode in (offset_commit.decode, offset_fetch.decode):
         try:
             decode(version, data, 0)
         except (ValueError, IndexError, struct.error):

@@ -1,4 +1,4 @@
-"""The groups' shell: performs what the pure `GroupRegistry` decide, and owns the one timer that calls them.
+"""The groups' shell: performs what the pure `GroupRegistry` decides, and owns the one timer that calls it.
 
 Waiting requests are futures, and serve as the tokens of the group protocol.
 """
@@ -10,10 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from keylane.coordinator.formats.commit_batch import encode_records
-from keylane.coordinator.formats.consumer_offsets import encode_group_key, encode_group_value, partition_for
+from keylane.coordinator.formats import encode_group_key, encode_group_value, encode_records, partition_for
 from keylane.coordinator.groups.protocol import Answer, JoinAnswer, SyncAnswer
-from keylane.coordinator.groups.registry import GroupRegistry
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -21,8 +19,8 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.coordinator.formats.consumer_offsets import GroupValue
     from keylane.coordinator.groups.protocol import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
+    from keylane.coordinator.groups.registry import GroupRegistry
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.shared_sync import Round
@@ -33,38 +31,47 @@ MAX_ID_PREFIX = 255
 """Characters of a client id that go into the member ids made from it."""
 
 
-class GroupService:
+def new_member_id(prefix: str) -> str:
+    return f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}"
+
+
+class GroupActions:
     """Time and events in, answers and records out."""
 
-    def __init__(self, journal: Journal, options: CoordinatorOptions, clock: Callable[[], int]) -> None:
-        self.groups = GroupRegistry(options, lambda prefix: f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}")
+    def __init__(
+        self,
+        groups: GroupRegistry,
+        journal: Journal,
+        options: CoordinatorOptions,
+        clock: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`clock` gives records their time; `now_ms` is steady, and that of the groups."""
+        self._groups = groups
         self._journal = journal
         self._partitions = options.offsets_topic_num_partitions
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Timeouts must not follow a clock that someone sets; stored times must mean something after a restart.
-        self._epoch_ms = clock() - int(self._loop.time() * 1000)
+        self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch as of the start, and steady from then on."""
-        return int(self._loop.time() * 1000) + self._epoch_ms
+        self._due_ms = 0
+        """When the timer wakes."""
 
     async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
         """Waits for the group's next generation, if need be."""
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
-        self._perform(self.groups.join(group, request, token, self.now_ms()))
+        self._perform(self._groups.join(group, request, token, self._now_ms()))
         return await token
 
     async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
         """Waits for the leader's assignment, if need be."""
         token: asyncio.Future[SyncAnswer] = self._loop.create_future()
-        self._perform(self.groups.sync(group, request, token, self.now_ms()))
+        self._perform(self._groups.sync(group, request, token, self._now_ms()))
         return await token
 
     async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
         """Waits until the group that it leaves empty, if it does, is durably so."""
-        results, actions = self.groups.leave(group, leavers, self.now_ms())
+        results, actions = self._groups.leave(group, leavers, self._now_ms())
         durable = self._perform(actions)
         if durable is not None:
             try:
@@ -73,12 +80,9 @@ class GroupService:
                 return codes.COORDINATOR_NOT_AVAILABLE, ()
         return codes.NONE, results
 
-    def restore(self, group: str, value: GroupValue) -> None:
-        self.groups.restore(group, value, self.now_ms())
-
     def close(self) -> None:
         """Answer everyone who waits."""
-        self._perform(self.groups.unload(self.now_ms()))
+        self._perform(self._groups.unload(self._now_ms()))
         if self._timer is not None:
             self._timer.cancel()
 
@@ -116,20 +120,20 @@ class GroupService:
         return None
 
     def _stored(self, group: str, ticket: int, error: int) -> None:
-        self._perform(self.groups.stored(group, ticket, error, self.now_ms()))
+        self._perform(self._groups.stored(group, ticket, error, self._now_ms()))
 
     def set_timer(self) -> None:
         """Wake at the next deadline."""
-        deadline = self.groups.next_deadline_ms
+        deadline = self._groups.next_deadline_ms
         if deadline is None:
             return
-        when = (deadline - self._epoch_ms + 1) / 1000
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._due_ms <= deadline:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._tick)
+        self._due_ms = deadline
+        self._timer = self._loop.call_later((deadline - self._now_ms() + 1) / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._perform(self.groups.tick(self.now_ms()))
+        self._perform(self._groups.tick(self._now_ms()))

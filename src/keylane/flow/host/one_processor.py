@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.host.linux import current_processor
+from keylane.flow.host.linux import current_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set

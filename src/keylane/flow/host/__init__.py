@@ -9,42 +9,42 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from keylane.host.linux import PR_SET_PDEATHSIG, prctl
+from keylane.flow.host.linux import PR_SET_PDEATHSIG, prctl
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from keylane.host.one_processor import OneProcessor
+    from keylane.flow.host.one_processor import OneProcessor
 
 # Imports are where they are needed: a worker process needs the last function alone, and asyncio takes 50 ms.
 
 
 def while_running() -> AbstractContextManager[None]:
     """Around the life of a consumer: Python looks for cycles less often."""
-    from keylane.host.collector import collected_rarely
+    from keylane.flow.host.collector import collected_rarely
 
     return collected_rarely()
 
 
 def keep_time(threads: int = 1) -> None:
     """In a thread that handlers run on, one of so many: it waits without the kernel's slack."""
-    from keylane.host.timers import keep_time
+    from keylane.flow.host.timers import keep_time
 
     keep_time(threads)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """For coroutines: a loop with fine timers."""
-    from keylane.host.timers import new_event_loop
+    from keylane.flow.host.timers import new_event_loop
 
     return new_event_loop()
 
 
 def keeper(random: Callable[[], float]) -> OneProcessor:
     """For `one_processor=True`. `random` gives floats from 0 to 1."""
-    from keylane.host.one_processor import OneProcessor
+    from keylane.flow.host.one_processor import OneProcessor
 
     return OneProcessor(random)
 

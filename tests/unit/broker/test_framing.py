@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.wire.framing import MIN_FRAME_BYTES, FrameError, FrameReader
+from keylane.broker.dispatch import MIN_FRAME_BYTES, FrameError, FrameReader
 
 frames_and_cuts = st.tuples(
     st.lists(st.binary(min_size=MIN_FRAME_BYTES, max_size=300), max_size=8),

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from keylane.wire.encoders_groups import (
-    CommittedTopic,
-    FetchedGroup,
-    FetchedOffsets,
-    encode_heartbeat,
-    encode_offset_commit,
-    encode_offset_fetch,
-)
+from keylane.broker.handlers import heartbeat, offset_commit, offset_fetch
+from keylane.broker.handlers.offset_commit import CommittedTopic
+from keylane.broker.handlers.offset_fetch import FetchedGroup
+from keylane.coordinator.offset_service import FetchedTopic
+from keylane.coordinator.offsets.store import FetchedColumns
 from keylane.wire.versions import response_type
 
 CODES = st.sampled_from([int(code) for code in ErrorCode if 0 <= int(code) < 100])
@@ -43,7 +40,7 @@ def committed(draw: st.DrawFn) -> CommittedTopic:
 @settings(max_examples=25, deadline=None)
 @given(topics=st.lists(committed(), max_size=3))
 def test_offset_commit(version: int, topics: list[CommittedTopic]) -> None:
-    response = read("offset_commit", version, encode_offset_commit(version, topics))
+    response = read("offset_commit", version, offset_commit.encode(version, topics))
     assert [
         (topic.name, [(p.partition_index, int(p.error_code)) for p in topic.partitions]) for topic in response.topics
     ] == [
@@ -53,17 +50,16 @@ def test_offset_commit(version: int, topics: list[CommittedTopic]) -> None:
 
 
 @st.composite
-def fetched(draw: st.DrawFn) -> FetchedOffsets:
+def fetched(draw: st.DrawFn) -> FetchedTopic:
     count = draw(COUNTS)
     start = draw(st.integers(0, 1 << 30))
-    return FetchedOffsets(
-        draw(NAMES),
+    columns = FetchedColumns(
         range(start, start + count),
         [draw(st.integers(-(1 << 63), (1 << 63) - 1))] * count,
         [draw(st.integers(-1, (1 << 31) - 1))] * count,
         draw(st.none() | st.just([draw(NAMES)] * count)),
-        draw(st.none() | st.just([draw(CODES)] * count)),
     )
+    return FetchedTopic(draw(NAMES), columns, draw(st.none() | st.just([draw(CODES)] * count)))
 
 
 @pytest.mark.parametrize("version", range(1, 10))
@@ -72,7 +68,7 @@ def fetched(draw: st.DrawFn) -> FetchedOffsets:
 def test_offset_fetch(version: int, groups: list[FetchedGroup]) -> None:
     if version < 8:
         groups = groups[:1]
-    response = read("offset_fetch", version, encode_offset_fetch(version, groups))
+    response = read("offset_fetch", version, offset_fetch.encode(version, groups))
     found = response.groups if version >= 8 else [response]
     assert len(found) == len(groups)
     for got, (group, error, topics) in zip(found, groups, strict=True):
@@ -82,24 +78,25 @@ def test_offset_fetch(version: int, groups: list[FetchedGroup]) -> None:
             assert got.error_code == error
         assert [topic.name for topic in got.topics] == [topic.topic for topic in topics]
         for topic, expected in zip(got.topics, topics, strict=True):
-            rows = range(len(expected.partitions))
+            columns = expected.columns
+            rows = range(len(columns.partitions))
             assert [
                 (p.partition_index, p.committed_offset, p.metadata, int(p.error_code)) for p in topic.partitions
             ] == [
                 (
-                    expected.partitions[row],
-                    expected.offsets[row],
-                    expected.metadata[row] if expected.metadata else "",
+                    columns.partitions[row],
+                    columns.offsets[row],
+                    columns.metadata[row] if columns.metadata else "",
                     expected.errors[row] if expected.errors else 0,
                 )
                 for row in rows
             ]
             if version >= 5:
-                assert [p.committed_leader_epoch for p in topic.partitions] == list(expected.leader_epochs)
+                assert [p.committed_leader_epoch for p in topic.partitions] == list(columns.leader_epochs)
 
 
 @pytest.mark.parametrize("version", range(5))
 @settings(max_examples=25, deadline=None)
 @given(code=CODES)
 def test_heartbeat(version: int, code: int) -> None:
-    assert int(read("heartbeat", version, encode_heartbeat(version, code)).error_code) == code
+    assert int(read("heartbeat", version, heartbeat.encode(version, code)).error_code) == code
