@@ -10,21 +10,22 @@ A key's queue is no object of its own: of each item that has one behind it the s
 the last. That costs nothing where most keys have one item, and what was handed over together and has not run is still
 in its place.
 
-The caller hands in a source's items in the order of their numbers, and releases exactly what it was given. Numbers come
-beside the payloads, because asking each for its number again costs as much as what is done here.
+The caller hands in a source's items in the order of their numbers, and releases exactly what it was given. Numbers go
+beside the payloads, because asking each for its number again costs as much as what is done here. Those that follow one
+another are a `range`, which costs nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import methodcaller
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from keylane.options import Ordering
 
@@ -42,10 +43,53 @@ NUMBER_OF = methodcaller("offset")
 KEY_OF = methodcaller("key")
 
 
+RUN = 256
+"""Items that stand in the queue of what is ready as one. What is left of a run when some are taken is copied."""
+
+
+class Ready:
+    """What may run, in the order of its turn: runs of numbers, ascending in each, and their payloads."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[Sequence[int], Sequence[Payload]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        return chain.from_iterable(numbers for numbers, _ in self._runs)
+
+    def put(self, numbers: Sequence[int], payloads: Sequence[Payload], *, first: bool = False) -> None:
+        """Behind all others, or `first`."""
+        self._count += len(numbers)
+        runs = [(numbers[at : at + RUN], payloads[at : at + RUN]) for at in range(0, len(numbers), RUN)]
+        if first:
+            self._runs.extendleft(reversed(runs))
+        else:
+            self._runs.extend(runs)
+
+    def take(self, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Up to `most` of the first run."""
+        numbers, payloads = self._runs.popleft()
+        if len(numbers) > most:
+            self._runs.appendleft((numbers[most:], payloads[most:]))
+            numbers, payloads = numbers[:most], payloads[:most]
+        self._count -= len(numbers)
+        return numbers, payloads
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._count = 0
+
+
 class Shards(Protocol):
     """The ordering of one source's items."""
 
-    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
         """Take newly fed items; return what may run at once, in order."""
 
     def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
@@ -67,10 +111,10 @@ class Unordered:
 
     __slots__ = ()
 
-    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:  # noqa: ARG002 - the protocol's
-        return payloads
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        return numbers, payloads
 
-    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - as above
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - the protocol's
         return []
 
     def passed(self, numbers: Sequence[int]) -> None:
@@ -94,13 +138,13 @@ class ByPartition:
         self._waiting: deque[Payload] = deque()
         """Those that were handed over with the one that is out stay in it until one of them is released."""
 
-    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:  # noqa: ARG002 - the protocol's
-        ready = () if self._is_out else payloads[:1]
-        self._waiting.extend(payloads[len(ready) :])
-        self._is_out = self._is_out or bool(ready)
-        return ready
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        ready = 0 if self._is_out else 1
+        self._waiting.extend(payloads[ready:])
+        self._is_out = self._is_out or bool(payloads)
+        return numbers[:ready], payloads[:ready]
 
-    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - as above
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - the protocol's
         following = []
         waiting = self._waiting
         for number in numbers:
@@ -140,21 +184,21 @@ class ByKey:
         self._next: dict[int, Payload] = {}
         """By number, the item behind."""
 
-    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> Sequence[Payload]:
-        ready = []
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        firsts: list[int] = []
+        ready: list[Payload] = []
         lasts, nexts = self._last, self._next
         for number, payload in zip(numbers, payloads, strict=True):
             key = payload.key()
-            if key is None:
-                ready.append(payload)
-                continue
-            last = lasts.setdefault(key, number)
-            if last is number:
-                ready.append(payload)
-            else:
-                nexts[last] = payload
-                lasts[key] = number
-        return ready
+            if key is not None:
+                last = lasts.setdefault(key, number)
+                if last is not number:
+                    nexts[last] = payload
+                    lasts[key] = number
+                    continue
+            firsts.append(number)
+            ready.append(payload)
+        return (firsts, ready) if len(firsts) < len(numbers) else (numbers, payloads)
 
     def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
         following = []

@@ -175,12 +175,11 @@ class PartitionTracker:
         """
         if not offsets:
             return 0
+        if not isinstance(offsets, range):
+            offsets = sorted(offsets)
         lowest, highest = offsets[0], offsets[-1]
-        is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
-        if not is_run:
-            offsets = sorted(offsets)  # what ended in several calls is a few runs
-            lowest, highest = offsets[0], offsets[-1]
-            is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
+        run = range(lowest, highest + 1)
+        is_run = len(run) == len(offsets) and (offsets == run or offsets == list(run))
         if highest >= self.position:
             raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
         self.mark_dispatched(highest)
