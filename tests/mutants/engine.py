@@ -10,7 +10,7 @@ IN_TRANSACTIONS = "property/engine/test_transactional_simulation.py::test_the_gu
 MUTANTS = [
     Mutant(
         "the loop forgets after its look that the bell has rung: what came meanwhile waits for the next event",
-        "flow/workers/inbox.py",
+        "flow/workers/__init__.py",
         """        self._has_rung = False
         events = self._events[:]
 """,
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts half",
-        "flow/rates.py",
+        "flow/admission.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s / 2",
         ANY,
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts twice",
-        "flow/rates.py",
+        "flow/admission.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s * 2",
         "property/engine/test_engine_rates_properties.py",
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key's rate is not taken",
-        "flow/rates.py",
+        "flow/admission.py",
         "        bucket.take(1, now)\n        return None",
         "        return None",
         ANY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.flow.workers.latency import Meter
+from keylane.flow.workers import Meter
 from keylane.offsets import DispatchBound, encode
 
 if TYPE_CHECKING:

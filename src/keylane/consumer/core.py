@@ -31,9 +31,9 @@ from keylane.consumer.plan import Plan
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
+from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
-from keylane.flow.stall import Stall
 from keylane.records import Record
 
 if TYPE_CHECKING:

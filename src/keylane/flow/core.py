@@ -19,11 +19,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
+from keylane.flow.admission import UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.items import Batch, Call, joined
 from keylane.flow.ordering import KEY_OF
 from keylane.flow.outcomes import Failure, Later, NotRun
-from keylane.flow.rates import UNLIMITED, Buckets
 from keylane.flow.retries import Schedule, delay_s
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
     from keylane.options import Pipeline, Rates
-
-ENOUGH = 100
-"""Items of different shards that keep workers busy for a turn of the loop, without those behind them."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -167,8 +164,11 @@ class FlowCore:
 
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
-        several, in_a_row = self._sizes()
         rotation = self._rotation
+        several, in_a_row = 1, False
+        if self._may_group and not self._buckets.limited:
+            waiting = (source.waiting for source in rotation)
+            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=self._may_chain)
         taken: list[Unit] = []
         while rotation and room > 0:
             share = room if self._depth_first else max(1, room // len(rotation))
@@ -181,26 +181,6 @@ class FlowCore:
                 if room <= 0 or self._depth_first:
                     break
         return taken
-
-    def _sizes(self) -> tuple[int, bool]:
-        """How many items may go to a worker together, and whether they are of one shard, or of different ones."""
-        if not self._may_group or self._buckets.limited:
-            return 1, False
-        at_a_time = self.hand_over.at_a_time(self.calls)
-        free = self.hand_over.at_once - self.calls
-        if at_a_time == 1 and free <= 0:
-            return 1, False
-        at_once = max(1, self.hand_over.at_once)
-        ready, enough = 0, max(at_a_time * at_once, free + 1, ENOUGH)
-        for source in self._rotation:
-            ready += source.waiting
-            if ready >= enough:
-                break
-        if self._may_chain and ready < ENOUGH:
-            in_a_row = self.hand_over.at_a_time(self.calls, alone=free > 0 and ready <= free)
-            if in_a_row > 1:
-                return in_a_row, True
-        return max(1, min(at_a_time, ready // at_once)), False
 
     def _take_of(self, source: Source, most: int, now: float, several: int, *, in_a_row: bool) -> list[Call]:
         if source.has_dues:

@@ -305,26 +305,6 @@ class Source:
     for `may_begin` and `wanted`, which workers read.
     """  # noqa: E501 - a table
 
-    __slots__ = (
-        "_again",
-        "_beyond",
-        "_depth_first",
-        "_dues",
-        "_is_paused",
-        "_last",
-        "_ready",
-        "_shards",
-        "_tried",
-        "may_begin",
-        "may_take",
-        "name",
-        "name_of",
-        "out",
-        "owner",
-        "queued",
-        "wanted",
-    )
-
     def __init__(
         self,
         name: Any,
@@ -605,7 +585,7 @@ class Source:
     def close(self) -> None:
         """Nothing of it starts, and nothing of it counts, any more."""
         self.may_take = self.may_begin = self.wanted = False
-        self._ready.clear()
+        self._ready = Ready()
         self._again.clear()
         self._beyond.clear()
 

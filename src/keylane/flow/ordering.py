@@ -81,57 +81,33 @@ class Ready:
         self._count -= len(numbers)
         return numbers, payloads
 
-    def clear(self) -> None:
-        self._runs.clear()
-        self._count = 0
 
-
-class Shards(Protocol):
-    """The ordering of one source's items."""
+class Shards:
+    """The ordering of one source's items. As it is UNORDERED: every item may run."""
 
     def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
         """Take newly fed items; return what may run at once, in order."""
+        return numbers, payloads
 
-    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - for others
         """These are complete, each the last of its shard that was out: return the next ones, which may run now."""
+        return []
 
     def passed(self, numbers: Sequence[int]) -> None:
         """These are complete, and the next of their shards were handed over with them."""
 
-    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - for others
         """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
+        return []
 
     @property
     def count(self) -> int:
         """Shards with an item out or waiting."""
-
-
-class Unordered:
-    """UNORDERED: every item may run."""
-
-    __slots__ = ()
-
-    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
-        return numbers, payloads
-
-    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - the protocol's
-        return []
-
-    def passed(self, numbers: Sequence[int]) -> None:
-        """Nothing is ever handed over with them."""
-
-    def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - as above
-        return []
-
-    @property
-    def count(self) -> int:
         return 0
 
 
-class ByPartition:
+class ByPartition(Shards):
     """PARTITION: one item of the source at a time."""
-
-    __slots__ = ("_is_out", "_waiting")
 
     def __init__(self) -> None:
         self._is_out = False
@@ -158,9 +134,6 @@ class ByPartition:
                 self._is_out = False
         return following
 
-    def passed(self, numbers: Sequence[int]) -> None:
-        """They leave with the last of them."""
-
     def behind(self, number: int, most: int, limit: int) -> list[Payload]:
         waiting = self._waiting
         skipped = 0
@@ -173,10 +146,8 @@ class ByPartition:
         return int(self._is_out)
 
 
-class ByKey:
+class ByKey(Shards):
     """KEY: one item of a key at a time; items without a key run freely."""
-
-    __slots__ = ("_last", "_next")
 
     def __init__(self) -> None:
         self._last: dict[bytes, int] = {}
@@ -231,6 +202,4 @@ class ByKey:
 
 def shards_for(ordering: Ordering) -> Shards:
     """The shards of a new source."""
-    if ordering == "key":
-        return ByKey()
-    return ByPartition() if ordering == "partition" else Unordered()
+    return {"key": ByKey, "partition": ByPartition, "unordered": Shards}[ordering]()
