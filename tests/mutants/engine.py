@@ -161,9 +161,9 @@ MUTANTS = [
     Mutant(
         "calls that ended together complete what lies between them, too",
         "flow/items.py",
-        "        elif ranges and ranges[-1][0].stop == run.start:\n",
-        "        elif ranges and ranges[-1][0].stop <= run.start:\n",
-        "unit/engine/test_engine_ordering.py::test_what_calls_of_one_source_make_up_is_in_ranges_and_one_rest",
+        "        if ranges and ranges[-1][0].stop == run.start:\n",
+        "        if ranges and ranges[-1][0].stop <= run.start:\n",
+        "unit/engine/test_engine_ordering.py::test_what_calls_had_is_the_ranges_that_it_makes_up",
         "guarantee 1",
     ),
     Mutant(

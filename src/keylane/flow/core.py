@@ -185,12 +185,15 @@ class FlowCore:
     def _take_of(self, source: Source, most: int, now: float, several: int, *, in_a_row: bool) -> list[Call]:
         if source.has_dues:
             several = 1
+        before = source.out
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
+        items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
         if source.has_dues or self._buckets.limited:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
+            items = len(calls)
         self._out.update(dict.fromkeys(calls))
-        self.with_workers += sum(map(len, calls))
+        self.with_workers += items
         if several > 1:
             if not self._several:
                 self._recall_at = now + RECALL_S
@@ -287,7 +290,7 @@ class FlowCore:
 
     def completed(self, units: Iterable[Unit], now: float) -> None:
         """Workers report calls and batches back, with what each item came to."""
-        through: dict[Source, list[Call]] = {}
+        through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
         for unit in units:
             del self._out[unit]
@@ -311,13 +314,18 @@ class FlowCore:
                 self._came_to(unit.item_at(0), unit.outcomes[0], now)
                 continue
             if (found := through.get(source)) is None:
-                through[source] = [unit]
+                found = through[source] = ([], [], [])
+            if isinstance(unit.numbers, range):
+                found[0].append((unit.numbers, unit.payloads))
             else:
-                found.append(unit)
+                found[1].extend(unit.numbers)
+                found[2].extend(unit.payloads)
         self._reported(items, calls)
-        for source, ended_ones in through.items():
-            for numbers, payloads in joined(ended_ones):
-                self._through(source, numbers, payloads)
+        for source, (runs, others, payloads) in through.items():
+            for run, some in joined(runs):
+                self._through(source, run, some)
+            if others:
+                self._through(source, others, payloads)
 
     def withdrawn(self, units: Iterable[Unit]) -> None:
         """Workers gave back what had not begun."""

@@ -85,6 +85,10 @@ class Item:
         return f"Item({self.name}, attempt {self.attempt})"
 
 
+ALL_WELL: dict[int, Outcome] = {}
+"""Of calls in which nothing came to anything else: it stays empty."""
+
+
 class Call:
     """Payloads of one source that a worker runs one after another.
 
@@ -124,7 +128,7 @@ class Call:
         self.item = item
         """Of one that was handed over before, which goes alone."""
         self.ordered = ordered
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes = ALL_WELL
         """By index, what did not simply end well; written by the worker."""
         self._rest = iter(payloads)
         self._answered: int | None = None
@@ -156,6 +160,8 @@ class Call:
 
     def note(self, index: int, outcome: Outcome) -> None:
         """What one came to that did not simply end well."""
+        if self.outcomes is ALL_WELL:
+            self.outcomes = {}
         self.outcomes[index] = outcome
 
     # --- the flow's ---
@@ -190,25 +196,17 @@ class Call:
         return len(self.numbers)
 
 
-def joined(calls: list[Call]) -> list[tuple[Sequence[int], Sequence[Carried]]]:
-    """The numbers and payloads of calls of one source, in few pieces: each range that they make up, and the others."""
-    if len(calls) == 1:
-        return [(calls[0].numbers, calls[0].payloads)]
+def joined(runs: Iterable[tuple[range, Sequence[Carried]]]) -> list[tuple[range, list[Carried]]]:
+    """Numbers that calls had, and their payloads, as the ranges that they make up."""
     ranges: list[tuple[range, list[Carried]]] = []
-    numbers: list[int] = []
-    payloads: list[Carried] = []
-    for call in sorted(calls, key=lambda one: one.numbers[0]):
-        run = call.numbers
-        if not isinstance(run, range):
-            numbers += run
-            payloads += call.payloads
-        elif ranges and ranges[-1][0].stop == run.start:
-            before, carried = ranges[-1]
-            carried += call.payloads
-            ranges[-1] = range(before.start, run.stop), carried
+    for run, some in sorted(runs, key=lambda one: one[0].start):
+        if ranges and ranges[-1][0].stop == run.start:
+            before, payloads = ranges[-1]
+            payloads += some
+            ranges[-1] = range(before.start, run.stop), payloads
         else:
-            ranges.append((run, list(call.payloads)))
-    return [*ranges, (numbers, payloads)] if numbers else [*ranges]
+            ranges.append((run, list(some)))
+    return ranges
 
 
 class Batch:
@@ -437,9 +435,12 @@ class Source:
         if limit < 0:
             return []
         calls: list[Call] = []
+        highest = -1
         while len(calls) < room and (item := self._next_again(limit)) is not None:
             item.begin(now)
             calls.append(Call(self, (item.number,), (item.payload,), now, item))
+            highest = max(highest, item.number)
+        self.out += len(calls)
         at_a_time = 1 if in_a_row else several
         while len(calls) < room:
             numbers, payloads = self._next_ready(limit, (room - len(calls)) * at_a_time)
@@ -448,14 +449,19 @@ class Source:
             if several == 1:
                 calls += [Call(self, (one,), (payload,), now) for one, payload in zip(numbers, payloads, strict=True)]
             elif in_a_row:
-                pairs = zip(numbers, payloads, strict=True)
-                calls += [self._with_followers(*one, several, limit, now) for one in pairs]
+                for number, payload in zip(numbers, payloads, strict=True):
+                    behind = self._shards.behind(number, several - 1, limit)
+                    call = Call(self, (number, *map(NUMBER_OF, behind)), (payload, *behind), now, ordered=True)
+                    calls.append(call)
+                    self.out += len(behind)
+                    highest = max(highest, call.numbers[-1])
             else:
                 starts = range(0, len(numbers), several)
                 calls += [Call(self, numbers[at : at + several], payloads[at : at + several], now) for at in starts]
+            self.out += len(numbers)
+            highest = max(highest, numbers[-1])
         if calls:
-            self.out += sum(map(len, calls))
-            self.owner.started(max(one.numbers[-1] for one in calls))
+            self.owner.started(highest)
         return calls
 
     def _next_again(self, limit: int) -> Item | None:
@@ -479,10 +485,6 @@ class Source:
             if within:
                 return numbers[:within], payloads[:within]
         return (), ()
-
-    def _with_followers(self, number: int, payload: Payload, longest: int, limit: int, now: float) -> Call:
-        behind = self._shards.behind(number, longest - 1, limit)
-        return Call(self, (number, *map(NUMBER_OF, behind)), (payload, *behind), now, ordered=True)
 
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Item]:
         """Up to `room` items for one batch: of each shard in turn as many as there are, in order.
