@@ -201,7 +201,7 @@ class Loop:
             self._close()
 
     def _turn(self) -> None:
-        rest_s = self._inbox.rest(self._core.stocked_s)
+        rest_s = self._inbox.rest(self._core.flow.stocked_s)
         gap_s = self._gap_s if rest_s == MAX_REST_S else 0
         taken = self._inbox.take(0) or self._wait()
         now = monotonic()

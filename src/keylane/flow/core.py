@@ -548,10 +548,6 @@ class FlowCore:
             together.results[item] = NotRun.NOT_RUN
             self._settle(together, now)
 
-    def drop(self, item: Item) -> None:
-        """The run ends with it: it is neither gone nor runs again."""
-        item.source.put_off()
-
     def put_back(self, item: Item) -> None:
         item.source.not_begun(item)
         self.offer(item.source)

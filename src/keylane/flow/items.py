@@ -321,8 +321,8 @@ class Source:
         self._shards: Shards = shards_for(ordering)
         self._ready = Ready()
         self._again: deque[Item] = deque()
-        self._beyond: list[tuple[int, Item | Payload]] = []
-        """By number: a heap."""
+        self._beyond: list[tuple[int, Payload]] = []
+        """By number: a heap. What was out before is never beyond: how far items may start never goes back."""
         self._last = -1
         """The highest number that was fed."""
         self._tried: dict[int, float] = {}
@@ -414,13 +414,9 @@ class Source:
         if not self.may_take or self._is_paused:
             return -1
         limit = self.owner.may_start()
-        back: list[tuple[int, Payload]] = []
+        back = []
         while self._beyond and self._beyond[0][0] <= limit:
-            number, one = heapq.heappop(self._beyond)
-            if isinstance(one, Item):
-                self._again.append(one)
-            else:
-                back.append((number, one))
+            back.append(heapq.heappop(self._beyond))
         if back:
             self._ready.put(*zip(*back, strict=True), first=True)
         return limit
@@ -436,10 +432,10 @@ class Source:
             return []
         calls: list[Call] = []
         highest = -1
-        while len(calls) < room and (item := self._next_again(limit)) is not None:
+        while self._again and len(calls) < room:
+            item = self._again.popleft()
             item.begin(now)
             calls.append(Call(self, (item.number,), (item.payload,), now, item))
-            highest = max(highest, item.number)
         self.out += len(calls)
         at_a_time = 1 if in_a_row else several
         while len(calls) < room:
@@ -460,18 +456,9 @@ class Source:
                 calls += [Call(self, numbers[at : at + several], payloads[at : at + several], now) for at in starts]
             self.out += len(numbers)
             highest = max(highest, numbers[-1])
-        if calls:
+        if highest >= 0:
             self.owner.started(highest)
         return calls
-
-    def _next_again(self, limit: int) -> Item | None:
-        """The first of those that were out before, if there is one that may start."""
-        while self._again:
-            item = self._again.popleft()
-            if item.number <= limit:
-                return item
-            heapq.heappush(self._beyond, (item.number, item))
-        return None
 
     def _next_ready(self, limit: int, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
         """Up to `most` that are ready for the first time and may start."""
@@ -494,14 +481,13 @@ class Source:
         limit = self._limit()
         batch: list[Item] = []
         while limit >= 0 and len(batch) < room:
-            first = self._next_again(limit)
-            if first is None:
-                numbers, payloads = self._next_ready(limit, 1)
-                if not numbers:
-                    break
-                first = Item(self, numbers[0], payloads[0])
-            if first.attempt > 1 and batch:
-                self._again.appendleft(first)
+            if batch and self.tries_again:
+                break
+            if self._again:
+                first = self._again.popleft()
+            elif found := self._next_ready(limit, 1)[1]:
+                first = Item(self, found[0].offset(), found[0])
+            else:
                 break
             first.begin(now)
             items = [first]

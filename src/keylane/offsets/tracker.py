@@ -331,19 +331,14 @@ class PartitionTracker:
 
 def _contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ascending offsets as runs (start, stop)."""
-    if not offsets:
+    if isinstance(offsets, range):
+        yield offsets.start, offsets.stop
         return
-    first = offsets[0]
-    if offsets[-1] - first + 1 == len(offsets):
-        yield first, offsets[-1] + 1
-        return
-    previous = first
-    for offset in offsets[1:]:
-        if offset != previous + 1:
-            yield first, previous + 1
-            first = offset
-        previous = offset
-    yield first, previous + 1
+    first = 0
+    for at in range(1, len(offsets) + 1):
+        if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
+            yield offsets[first], offsets[at - 1] + 1
+            first = at
 
 
 def _append_run(starts: array[int], stops: array[int], start: int, stop: int) -> None:
