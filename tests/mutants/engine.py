@@ -10,7 +10,7 @@ IN_TRANSACTIONS = "property/engine/test_transactional_simulation.py::test_the_gu
 MUTANTS = [
     Mutant(
         "the loop forgets after its look that the bell has rung: what came meanwhile waits for the next event",
-        "flow/workers/inbox.py",
+        "flow/workers/__init__.py",
         """        self._has_rung = False
         events = self._events[:]
 """,
@@ -57,15 +57,13 @@ MUTANTS = [
     Mutant(
         "a key lets every record out at once",
         "flow/ordering.py",
-        """            if last is number:
-                ready.append(payload)
-            else:
-                nexts[last] = payload
-                lasts[key] = number
-        return ready""",
-        """            ready.append(payload)
-            lasts[key] = number
-        return ready""",
+        """                if last is not number:
+                    nexts[last] = payload
+                    lasts[key] = number
+                    continue
+""",
+        """                lasts[key] = number
+""",
         ANY,
         "guarantee 4",
     ),
@@ -75,7 +73,7 @@ MUTANTS = [
         "        item.source.put_off()\n        self._schedule.add(item, due)",
         """        item.source.put_off()
         self._schedule.add(item, due)
-        item.source._ready.extend(item.source._shards.release([item.number], [item.payload]))""",
+        item.source._follow([item.number], [item.payload])""",
         ANY,
         "guarantee 4",
     ),
@@ -129,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts half",
-        "flow/rates.py",
+        "flow/admission.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s / 2",
         ANY,
@@ -137,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts twice",
-        "flow/rates.py",
+        "flow/admission.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s * 2",
         "property/engine/test_engine_rates_properties.py",
@@ -145,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key's rate is not taken",
-        "flow/rates.py",
+        "flow/admission.py",
         "        bucket.take(1, now)\n        return None",
         "        return None",
         ANY,
@@ -154,12 +152,27 @@ MUTANTS = [
     Mutant(
         "fair: a key starves after its first record, behind what was polled before",
         "flow/items.py",
-        "        if self._depth_first:\n            self._ready.extendleft(following)",
-        "        if not self._depth_first:\n            self._ready.extendleft(following)",
+        "following, first=self._depth_first)",
+        "following, first=not self._depth_first)",
         "property/engine/test_engine_traversal_properties.py",
         "option: traversal",
     ),
     # --- several records in one call ---
+    Mutant(
+        "calls that ended together complete what lies between them, too",
+        "flow/items.py",
+        "        if ranges and ranges[-1][0].stop == run.start:\n",
+        "        if ranges and ranges[-1][0].stop <= run.start:\n",
+        "unit/engine/test_engine_ordering.py::test_what_calls_had_is_the_ranges_that_it_makes_up",
+        "guarantee 1",
+    ),
+    Mutant(
+        "what is left of a run when some of it is taken comes last",
+        "flow/ordering.py",
+        "            self._runs.appendleft((numbers[most:], payloads[most:]))\n",
+        "            self._runs.append((numbers[most:], payloads[most:]))\n",
+        "unit/engine/test_engine_ordering.py::test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time",
+    ),
     Mutant(
         "what is taken back of a call is one too few: a record counts as through that never ran",
         "flow/items.py",
@@ -191,15 +204,15 @@ MUTANTS = [
     Mutant(
         "what has not begun is put behind what was polled after it",
         "flow/items.py",
-        "            self._ready.extendleft(reversed(payloads))\n",
-        "            self._ready.extend(payloads)\n",
+        "            self._ready.put(numbers, payloads, first=True)\n",
+        "            self._ready.put(numbers, payloads)\n",
         "unit/engine/test_engine_batches.py::test_records_without_order_are_taken_back_too_and_run_before_newer_ones",
     ),
     Mutant(
         "records of one key go in a call that goes on behind one that failed",
         "flow/items.py",
-        "[payload, *behind], now, ordered=True)",
-        "[payload, *behind], now)",
+        "(payload, *behind), now, ordered=True)",
+        "(payload, *behind), now)",
         ANY,
         "guarantee 4",
     ),

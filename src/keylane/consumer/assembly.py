@@ -18,10 +18,10 @@ from keylane.consumer.results import results_rule, with_results
 from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, record_departs
 from keylane.consumer.tracing import traced, wants_tracing
 from keylane.flow.failures import Failures
+from keylane.flow.workers import Inbox
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function
-from keylane.flow.workers.inbox import Inbox
 from keylane.flow.workers.made import hand_over_to, make_workers, timed
 from keylane.flow.workers.tuning import HOST
 from keylane.pipeline import Commit

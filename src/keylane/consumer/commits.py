@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import HandlerError
-from keylane.flow.workers.latency import Meter
+from keylane.flow.workers import Meter
 from keylane.offsets import DispatchBound, encode, is_map
 from keylane.telling import kind_of
 

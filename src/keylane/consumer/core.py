@@ -31,9 +31,9 @@ from keylane.consumer.plan import Plan
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
+from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
-from keylane.flow.stall import Stall
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class Core:
         plan, self._next = self._next, Plan()
         self._release_due(now)
         self._plan_dispatch(plan, now)
-        self._plan_outputs(plan)
+        plan.send(self._mode.outputs(), self._deliveries.take_results())
         self._plan_poll(plan, now)
         self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
@@ -375,9 +375,6 @@ class Core:
         plan.hand_over(self._mode.hand_over(taken, now, may_start=self._lease.holds(now)))
         if plan.dispatch:
             self._stall.begun(now)
-
-    def _plan_outputs(self, plan: Plan) -> None:
-        plan.send(self._mode.outputs(), self._deliveries.take_results())
 
     def _plan_poll(self, plan: Plan, now: float) -> None:
         if self.phase is not Phase.RUNNING:
@@ -416,11 +413,6 @@ class Core:
             concurrency=self.flow.hand_over.at_once,
             failures=self.failures.kinds,
         )
-
-    @property
-    def stocked_s(self) -> float:
-        """How long the workers have enough to do, in seconds: completions may be looked at a little later."""
-        return self.flow.stocked_s
 
     def _may_dispatch(self, now: float) -> bool:
         return (

@@ -171,7 +171,7 @@ class Deliveries:
             self._end_run(item, f"{reason}; {way_out}", failure, now)
 
     def _end_run(self, item: Item, text: str, failure: Failure, now: float) -> None:
-        self._flow.drop(item)
+        item.source.put_off()  # it is neither gone nor runs again
         self._dead.pop(item, None)
         error = HandlerError(text)
         error.__cause__ = failure.error

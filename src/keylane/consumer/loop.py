@@ -19,9 +19,8 @@ from keylane.consumer.outputs import ResultsMoved
 from keylane.consumer.ports import Revoking
 from keylane.consumer.snapshot import Snapshot
 from keylane.flow.items import Batch, Call
-from keylane.flow.workers import WorkerDied, WorkersFailed
+from keylane.flow.workers import MAX_REST_S, WorkerDied, WorkersFailed
 from keylane.flow.workers.calls import as_told, resource_error
-from keylane.flow.workers.inbox import MAX_REST_S
 from keylane.flow.workers.tuning import HOST
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from keylane.consumer.plan import Plan
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.flow.items import Unit
-    from keylane.flow.workers import Workers
+    from keylane.flow.workers import Inbox, Workers
     from keylane.flow.workers.blocked import LoopWatch
-    from keylane.flow.workers.inbox import Inbox
     from keylane.flow.workers.timeouts import Watch
     from keylane.flow.workers.tuning import Keeper
 
@@ -203,7 +201,7 @@ class Loop:
             self._close()
 
     def _turn(self) -> None:
-        rest_s = self._inbox.rest(self._core.stocked_s)
+        rest_s = self._inbox.rest(self._core.flow.stocked_s)
         gap_s = self._gap_s if rest_s == MAX_REST_S else 0
         taken = self._inbox.take(0) or self._wait()
         now = monotonic()

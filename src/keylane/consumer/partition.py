@@ -50,6 +50,16 @@ def partition_of(source: Source) -> Partition:
     return source.owner
 
 
+def _offsets(messages: Sequence[Message]) -> Sequence[int]:
+    """Ascending; a range where the log has no gaps, so that no record between the first and the last is asked."""
+    if not messages:
+        return ()
+    first, last = messages[0].offset(), messages[-1].offset()
+    if last - first + 1 == len(messages):
+        return range(first, last + 1)
+    return [message.offset() for message in messages]
+
+
 class Partition:
     """A record's life as Kafka sees it, and the one who moves it:
 
@@ -144,7 +154,7 @@ class Partition:
         Records below the position (polled twice after a seek or a rebalance) and from the ending offset on are left
         out.
         """
-        offsets = [message.offset() for message in messages]
+        offsets = _offsets(messages)
         position = self.tracker.position
         if offsets[0] < position:
             fresh = [message for message in messages if message.offset() >= position]
@@ -158,7 +168,7 @@ class Partition:
         if done:
             is_complete = self.tracker.is_complete
             messages = [message for message in messages if not is_complete(message.offset())]
-            offsets = [message.offset() for message in messages]
+            offsets = _offsets(messages)
         self.buffered_bytes += sum(map(len, messages))
         self.source.feed(offsets, messages)
         return done

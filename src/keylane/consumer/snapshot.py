@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from keylane.flow.failures import merged
-from keylane.flow.workers.latency import Histogram
+from keylane.flow.workers import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,11 +1,27 @@
-"""`HandOver`: how much is handed to workers at once, a small pure planner.
+"""How much may run: `HandOver`, what is handed to workers at once; `Buckets`, how many may start in a time; `Stall`,
+whether anything ends.
 
-The idea: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread that ends an
-item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so nothing gets old in
-it. What is quick goes several at a time, as many as run in `CALL_S`.
+The idea of the first: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread
+that ends an item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so
+nothing gets old in it. What is quick goes several at a time, as many as run in `CALL_S`. Of the second: a bucket is one
+number, the time up to which what was taken has used its rate up (the generic cell rate algorithm); what lies within the
+burst before it may start now.
+
+Pure: time is passed in.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.flow.items import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from keylane.flow.items import Source, Unit
+    from keylane.flow.workers import Running
+    from keylane.options import Rates
 
 OBSERVED_S = 0.010
 FIRST_OBSERVED_S = 0.001
@@ -35,6 +51,20 @@ costs; with slower ones each item goes alone."""
 ALONE = 25
 """So many times as long where workers are left over: a key's items then go one after another without a turn of the loop
 between them, and no other key waits for it."""
+
+
+UNLIMITED = 1 << 62
+"""Items: no limit."""
+
+FORGET_AT = 10_000
+"""Keys from which on those that are at rest are forgotten: their buckets are full."""
+
+_ROUNDING_S = 1e-9
+"""A token that is due within this is there: times are floats."""
+
+
+ENOUGH = 100
+"""Items of different shards that keep workers busy for a turn of the loop, without those behind them."""
 
 
 class HandOver:
@@ -119,7 +149,153 @@ class HandOver:
             return 0.0
         return max(0.0, min(self._believed_s, (calls - self.at_once) / self._calls_per_s))
 
-    def at_a_time(self, calls: int, *, alone: bool = False) -> int:
-        """Items that one of so many calls gets through in the time of a call; `alone`: nobody waits for a worker."""
-        call_s = self._call_s * ALONE if alone else self._call_s
-        return max(1, int(self._items_per_s * call_s) // max(1, min(calls, self.at_once)))
+    def sizes(self, calls: int, waiting: Iterable[int], *, may_follow: bool) -> tuple[int, bool]:
+        """How many items go in one call, beside so many that are out; and whether they follow one another in a shard
+        (where they may), or are of different ones. `waiting` are the shards that have one ready, by source."""
+        free, at_once = self.at_once - calls, max(1, self.at_once)
+        different = self._at_a_time(calls)
+        if different == 1 and free <= 0:
+            return 1, False
+        ready, enough = 0, max(different * at_once, free + 1, ENOUGH)
+        for count in waiting:
+            ready += count
+            if ready >= enough:
+                break
+        if may_follow and ready < ENOUGH:
+            in_a_row = self._at_a_time(calls, ALONE if free > 0 and ready <= free else 1)
+            if in_a_row > 1:
+                return in_a_row, True
+        return max(1, min(different, ready // at_once)), False
+
+    def _at_a_time(self, calls: int, times: int = 1) -> int:
+        """Items that one of so many calls gets through in so many times the time of a call."""
+        return max(1, int(self._items_per_s * self._call_s * times) // max(1, min(calls, self.at_once)))
+
+
+class Bucket:
+    """One token bucket."""
+
+    __slots__ = ("_burst_s", "_interval_s", "_used_to")
+
+    def __init__(self, per_s: float, burst_ms: int) -> None:
+        self._interval_s = 1 / per_s
+        self._burst_s = max(0.0, burst_ms / 1000 - self._interval_s)
+        self._used_to = float("-inf")
+
+    def room(self, now: float) -> int:
+        """Items that may start now."""
+        spare_s = now + self._burst_s + _ROUNDING_S - max(self._used_to, now)
+        return 0 if spare_s < 0 else int(spare_s / self._interval_s) + 1
+
+    def take(self, count: int, now: float) -> None:
+        self._used_to = max(self._used_to, now) + count * self._interval_s
+
+    def due(self) -> float:
+        """When the next item may start."""
+        return self._used_to - self._burst_s
+
+    def is_full(self, now: float) -> bool:
+        return self._used_to <= now
+
+
+class Buckets:
+    """The buckets of `keylane.Rates`."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._all = self._made(rates.records_per_s)
+        self._sources: dict[Source, Bucket] = {}
+        self._keys: dict[tuple[Source, bytes], Bucket] = {}
+        self._forget_at = FORGET_AT
+        self.limited = self._all is not None or rates.per_partition is not None or rates.per_key is not None
+        """Whether there is any limit."""
+        self.by_key = rates.per_key is not None
+
+    def _made(self, per_s: float | None) -> Bucket | None:
+        return None if per_s is None else Bucket(per_s, self._rates.burst_ms)
+
+    def room(self, now: float) -> int:
+        """Items that may start now, over all."""
+        return UNLIMITED if self._all is None else self._all.room(now)
+
+    def due(self) -> float | None:
+        """When the next item may start, over all."""
+        return None if self._all is None else self._all.due()
+
+    def of(self, source: Source) -> Bucket | None:
+        if self._rates.per_partition is None:
+            return None
+        if source not in self._sources:
+            self._sources = {one: bucket for one, bucket in self._sources.items() if one.wanted}
+            self._sources[source] = Bucket(self._rates.per_partition, self._rates.burst_ms)
+        return self._sources[source]
+
+    def take(self, source: Source, count: int, now: float) -> None:
+        """So many items of `source` start."""
+        if self._all is not None:
+            self._all.take(count, now)
+        if (bucket := self.of(source)) is not None:
+            bucket.take(count, now)
+
+    def take_key(self, source: Source, key: bytes | None, now: float) -> float | None:
+        """Take a token of the key: None; or when there will be one."""
+        if self._rates.per_key is None or key is None:
+            return None
+        name = (source, key)
+        bucket = self._keys.get(name)
+        if bucket is None:
+            self._forget_resting(now)
+            bucket = self._keys[name] = Bucket(self._rates.per_key, self._rates.burst_ms)
+        if bucket.room(now) < 1:
+            return bucket.due()
+        bucket.take(1, now)
+        return None
+
+    def _forget_resting(self, now: float) -> None:
+        if len(self._keys) >= self._forget_at:
+            self._keys = {name: one for name, one in self._keys.items() if not one.is_full(now) and name[0].wanted}
+            self._forget_at = max(FORGET_AT, 2 * len(self._keys))
+
+
+class Stall:
+    """S3: an application that hangs must not look like a healthy member of its group."""
+
+    __slots__ = ("_since", "_timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._since: float | None = None
+        """Since when handlers run without an end of any of them; None while none runs, or without a limit."""
+
+    def moved(self, now: float, *, runs: bool) -> None:
+        """A handler began where none ran, or ended; `runs` says whether one runs now."""
+        self._since = now if runs and self._timeout_s else None
+
+    def begun(self, now: float) -> None:
+        """Handlers were started."""
+        if self._since is None:
+            self.moved(now, runs=True)
+
+    def is_stalled(self, now: float) -> bool:
+        return self._since is not None and now >= self._since + self._timeout_s
+
+    def next_check(self) -> float | None:
+        return None if self._since is None else self._since + self._timeout_s
+
+    def text(self, running: Sequence[Running], handed_over: Unit, now: float) -> str:
+        """What to tell, of the calls that run, and of what was handed over first and is wanted still."""
+        end = "; mend the handler, or raise stall_timeout_ms (0: no limit)"
+        if not running:
+            items = [handed_over.item_at(handed_over.first)] if isinstance(handed_over, Call) else handed_over.items
+            first = next(item for item in items if item.source.wanted)
+            return (
+                f"{first.name}: no handler has ended for {self._timeout_s:g} s, and none has begun on this record, "
+                f"which was handed over {now - handed_over.since:.0f} s ago: the workers still make their resource, or "
+                f"cannot begin{end}"
+            )
+        call = min(running, key=lambda one: one.since)
+        others = f", and {len(running) - 1} more run" if len(running) > 1 else ""
+        return (
+            f"{call.name}: no handler has ended for {self._timeout_s:g} s, and this record has been in its handler for "
+            f"longest ({now - call.since:.0f} s), at {call.where()}{others}{end}"
+        )

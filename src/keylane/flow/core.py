@@ -19,11 +19,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
+from keylane.flow.admission import UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
-from keylane.flow.items import Batch, Call
+from keylane.flow.items import Batch, Call, joined
 from keylane.flow.ordering import KEY_OF
 from keylane.flow.outcomes import Failure, Later, NotRun
-from keylane.flow.rates import UNLIMITED, Buckets
 from keylane.flow.retries import Schedule, delay_s
 
 if TYPE_CHECKING:
@@ -164,55 +164,40 @@ class FlowCore:
 
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
-        together, longest = self._sizes()
         rotation = self._rotation
+        several, in_a_row = 1, False
+        if self._may_group and not self._buckets.limited:
+            waiting = (source.waiting for source in rotation)
+            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=self._may_chain)
         taken: list[Unit] = []
         while rotation and room > 0:
             share = room if self._depth_first else max(1, room // len(rotation))
             for _ in range(len(rotation)):
                 source = rotation.popleft()
                 most = min(share, room, self._room_of(source, now))
-                calls = self._take_of(source, most, now, together, longest)
+                calls = self._take_of(source, most, now, several, in_a_row=in_a_row)
                 taken += calls
                 room -= len(calls)
                 if room <= 0 or self._depth_first:
                     break
         return taken
 
-    def _sizes(self) -> tuple[int, int]:
-        """How many items of different shards, or of one, may go to a worker together."""
-        if not self._may_group or self._buckets.limited:
-            return 1, 1
-        at_a_time = self.hand_over.at_a_time(self.calls)
-        free = self.hand_over.at_once - self.calls
-        if at_a_time == 1 and free <= 0:
-            return 1, 1
-        at_once = max(1, self.hand_over.at_once)
-        ready, enough = 0, max(at_a_time * at_once, free + 1)
-        for source in self._rotation:
-            ready += source.waiting
-            if ready >= enough:
-                break
-        together = max(1, min(at_a_time, ready // at_once))
-        if not self._may_chain:
-            return together, 1
-        return together, self.hand_over.at_a_time(self.calls, alone=free > 0 and ready <= free)
-
-    def _take_of(self, source: Source, most: int, now: float, together: int, longest: int) -> list[Call]:
+    def _take_of(self, source: Source, most: int, now: float, several: int, *, in_a_row: bool) -> list[Call]:
         if source.has_dues:
-            together = longest = 1
-        calls = source.take(most, now, together=together, longest=longest) if most > 0 else []
+            several = 1
+        before = source.out
+        calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
+        items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
         if source.has_dues or self._buckets.limited:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
+            items = len(calls)
         self._out.update(dict.fromkeys(calls))
-        items = len(calls)
-        if together > 1 or longest > 1:
+        self.with_workers += items
+        if several > 1:
             if not self._several:
                 self._recall_at = now + RECALL_S
-            self._several.update(dict.fromkeys(one for one in calls if len(one.numbers) > 1))
-            items = sum(map(len, calls))
-        self.with_workers += items
+            self._several.update(dict.fromkeys(one for one in calls if len(one) > 1))
         return calls
 
     def _starts(self, item: Item, now: float) -> bool:
@@ -305,7 +290,7 @@ class FlowCore:
 
     def completed(self, units: Iterable[Unit], now: float) -> None:
         """Workers report calls and batches back, with what each item came to."""
-        through: dict[Source, tuple[list[int], list[Carried]]] = {}
+        through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
         for unit in units:
             del self._out[unit]
@@ -315,26 +300,32 @@ class FlowCore:
                 self._observe(unit.since, unit.items[0].outcome, unit.items[0].source, now)
                 self._batch_ended(unit, now)
                 continue
-            numbers, payloads, source = unit.numbers, unit.payloads, unit.source
+            source, size = unit.source, len(unit.payloads)
             if self._auto is not None:
                 self._observe(unit.since, unit.outcomes.get(0), source, now)
-            items += len(numbers) - unit.first
-            if len(payloads) > 1:
+            ended = len(unit.numbers) - unit.first
+            items += ended
+            if size > 1:
                 self._several.pop(unit, None)
-                if unit.ordered or unit.outcomes or len(numbers) - unit.first < len(payloads):
-                    self._several_ended(unit, len(numbers), now)
+                if unit.ordered or unit.outcomes or ended < size:
+                    self._several_ended(unit, len(unit.numbers), now)
                     continue
             elif unit.outcomes:
                 self._came_to(unit.item_at(0), unit.outcomes[0], now)
                 continue
             if (found := through.get(source)) is None:
-                through[source] = (numbers, payloads)
+                found = through[source] = ([], [], [])
+            if isinstance(unit.numbers, range):
+                found[0].append((unit.numbers, unit.payloads))
             else:
-                found[0].extend(numbers)
-                found[1].extend(payloads)
+                found[1].extend(unit.numbers)
+                found[2].extend(unit.payloads)
         self._reported(items, calls)
-        for source, (numbers, payloads) in through.items():
-            self._through(source, numbers, payloads)
+        for source, (runs, others, payloads) in through.items():
+            for run, some in joined(runs):
+                self._through(source, run, some)
+            if others:
+                self._through(source, others, payloads)
 
     def withdrawn(self, units: Iterable[Unit]) -> None:
         """Workers gave back what had not begun."""
@@ -362,7 +353,9 @@ class FlowCore:
         if self._auto is not None and source.wanted and not isinstance(outcome, NotRun | Later):
             self._auto.observe(since, now, failed=isinstance(outcome, Failure))
 
-    def _through(self, source: Source, numbers: list[int], payloads: list[Carried], passed: Sequence[int] = ()) -> None:
+    def _through(
+        self, source: Source, numbers: Sequence[int], payloads: Sequence[Carried], passed: Sequence[int] = ()
+    ) -> None:
         """These ended well, and there is nothing to see through."""
         if not source.wanted:
             self._counters["stale"] += len(numbers)
@@ -420,7 +413,7 @@ class FlowCore:
                 self._several_ended(call, end, now)
         return has_ended
 
-    def _not_begun(self, call: Call, numbers: list[int], payloads: list[Carried]) -> None:
+    def _not_begun(self, call: Call, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
         source = call.source
         if call.item is not None:
             source.not_begun(call.item)
@@ -554,10 +547,6 @@ class FlowCore:
         else:
             together.results[item] = NotRun.NOT_RUN
             self._settle(together, now)
-
-    def drop(self, item: Item) -> None:
-        """The run ends with it: it is neither gone nor runs again."""
-        item.source.put_off()
 
     def put_back(self, item: Item) -> None:
         item.source.not_begun(item)

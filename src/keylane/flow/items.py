@@ -9,12 +9,13 @@ it until they report it.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import deque
-from itertools import chain, repeat, starmap
+from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from keylane.flow.ordering import NUMBER_OF, shards_for
+from keylane.flow.ordering import NUMBER_OF, Ready, shards_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 Carried: TypeAlias = Any
 """A payload, whose type its owner knows."""
-
-ENOUGH = 100
-"""Items in one hand-over that keep workers busy for a turn of the loop, without those behind them."""
 
 
 class Item:
@@ -87,6 +85,10 @@ class Item:
         return f"Item({self.name}, attempt {self.attempt})"
 
 
+ALL_WELL: dict[int, Outcome] = {}
+"""Of calls in which nothing came to anything else: it stays empty."""
+
+
 class Call:
     """Payloads of one source that a worker runs one after another.
 
@@ -111,8 +113,8 @@ class Call:
     def __init__(
         self,
         source: Source,
-        numbers: list[int],
-        payloads: list[Carried],
+        numbers: Sequence[int],
+        payloads: Sequence[Carried],
         since: float,
         item: Item | None = None,
         *,
@@ -126,7 +128,7 @@ class Call:
         self.item = item
         """Of one that was handed over before, which goes alone."""
         self.ordered = ordered
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes = ALL_WELL
         """By index, what did not simply end well; written by the worker."""
         self._rest = iter(payloads)
         self._answered: int | None = None
@@ -158,6 +160,8 @@ class Call:
 
     def note(self, index: int, outcome: Outcome) -> None:
         """What one came to that did not simply end well."""
+        if self.outcomes is ALL_WELL:
+            self.outcomes = {}
         self.outcomes[index] = outcome
 
     # --- the flow's ---
@@ -173,12 +177,11 @@ class Call:
         last = len(self.numbers) - 1
         return last - length_hint(self._rest) if self._answered is None else min(self._answered, last)
 
-    def recall(self) -> tuple[list[int], list[Carried]]:
+    def recall(self) -> tuple[Sequence[int], list[Carried]]:
         """Take back what has not begun: the numbers and payloads. Atomic, so that each is run or taken back."""
         rest = list(self._rest)
         begun = len(self.numbers) - len(rest)
-        numbers = self.numbers[begun:]
-        del self.numbers[begun:]
+        numbers, self.numbers = self.numbers[begun:], self.numbers[:begun]
         return numbers, rest
 
     def reported(self, first: int) -> None:
@@ -191,6 +194,19 @@ class Call:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+
+def joined(runs: Iterable[tuple[range, Sequence[Carried]]]) -> list[tuple[range, list[Carried]]]:
+    """Numbers that calls had, and their payloads, as the ranges that they make up."""
+    ranges: list[tuple[range, list[Carried]]] = []
+    for run, some in sorted(runs, key=lambda one: one[0].start):
+        if ranges and ranges[-1][0].stop == run.start:
+            before, payloads = ranges[-1]
+            payloads += some
+            ranges[-1] = range(before.start, run.stop), payloads
+        else:
+            ranges.append((run, list(some)))
+    return ranges
 
 
 class Batch:
@@ -287,26 +303,6 @@ class Source:
     for `may_begin` and `wanted`, which workers read.
     """  # noqa: E501 - a table
 
-    __slots__ = (
-        "_again",
-        "_beyond",
-        "_depth_first",
-        "_dues",
-        "_is_paused",
-        "_last",
-        "_ready",
-        "_shards",
-        "_tried",
-        "may_begin",
-        "may_take",
-        "name",
-        "name_of",
-        "out",
-        "owner",
-        "queued",
-        "wanted",
-    )
-
     def __init__(
         self,
         name: Any,
@@ -323,9 +319,10 @@ class Source:
         """How errors and logs name an item, by its number."""
         self._depth_first = depth_first
         self._shards: Shards = shards_for(ordering)
-        self._ready: deque[Payload] = deque()
+        self._ready = Ready()
         self._again: deque[Item] = deque()
-        self._beyond: list[tuple[int, Item | Payload]] = []
+        self._beyond: list[tuple[int, Payload]] = []
+        """By number: a heap. What was out before is never beyond: how far items may start never goes back."""
         self._last = -1
         """The highest number that was fed."""
         self._tried: dict[int, float] = {}
@@ -350,7 +347,7 @@ class Source:
         """These follow what was fed before, in the order of their numbers."""
         if numbers:
             self._last = numbers[-1]
-            self._ready.extend(self._shards.admit(numbers, payloads))
+            self._ready.put(*self._shards.admit(numbers, payloads))
 
     def again(self, item: Item) -> None:
         """What waited has come to its time: before everything else."""
@@ -366,7 +363,7 @@ class Source:
         """What was handed over with others did not run. What followed `behind` another one is in its place still."""
         self.out -= len(numbers)
         if not behind and self.may_take:
-            self._ready.extendleft(reversed(payloads))
+            self._ready.put(numbers, payloads, first=True)
 
     def block(self, number: int, payload: Payload) -> None:
         """Hold back what has the same key: something of it runs that was handed over before. `payload` stands for it,
@@ -374,7 +371,7 @@ class Source:
         self._shards.admit((number,), (payload,))
 
     def free(self, number: int, payload: Payload) -> None:
-        self._ready.extend(self._shards.release((number,), (payload,)))
+        self._follow((number,), (payload,))
 
     @property
     def has_turn(self) -> bool:
@@ -404,7 +401,7 @@ class Source:
     def startable(self, most: int) -> int:
         """How many items a batch could hold now, counted up to `most`."""
         count = len(self._beyond)
-        for number in chain([item.number for item in self._again], map(NUMBER_OF, self._ready)):
+        for number in chain([item.number for item in self._again], self._ready.numbers):
             if count >= most:
                 break
             count += 1 + len(self._shards.behind(number, most - count - 1, self._last))
@@ -413,84 +410,68 @@ class Source:
     # --- ready -> running ---
 
     def _limit(self) -> int:
-        return self.owner.may_start() if self.may_take and not self._is_paused else -1
+        """The highest number that may start; what was beyond an earlier one, and is not any more, comes first."""
+        if not self.may_take or self._is_paused:
+            return -1
+        limit = self.owner.may_start()
+        back = []
+        while self._beyond and self._beyond[0][0] <= limit:
+            back.append(heapq.heappop(self._beyond))
+        if back:
+            self._ready.put(*zip(*back, strict=True), first=True)
+        return limit
 
-    def take(self, room: int, now: float, *, together: int = 1, longest: int = 1) -> list[Call]:
+    def take(self, room: int, now: float, *, several: int = 1, in_a_row: bool = False) -> list[Call]:
         """Up to `room` calls of items that may run at once.
 
-        Up to `together` items go in one call. With `longest` above 1 and few that are ready, each may instead lead a
-        call of up to so many items of its shard. What was handed over before goes alone.
+        Up to `several` items go in one call: of different shards, or, `in_a_row`, of one. What was handed over before
+        goes alone.
         """
         limit = self._limit()
         if limit < 0:
             return []
-        leads = longest > 1 and self.waiting < ENOUGH
-        together = 1 if leads else together
         calls: list[Call] = []
-        numbers, payloads = self._first_time(limit, room, calls, now, together)
-        highest = max((one.numbers[0] for one in calls), default=-1)
+        highest = -1
+        while self._again and len(calls) < room:
+            item = self._again.popleft()
+            item.begin(now)
+            calls.append(Call(self, (item.number,), (item.payload,), now, item))
         self.out += len(calls)
-        if not numbers:
-            pass
-        elif leads:
-            led = [self._with_followers(*one, longest, limit, now) for one in zip(numbers, payloads, strict=True)]
-            calls += led
-            self.out += sum(map(len, led))
-            highest = max(highest, *(one.numbers[-1] for one in led))
-        else:
-            if together == 1:
-                calls += [Call(self, [one], [payload], now) for one, payload in zip(numbers, payloads, strict=True)]
+        at_a_time = 1 if in_a_row else several
+        while len(calls) < room:
+            numbers, payloads = self._next_ready(limit, (room - len(calls)) * at_a_time)
+            if not numbers:
+                break
+            if several == 1:
+                calls += [Call(self, (one,), (payload,), now) for one, payload in zip(numbers, payloads, strict=True)]
+            elif in_a_row:
+                for number, payload in zip(numbers, payloads, strict=True):
+                    behind = self._shards.behind(number, several - 1, limit)
+                    call = Call(self, (number, *map(NUMBER_OF, behind)), (payload, *behind), now, ordered=True)
+                    calls.append(call)
+                    self.out += len(behind)
+                    highest = max(highest, call.numbers[-1])
             else:
-                starts = range(0, len(numbers), together)
-                calls += [Call(self, numbers[at : at + together], payloads[at : at + together], now) for at in starts]
+                starts = range(0, len(numbers), several)
+                calls += [Call(self, numbers[at : at + several], payloads[at : at + several], now) for at in starts]
             self.out += len(numbers)
-            highest = max(highest, max(numbers))
-        if calls:
+            highest = max(highest, numbers[-1])
+        if highest >= 0:
             self.owner.started(highest)
         return calls
 
-    def _first_time(
-        self, limit: int, room: int, calls: list[Call], now: float, together: int = 1
-    ) -> tuple[list[int], list[Carried]]:
-        """What is ready for `room` calls: what was handed over before goes alone into `calls`, the others are
-        returned."""
-        beyond, again, ready = self._beyond, self._again, self._ready
-        room *= together
-        if not beyond and not again and limit >= self._last:
-            if len(ready) <= room:
-                payloads = list(ready)
-                ready.clear()
-            else:
-                payloads = list(starmap(ready.popleft, repeat((), room)))
-            return list(map(NUMBER_OF, payloads)), payloads
-        numbers, payloads = [], []
-        while room > 0:
-            if beyond and beyond[0][0] <= limit:
-                number, one = heapq.heappop(beyond)
-            elif again:
-                one = again.popleft()
-                number = one.number
-            elif ready:
-                one = ready.popleft()
-                number = one.offset()
-            else:
-                break
-            if number > limit:
-                heapq.heappush(beyond, (number, one))
-                continue
-            room -= 1
-            if isinstance(one, Item):
-                room -= together - 1
-                one.begin(now)
-                calls.append(Call(self, [number], [one.payload], now, one))
-            else:
-                numbers.append(number)
-                payloads.append(one)
-        return numbers, payloads
-
-    def _with_followers(self, number: int, payload: Payload, longest: int, limit: int, now: float) -> Call:
-        behind = self._shards.behind(number, longest - 1, limit)
-        return Call(self, [number, *map(NUMBER_OF, behind)], [payload, *behind], now, ordered=True)
+    def _next_ready(self, limit: int, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Up to `most` that are ready for the first time and may start."""
+        while self._ready:
+            numbers, payloads = self._ready.take(most)
+            if numbers[-1] <= limit:
+                return numbers, payloads
+            within = bisect_right(numbers, limit)
+            for one in zip(numbers[within:], payloads[within:], strict=True):
+                heapq.heappush(self._beyond, one)
+            if within:
+                return numbers[:within], payloads[:within]
+        return (), ()
 
     def take_batch(self, room: int, now: float, *, one_a_key: bool = False) -> list[Item]:
         """Up to `room` items for one batch: of each shard in turn as many as there are, in order.
@@ -500,26 +481,26 @@ class Source:
         limit = self._limit()
         batch: list[Item] = []
         while limit >= 0 and len(batch) < room:
-            calls: list[Call] = []
-            numbers, payloads = self._first_time(limit, 1, calls, now)
-            found = [one.item for one in calls if one.item is not None]
-            items = found or [Item(self, *one, now) for one in zip(numbers, payloads, strict=True)]
-            if not items:
+            if batch and self.tries_again:
                 break
-            if items[0].attempt > 1:
-                if batch:
-                    self._again.appendleft(items[0])
-                else:
-                    batch = items
+            if self._again:
+                first = self._again.popleft()
+            elif found := self._next_ready(limit, 1)[1]:
+                first = Item(self, found[0].offset(), found[0])
+            else:
                 break
-            most = 1 if one_a_key else room - len(batch)
-            behind = self._shards.behind(items[0].number, most - 1, limit) if most > 1 else []
+            first.begin(now)
+            items = [first]
+            most = 1 if one_a_key or first.attempt > 1 else room - len(batch)
+            behind = self._shards.behind(first.number, most - 1, limit)
             if behind:
-                items += [Item(self, one.offset(), one, now) for one in behind]
+                items += [Item(self, one.offset(), one) for one in behind]
                 together = Chain(items)
                 for item in items:
                     item.begin(now, together)
             batch += items
+            if first.attempt > 1:
+                break
         if batch:
             self.out += len(batch)
             self.owner.started(max(item.number for item in batch))
@@ -548,13 +529,13 @@ class Source:
                 self._tried.pop(number, None)
         if passed:
             self._shards.passed(passed)
-        following = self._shards.release(numbers, payloads)
-        if self._depth_first:
-            self._ready.extendleft(following)
-        elif len(following) > 1:
-            self._ready.extend(sorted(following, key=NUMBER_OF))  # the shard that is furthest behind first
-        else:
-            self._ready.extend(following)
+        self._follow(numbers, payloads)
+
+    def _follow(self, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
+        """What stands behind these is ready: of all of it the shard that is furthest behind first."""
+        if following := self._shards.release(numbers, payloads):
+            following.sort(key=NUMBER_OF)
+            self._ready.put(list(map(NUMBER_OF, following)), following, first=self._depth_first)
 
     # --- its own ---
 
@@ -592,7 +573,7 @@ class Source:
     def close(self) -> None:
         """Nothing of it starts, and nothing of it counts, any more."""
         self.may_take = self.may_begin = self.wanted = False
-        self._ready.clear()
+        self._ready = Ready()
         self._again.clear()
         self._beyond.clear()
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from keylane.consumer.snapshot import PartitionSnapshot, Snapshot
-    from keylane.flow.workers.latency import Histogram
+    from keylane.flow.workers import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 

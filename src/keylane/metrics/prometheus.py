@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
-from keylane.flow.workers.latency import BUCKETS, Histogram, upper_bound_s
+from keylane.flow.workers import BUCKETS, Histogram, upper_bound_s
 from keylane.metrics.families import families
 from keylane.metrics.pages import Page, PageServer, health_pages
 

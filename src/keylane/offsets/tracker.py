@@ -175,12 +175,11 @@ class PartitionTracker:
         """
         if not offsets:
             return 0
+        if not isinstance(offsets, range):
+            offsets = sorted(offsets)
         lowest, highest = offsets[0], offsets[-1]
-        is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
-        if not is_run:
-            offsets = sorted(offsets)  # what ended in several calls is a few runs
-            lowest, highest = offsets[0], offsets[-1]
-            is_run = highest - lowest + 1 == len(offsets) and offsets == list(range(lowest, highest + 1))
+        run = range(lowest, highest + 1)
+        is_run = len(run) == len(offsets) and (offsets == run or offsets == list(run))
         if highest >= self.position:
             raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
         self.mark_dispatched(highest)
@@ -332,19 +331,14 @@ class PartitionTracker:
 
 def _contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ascending offsets as runs (start, stop)."""
-    if not offsets:
+    if isinstance(offsets, range):
+        yield offsets.start, offsets.stop
         return
-    first = offsets[0]
-    if offsets[-1] - first + 1 == len(offsets):
-        yield first, offsets[-1] + 1
-        return
-    previous = first
-    for offset in offsets[1:]:
-        if offset != previous + 1:
-            yield first, previous + 1
-            first = offset
-        previous = offset
-    yield first, previous + 1
+    first = 0
+    for at in range(1, len(offsets) + 1):
+        if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
+            yield offsets[first], offsets[at - 1] + 1
+            first = at
 
 
 def _append_run(starts: array[int], stops: array[int], start: int, stop: int) -> None:

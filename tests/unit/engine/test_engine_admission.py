@@ -10,6 +10,7 @@ from keylane.consumer.polling import PAUSE_AFTER_S, PollBound
 from keylane.flow.admission import (
     AHEAD_S,
     BELIEVED,
+    ENOUGH,
     LEAST_WANTED,
     MAX_AHEAD,
     MOST_WANTED,
@@ -217,19 +218,35 @@ def test_a_poll_brings_what_the_workers_get_through_soon_within_limits() -> None
     assert window.wanted == LEAST_WANTED
 
 
-def test_a_chain_is_as_long_as_one_call_gets_through_in_its_time() -> None:
+def test_a_call_holds_as_many_of_a_shard_as_it_gets_through_in_its_time() -> None:
     window = HandOver(16, may_queue=True, call_s=0.01)
-    assert window.at_a_time(1) == 1, "nothing is known yet"
+
+    def of_a_shard(calls: int, waiting: int = 50) -> int:
+        several, in_a_row = window.sizes(calls, [waiting], may_follow=True)
+        assert in_a_row == (several > 1)
+        return several
+
+    assert of_a_shard(1) == 1, "nothing is known yet"
     window.observe(1.0, 0)
     observe(window, 50_000, 50, 1.125)
-    assert window.at_a_time(0) == window.at_a_time(1) == 4_000
-    assert window.at_a_time(5) == 800
-    assert window.at_a_time(1_000) == 250, "16 run at once"
+    assert of_a_shard(0) == of_a_shard(1) == 4_000
+    assert of_a_shard(5) == 800
+    assert of_a_shard(1_000) == 250, "16 run at once"
     observe(window, 10, 10, 2.0)
-    assert window.at_a_time(1) == 1, "slow handlers get one record at a time"
+    assert of_a_shard(1) == 1, "slow handlers get one record at a time"
     observe(window, 1_000, 1_000, 3.0)
-    assert window.at_a_time(5) == 2
-    assert window.at_a_time(5, alone=True) == 50, "with workers to spare they may be slower"
+    assert of_a_shard(5) == 2
+    assert of_a_shard(5, 11) == 50, "with workers to spare they may be slower"
+
+
+def test_where_many_shards_wait_a_call_holds_a_worker_s_share_of_them() -> None:
+    window = HandOver(16, may_queue=True, call_s=0.01)
+    window.observe(1.0, 0)
+    observe(window, 50_000, 50, 1.125)
+    assert window.sizes(5, [ENOUGH], may_follow=True) == (ENOUGH // 16, False)
+    assert window.sizes(5, [ENOUGH - 20, 20], may_follow=True) == (ENOUGH // 16, False), "of all sources together"
+    assert window.sizes(5, [50], may_follow=False) == (50 // 16, False), "one behind another may not go with it"
+    assert window.sizes(5, [1_000_000], may_follow=True) == (800, False), "no more than it gets through in its time"
 
 
 def test_workers_that_cannot_queue_get_no_more_than_run() -> None:

@@ -6,7 +6,7 @@ import threading
 from time import monotonic
 from typing import Any
 
-from keylane.flow.workers.inbox import Inbox
+from keylane.flow.workers import Inbox
 
 WAIT_S = 20.0
 

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.flow.workers.latency import BUCKETS, LEFT_OUT, QUICK_NS, Histogram, Meter, merged, upper_bound_s
+from keylane.flow.workers import BUCKETS, LEFT_OUT, QUICK_NS, Histogram, Meter, merged, upper_bound_s
 
 DURATIONS = st.lists(st.integers(min_value=0, max_value=10**14))
 

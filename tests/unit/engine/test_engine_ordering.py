@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import InternalError
-from keylane.flow.ordering import ByKey, ByPartition, Shards, shards_for
+from keylane.flow.items import joined
+from keylane.flow.ordering import RUN, ByKey, ByPartition, Ready, Shards, shards_for
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ def offsets(some: Sequence[Payload]) -> list[int]:
 
 
 def admit(shards: Shards, some: Sequence[Payload]) -> list[int]:
-    return offsets(shards.admit(offsets(some), some))
+    numbers, ready = shards.admit(offsets(some), some)
+    assert list(numbers) == offsets(ready)
+    return offsets(ready)
 
 
 def release(shards: Shards, *some: Payload) -> list[int]:
@@ -98,7 +101,7 @@ def test_what_was_handed_over_together_leaves_together_or_stays_in_its_place(sha
 def test_each_ordering_in_a_whole(ordering: Any, ready: list[int], done: list[int]) -> None:
     shards = shards_for(ordering)
     some = records(b"a", b"b", b"a", b"b")
-    out = shards.admit(offsets(some), some)
+    _, out = shards.admit(offsets(some), some)
     assert offsets(out) == ready
     assert drain(shards, out) == done
 
@@ -116,3 +119,35 @@ def test_unordered_lets_all_out_at_once() -> None:
 def test_releasing_what_is_not_out_is_a_defect(shards: Shards) -> None:
     with pytest.raises(InternalError, match="number 0 was released"):
         release(shards, *records(b"a"))
+
+
+def test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time() -> None:
+    ready = Ready()
+    ready.put(range(10, 14), records(*[None] * 4, first=10))
+    ready.put([3, 5], records(None, None, None, first=3)[::2])
+    ready.put((1,), records(None, first=1), first=True)
+    taken = []
+    while len(ready):
+        left = list(ready.numbers)
+        numbers, some = ready.take(3)
+        assert list(numbers) == offsets(some) == left[: len(numbers)]
+        taken.append(list(numbers))
+    assert taken == [[1], [10, 11, 12], [13], [3, 5]]
+
+
+def test_a_long_feed_is_many_runs_that_stay_in_order() -> None:
+    ready = Ready()
+    ready.put(range(3 * RUN + 1), records(*[None] * (3 * RUN + 1)))
+    ready.put(range(-RUN - 1, 0), records(*[None] * (RUN + 1), first=-RUN - 1), first=True)
+    taken: list[int] = []
+    while len(ready):
+        taken += ready.take(1_000)[0]
+    assert taken == list(range(-RUN - 1, 3 * RUN + 1))
+
+
+def test_what_calls_had_is_the_ranges_that_it_makes_up() -> None:
+    runs = [(run, list(run)) for run in (range(4, 6), range(8, 9), range(4), range(20, 22))]
+    found = joined(runs)
+    assert [numbers for numbers, _ in found] == [range(6), range(8, 9), range(20, 22)]
+    assert all(list(numbers) == payloads for numbers, payloads in found)
+    assert runs[2][1] == [0, 1, 2, 3], "the calls have theirs still"

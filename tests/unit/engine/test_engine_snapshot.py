@@ -10,7 +10,7 @@ from pathlib import Path
 import keylane
 from keylane import Snapshot
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
-from keylane.flow.workers.latency import Meter
+from keylane.flow.workers import Meter
 
 SOURCES = Path(keylane.__file__).parent
 

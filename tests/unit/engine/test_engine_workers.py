@@ -18,9 +18,8 @@ from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, re
 from keylane.errors import WorkerProcessError
 from keylane.flow.items import Call, Item, Source
 from keylane.flow.outcomes import NOT_RUN, Failure
-from keylane.flow.workers import Always, WorkerDied, WorkersFailed
+from keylane.flow.workers import LEFT_OUT, Always, WorkerDied, WorkersFailed
 from keylane.flow.workers.calls import Function
-from keylane.flow.workers.latency import LEFT_OUT
 from keylane.flow.workers.made import make_workers
 from keylane.options import Processes, Threads, is_coroutine_function
 from keylane.records import PlainMessage

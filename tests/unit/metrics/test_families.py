@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keylane import PeerError, Snapshot
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
-from keylane.flow.workers.latency import Meter
+from keylane.flow.workers import Meter
 from keylane.metrics import families
 from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES
 from keylane.metrics.prometheus import MetricsServer, SnapshotCollector

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import UsageError
 from keylane.flow.items import Batch, sources_of
 from keylane.flow.outcomes import NOT_RUN
-from keylane.flow.workers import Running, WorkersClosed, WorkersFailed, places
+from keylane.flow.workers import Meter, Running, WorkersClosed, WorkersFailed, places
 from keylane.flow.workers.calls import failure_of, give_outcomes, sort_out, startable
-from keylane.flow.workers.latency import Meter
 from keylane.flow.workers.tuning import HOST
 from keylane.options import takes_context
 from keylane.records import Context
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
     from keylane.flow.items import Call, Carried, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
-    from keylane.flow.workers import Lease
+    from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
-    from keylane.flow.workers.latency import Histogram
 
 TURN = 100
 """Calls that one task takes before it lets the others of the loop run."""

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import WorkerProcessError
 from keylane.flow.items import Batch
 from keylane.flow.outcomes import NOT_RUN, Failure
-from keylane.flow.workers import Running, WorkerDied, WorkersClosed, WorkersFailed
+from keylane.flow.workers import Meter, Running, WorkerDied, WorkersClosed, WorkersFailed, merged
 from keylane.flow.workers.calls import give_outcomes, sort_out, startable
 from keylane.flow.workers.cargo import pack
-from keylane.flow.workers.latency import Meter, merged
 from keylane.flow.workers.process_main import READY, Answer
 from keylane.flow.workers.timeouts import HandlerTimeoutError
 
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
 
     from keylane.flow.items import Call, Carried, Source, Unit
     from keylane.flow.outcomes import Outcome
-    from keylane.flow.workers import Lease
+    from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
-    from keylane.flow.workers.latency import Histogram
     from keylane.flow.workers.process_main import HandOver
 
     Held = Sequence[tuple[Source, Carried]]

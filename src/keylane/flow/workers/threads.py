@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import UsageError
 from keylane.flow.items import Batch, sources_of
 from keylane.flow.outcomes import NOT_RUN
-from keylane.flow.workers import Running, WorkersClosed, WorkersFailed, places
+from keylane.flow.workers import Meter, Running, WorkersClosed, WorkersFailed, merged, places
 from keylane.flow.workers.calls import failure_of, give_outcomes, sort_out, startable
-from keylane.flow.workers.latency import Meter, merged
 from keylane.flow.workers.tuning import HOST
 from keylane.options import takes_context
 from keylane.records import Context
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 
     from keylane.flow.items import Unit
     from keylane.flow.outcomes import Outcome
-    from keylane.flow.workers import Lease
+    from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
-    from keylane.flow.workers.latency import Histogram
 
 logger = logging.getLogger("keylane.flow")
 

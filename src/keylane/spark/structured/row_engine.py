@@ -16,16 +16,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, InternalError
+from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
 from keylane.flow.outcomes import Failure
-from keylane.flow.stall import Stall
-from keylane.flow.workers import Always, WorkersFailed
+from keylane.flow.workers import Always, Inbox, WorkersFailed
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
-from keylane.flow.workers.inbox import Inbox
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
 from keylane.options import is_coroutine_function, takes_context
