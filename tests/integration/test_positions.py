@@ -10,8 +10,8 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.kafka.bulk import BulkProducer
 from keylane.offsets import OffsetMap
+from kit.filling import filling
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def stage(servers: str, request: pytest.FixtureRequest) -> Stage:
     made = Stage(servers, request.node.name.replace("[", "-").replace("]", "")[:100])
     made.create(2)
     now_ms = time.time_ns() // 1_000_000
-    with BulkProducer(servers) as producer:
+    with filling(servers) as producer:
         for offset in range(10):
             for partition in (0, 1):
                 at_ms = now_ms - (10 - offset) * 3_600_000

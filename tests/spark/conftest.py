@@ -20,7 +20,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
+from kit.filling import filling
 from kit.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Work:
 
     def fill(self, records: int) -> None:
         """Records with 37 keys, very uneven."""
-        with BulkProducer(self.servers) as producer:
+        with filling(self.servers) as producer:
             for number in range(records):
                 key = f"key-{min(number % 37, number % 11)}".encode()
                 producer.produce(kl.Output(self.topic, key=key, value=str(number).encode()))
