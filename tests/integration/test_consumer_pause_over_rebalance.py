@@ -8,7 +8,7 @@ from time import monotonic, sleep
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
+from kit.filling import filling
 
 RECORDS = 800
 PARTITIONS = 4
@@ -28,7 +28,7 @@ def test_a_paused_partition_goes_on_after_a_rebalance(tmp_path: Path) -> None:
         kafka = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "heartbeat.interval.ms": 300}
         admin = Admin(kafka)
         admin.create_topics({"t": PARTITIONS})
-        with BulkProducer(broker.bootstrap) as producer:
+        with filling(broker.bootstrap) as producer:
             for number in range(RECORDS):
                 producer.produce(kl.Output("t", value=b"x", partition=number % PARTITIONS))
         pipeline = kl.Pipeline(

@@ -16,8 +16,8 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.demo.rows import COLUMNS
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
+from kit.filling import filling
 
 DEMO = [sys.executable, "-m", "keylane", "demo", "--no-spark", "--json"]
 TIMEOUT_S = 120
@@ -186,7 +186,7 @@ def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place:
         assert {"flights", "flights.enriched"} & set(admin.topics()) == set()
 
         admin.create_topics({"flights": 8})
-        with BulkProducer(broker.bootstrap) as producer:
+        with filling(broker.bootstrap) as producer:
             producer.produce(Output("flights", value=b"somebody else's"))
         refused = demo(place, "--bootstrap", broker.bootstrap, "--records", "200")
         assert refused.returncode == 1

@@ -15,8 +15,9 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.cli.main import build_parser
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
+from kit.filling import filling
 from kit.stage import until
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +171,7 @@ class Weather(BaseHTTPRequestHandler):
 def test_the_guides_http_pipeline_asks_for_each_record(copies: tuple[Path, str]) -> None:
     folder, servers = copies
     Admin({"bootstrap.servers": servers}).create_topics({"flights.enriched": 1, "flights.dead": 1})
-    with BulkProducer(servers) as producer:
+    with filling(servers) as producer:
         for hour in range(100):
             producer.produce(Output("flights", b"N%d" % hour, b"%d" % hour))
     with ThreadingHTTPServer(("127.0.0.1", 0), Weather) as service:

@@ -15,10 +15,10 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.consumer.core import Core
 from keylane.errors import KeylaneError
-from keylane.kafka.bulk import BulkProducer
 from keylane.metrics.pages import HealthServer
 from keylane.parallel_consumer import ParallelConsumer
 from keylane.testing.embedded import EmbeddedBroker
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ class Watched:
 
 
 def fill(servers: str, count: int = 3) -> None:
-    with BulkProducer(servers) as producer:
+    with filling(servers) as producer:
         for number in range(count):
             producer.produce(kl.Output(TOPIC, key=b"%d" % number, value=b"secret"))
 

@@ -17,8 +17,8 @@ from prometheus_client.registry import CollectorRegistry
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
-from keylane.kafka.bulk import BulkProducer
 from keylane.metrics.prometheus import SnapshotCollector
+from kit.filling import filling
 from kit.stage import Stage
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def stage(broker: BrokerProcess, request: pytest.FixtureRequest) -> Stage:
     made = Stage(broker.bootstrap, "".join(c if c.isalnum() else "-" for c in request.node.name))
     for topic in (made.topic, "out-" + made.topic, "dead-" + made.topic):
         made.create(1, topic)
-    with BulkProducer(made.servers) as producer:
+    with filling(made.servers) as producer:
         for number in range(RECORDS):
             mark = b"%s-%d" % (RAW, number)
             producer.produce(kl.Output(made.topic, mark, mark * 100, [("h", mark), (MARK, b"")]))

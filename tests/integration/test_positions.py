@@ -10,8 +10,8 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.kafka.bulk import BulkProducer
 from keylane.offsets import OffsetMap
+from kit.filling import filling
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def stage(servers: str, request: pytest.FixtureRequest) -> Stage:
     made = Stage(servers, request.node.name.replace("[", "-").replace("]", "")[:100])
     made.create(2)
     now_ms = time.time_ns() // 1_000_000
-    with BulkProducer(servers) as producer:
+    with filling(servers) as producer:
         for offset in range(10):
             for partition in (0, 1):
                 at_ms = now_ms - (10 - offset) * 3_600_000
@@ -126,8 +126,19 @@ def test_a_start_by_duration_is_committed(stage: Stage, duration: str, first: in
         running.until(lambda: {one.base for one in stage.committed().values()} == {10})
 
 
+class Came(kl.RebalanceListener):
+    """The partitions that came, with their starts settled."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, int]] = []
+
+    def on_assigned(self, partitions: list[tuple[str, int]]) -> None:
+        self.names.extend(partitions)
+
+
 def test_seek_back_forwards_and_by_time(stage: Stage) -> None:
-    with Running(stage) as running:
+    came = Came()
+    with Running(stage, rebalance_listener=came) as running:
         running.until(lambda: set(running.ran) == every())
         running.ran.clear()
         running.consumer.seek({(stage.topic, 0): 6, ("not ours", 3): 5})
@@ -136,7 +147,9 @@ def test_seek_back_forwards_and_by_time(stage: Stage) -> None:
         running.consumer.seek_to_time(time.time_ns() // 1_000_000 - 2 * 3_600_000 - 60_000)
         running.until(lambda: set(running.ran) == every(8))
         running.ran.clear()
+        came.names.clear()
         running.consumer.seek({(stage.topic, 1): 1_000})
+        running.until(lambda: came.names == [(stage.topic, 1)])  # at the end that the log has now
         stage.fill([(None, 1)])
         running.until(lambda: running.ran == [(1, 10)])
         running.until(lambda: {name[1]: one.base for name, one in stage.committed().items()} == {0: 10, 1: 11})

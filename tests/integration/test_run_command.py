@@ -15,8 +15,9 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
+from kit.filling import filling
 from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
@@ -42,7 +43,7 @@ pipeline = kl.Pipeline(
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as made:
         Admin({"bootstrap.servers": made.bootstrap}).create_topics({"orders": 4, "orders.done": 4})
-        with BulkProducer(made.bootstrap) as producer:
+        with filling(made.bootstrap) as producer:
             for number in range(RECORDS):
                 producer.produce(Output("orders", b"%d" % (number % 40), b"order %d" % number))
         yield made

@@ -15,7 +15,7 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.kafka.bulk import BulkProducer
+from kit.filling import filling
 from kit.stage import Stage
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra http is not installed")
@@ -175,7 +175,7 @@ def test_a_pipeline_reads_what_the_registrys_serializers_wrote(
     values[7] = b"not of the registry"
     values[11] = b"\x00\x00\x00\x03\xe7none"  # a schema that nobody has registered
     values[13] = None
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for number, data in enumerate(values):
             producer.produce(kl.Output(stage.topic, key=b"%d" % number, value=data, partition=number % 2))
     seen: dict[int, Any] = {}

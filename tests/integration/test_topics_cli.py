@@ -12,8 +12,8 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
+from kit.filling import filling
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_what_the_broker_refuses_is_told_in_its_words(topics: Topics) -> None:
 def test_describe_counts_and_delete_says_first_what_it_would_do(topics: Topics) -> None:
     name = new_name()
     topics.run("create", name, "--partitions", "2")
-    with BulkProducer(topics.servers) as producer:
+    with filling(topics.servers) as producer:
         for number in range(30):
             producer.produce(Output(name, value=b"x", partition=number % 3 % 2))
     (found,) = topics.json("describe", name)["topics"]

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import keylane as kl
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.offsets import OffsetMap, decode
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +60,7 @@ class Stage:
 
     def fill(self, records: Iterable[tuple[bytes | None, int]], topic: str | None = None) -> None:
         """Produce (key, partition); the values count from 0."""
-        with BulkProducer(self.servers) as producer:
+        with filling(self.servers) as producer:
             for number, (key, partition) in enumerate(records):
                 producer.produce(kl.Output(topic or self.topic, key=key, value=b"%d" % number, partition=partition))
 

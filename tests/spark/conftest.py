@@ -20,7 +20,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
+from kit.filling import filling
 from kit.outputs import Outputs, source_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SETTINGS = {"spark.ui.enabled": "false"}
+SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
 PATIENCE_S = 180.0
 """For what takes a second or two on an idle machine."""
 
@@ -50,19 +50,17 @@ def java() -> None:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def jvm(java: None) -> None:
-    """The one JVM of this process. The settings of its first session stay for all that come: so the first has none of
-    its own."""
+    """The one JVM of this process without a session, for one with settings of its own. Those of the first session stay
+    for all that come: so the first has none of its own."""
     kl.spark.session("local[4]", "keylane tests", **SETTINGS).stop()
 
 
 @pytest.fixture(scope="module")
-def spark(jvm: None) -> Iterator[SparkSession]:
-    """A local session. All sessions of a process run in one JVM, so that only the first one costs seconds."""
-    made = kl.spark.session("local[4]", "keylane tests", **SETTINGS)
-    yield made
-    made.stop()
+def spark(java: None) -> SparkSession:
+    """The local session. It stays for the modules that follow, with its Python workers, unless one needs another."""
+    return kl.spark.session("local[4]", "keylane tests", **SETTINGS)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +102,7 @@ class Work:
 
     def fill(self, records: int) -> None:
         """Records with 37 keys, very uneven."""
-        with BulkProducer(self.servers) as producer:
+        with filling(self.servers) as producer:
             for number in range(records):
                 key = f"key-{min(number % 37, number % 11)}".encode()
                 producer.produce(kl.Output(self.topic, key=key, value=str(number).encode()))

@@ -12,11 +12,12 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.offsets import OffsetMap, decode
 from keylane.spark import CarryOver, GroupCommits, acknowledged, parallel_map
 from keylane.spark.structured.acknowledged import INSTANCE_ID
 from keylane.spark.structured.carry_lists import Lists
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class Job:
         self.fill(0, 20)
 
     def fill(self, start: int, stop: int) -> None:
-        with BulkProducer(self.servers) as producer:
+        with filling(self.servers) as producer:
             for number in range(start, stop):
                 headers = [("trace", b"t-%d" % number), ("empty", None)]
                 key, value = b"%d" % (number % 4), b"%d" % number
@@ -258,7 +259,7 @@ def test_available_now_ends_when_every_record_is_written_or_dead(job: Job) -> No
             raise crashes.pop()
 
     carry = job.carry_over(dead_letter=kl.DeadLetter(f"{job.name}-dead"))
-    frame = job.carries(function, carry, retries=kl.Retries(max_attempts=3, delay_ms=3_000, multiplier=1))
+    frame = job.carries(function, carry, retries=kl.Retries(max_attempts=3, delay_ms=1_000, multiplier=1))
     with pytest.raises(Exception, match="the driver dies"):
         job.run(frame, acknowledged(write, carry_over=carry))
     job.fill(20, 24)

@@ -57,6 +57,7 @@ def spark(jvm: None, cluster: StandaloneCluster, bare_python: Path) -> Iterator[
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.decommission.enabled": "true",
         "spark.pyspark.python": str(bare_python),
+        "spark.python.daemon.module": "pyspark.daemon",  # a local session before it has ours, which stays with the JVM
     }
     made = kl.spark.session(cluster.url, "keylane cluster tests", **settings)
     yield made

@@ -23,7 +23,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import keylane as kl
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
+from kit.filling import filling
 from kit.outputs import source_of
 
 if TYPE_CHECKING:
@@ -372,7 +373,7 @@ def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: 
 @covers("tracing")
 @pytest.mark.parametrize("tracing", ["on", "off"])
 def test_outputs_carry_the_trace_on(bench: Bench, tracing: Any) -> None:
-    with BulkProducer(bench.work.servers) as producer:
+    with filling(bench.work.servers) as producer:
         header = ("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())
         producer.produce(kl.Output(bench.work.topic, b"key-0", b"traced", headers=[header]))
     bench.run(telling(bench.work.output), tracing=tracing)

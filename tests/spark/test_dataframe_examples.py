@@ -14,7 +14,7 @@ from peers.postgres import PostgresServer, find_postgres
 
 import keylane as kl
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ ORDERS, CUSTOMERS = 1_200, 40
 @pytest.fixture(scope="module")
 def servers(broker: BrokerProcess) -> str:
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"orders": 2, "stage.chosen": 2, "stage.priced": 2})
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for number in range(ORDERS):
             key = f"customer-{number % CUSTOMERS}".encode()
             producer.produce(kl.Output("orders", key, f"order {number}".encode()))

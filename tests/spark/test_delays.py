@@ -12,8 +12,8 @@ from keylane.demo.data import read_flights, read_weather
 from keylane.demo.delays import delays_of, read_rows
 from keylane.demo.spark_report import write_and_summarise
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def enriched(broker: BrokerProcess) -> str:
     topic = f"enriched-{uuid.uuid4().hex[:8]}"
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({topic: 3})
     weather = read_weather()
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for flight in read_flights(600):
             value = json.loads(flight.value)
             value = {"flight": value, "weather": weather.get((value["origin"], value["time_hour"]))}

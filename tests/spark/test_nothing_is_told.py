@@ -13,8 +13,9 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.spark import CarryOver, acknowledged, parallel_map
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ RECORDS = 3
 def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:100]
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({name: 1, f"{name}-dead": 1})
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for number in range(RECORDS):
             mark = b"%s-%d" % (RAW, number)
             producer.produce(kl.Output(name, mark, mark * 100, [("h", mark)]))

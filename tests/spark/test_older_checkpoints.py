@@ -11,9 +11,9 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.kafka.bulk import BulkProducer
 from keylane.spark import CarryOver, GroupCommits, acknowledged, parallel_map
 from keylane.spark.structured.carry_lists import CarryList, Lists
+from kit.filling import filling
 from kit.older import committed, unpack, written
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_a_query_with_carry_over_goes_on(spark: SparkSession, older: BrokerProce
 
 def test_a_query_with_a_built_in_sink_goes_on(spark: SparkSession, older: BrokerProcess, tmp_path: Path) -> None:
     folder = unpack("query", tmp_path)
-    with BulkProducer(older.bootstrap) as producer:
+    with filling(older.bootstrap) as producer:
         for number in range(20, 23):
             producer.produce(kl.Output("plain", b"k", b"v-%d" % number))
     listener = GroupCommits({"bootstrap.servers": older.bootstrap, "group.id": "plain"}, query="plain")

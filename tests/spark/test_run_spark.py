@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def test_the_readmes_program_runs_in_a_session_that_is_there(
 def test_the_first_program_of_the_page_about_lanes_runs(spark: SparkSession, broker: BrokerProcess) -> None:
     assert spark.sparkContext.master == "local[4]", "the program would start another session"
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"flights": 4, "flights.enriched": 4})
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for number in range(100):
             producer.produce(Output("flights", key=b"%d" % (number % 7), value=b"flight %d" % number))
     shown = re.search(r"^```python\n(.*?)^```$", LANES_PAGE.read_text(), re.MULTILINE | re.DOTALL)

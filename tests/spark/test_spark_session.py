@@ -22,6 +22,14 @@ def test_a_session_runs_this_interpreter_in_a_fair_scheduler(spark: SparkSession
     assert context.getConf().get("spark.scheduler.mode") == "FAIR"
 
 
+def test_workers_of_tests_have_pyspark_with_its_bytecode(spark: SparkSession) -> None:
+    """And not out of Spark's archive, which each process would compile: `tests/sitecustomize.py`."""
+    import pyspark
+
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+    assert found == [pyspark.__file__]
+
+
 def test_ctrl_c_stays_pythons(spark: SparkSession) -> None:
     """PySpark's own handler cancels every job, and so would kill lanes that should drain."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -12,9 +12,9 @@ from confluent_kafka import Consumer
 import keylane as kl
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import BulkProducer
 from keylane.offsets import OffsetMap, encode
 from keylane.spark.structured.plans import Plan
+from kit.filling import filling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def servers(broker: BrokerProcess) -> str:
 
 
 def fill(servers: str, start: int, stop: int, topic: str = "numbers", partitions: int = 3) -> None:
-    with BulkProducer(servers) as producer:
+    with filling(servers) as producer:
         for number in range(start, stop):
             key = None if number % 5 == 0 else b"k%d" % (number % 7)
             headers = [("n", b"%d" % number), ("n", None)] if number % 2 else ()

@@ -168,7 +168,7 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
     heard = time.monotonic()
     while open_ends:
         batch: list[Record] = []
-        for message in reader.consume(READ_BATCH_RECORDS, POLL_S):
+        for message in _arrived(reader):
             partition, offset, error = message.partition(), message.offset(), message.error()
             assert partition is not None
             if error is not None:
@@ -189,6 +189,12 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
             raise BrokerUnavailableError(
                 f"topic {topic!r}: nothing came for {SILENCE_TIMEOUT_S:.0f} s from partitions {sorted(open_ends)}"
             )
+
+
+def _arrived(reader: Consumer) -> list[Message]:
+    """What is there, once something is. A call for the whole number waits for it to be there, or for the time's end."""
+    first = reader.consume(1, POLL_S)
+    return first + reader.consume(READ_BATCH_RECORDS, 0) if first else first
 
 
 def _check(event: Message, error: KafkaError) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import venv
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ import pytest
 from keylane.spark.java import find_java, launch_home
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keylane.broker.process import BrokerProcess
 
 TIMEOUT_S = 300
@@ -57,11 +56,11 @@ count(builder.getOrCreate())
 @pytest.fixture(scope="module")
 def servers(broker: BrokerProcess) -> str:
     from keylane.kafka.admin import Admin
-    from keylane.kafka.bulk import BulkProducer
     from keylane.records import Output
+    from kit.filling import filling
 
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"rows": 1})
-    with BulkProducer(broker.bootstrap) as producer:
+    with filling(broker.bootstrap) as producer:
         for number in range(7):
             producer.produce(Output("rows", None, b"%d" % number))
     return broker.bootstrap
@@ -86,7 +85,8 @@ def test_the_source_and_the_functions_run_with_this_interpreter(
     taken = {"PATH", "PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
     env = {name: value for name, value in os.environ.items() if name not in taken}
     env |= {"PATH": f"{tmp_path}/other/bin:/usr/bin:/bin", "JAVA_HOME": str(launch_home(find_java()))}
-    env |= {"SPARK_LOCAL_IP": "127.0.0.1"} | ({} if driver is None else {"PYSPARK_DRIVER_PYTHON": driver})
+    env |= {"PYTHONPATH": str(Path(__file__).parents[2]), "SPARK_LOCAL_IP": "127.0.0.1"}  # `sitecustomize`, not keylane
+    env |= {} if driver is None else {"PYSPARK_DRIVER_PYTHON": driver}
     done = subprocess.run(
         [sys.executable, "-c", BEGINNING + program, servers],
         env=env,
