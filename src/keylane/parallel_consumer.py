@@ -20,7 +20,7 @@ from keylane.consumer import events
 from keylane.consumer.assembly import assemble
 from keylane.consumer.closing import CloseMode
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
-from keylane.consumer.lease import Liveness
+from keylane.consumer.intake import Liveness
 from keylane.consumer.results import Complete, ResultQueue
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream

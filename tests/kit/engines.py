@@ -11,11 +11,11 @@ from keylane.consumer.closing import Phase
 from keylane.consumer.commits import CommitEntry, CommitProblem
 from keylane.consumer.core import MODES, Core
 from keylane.consumer.events import TransactionAnswered
-from keylane.consumer.lease import Lease
+from keylane.consumer.intake import Lease
 from keylane.consumer.outputs import NO_RESULTS, Answer, ResultsMoved, ResultsRule
-from keylane.consumer.partition import Partition
-from keylane.consumer.partition import Start as CoreStart
+from keylane.consumer.partitions import Partition
 from keylane.consumer.start import Committed, StartRule
+from keylane.consumer.start import Start as CoreStart
 from keylane.flow.admission import CALL_S
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Self
 from keylane.consumer.assembly import assemble
 from keylane.consumer.events import TransactionAnswered
 from keylane.consumer.outputs import Answer
-from keylane.consumer.partition import Start
 from keylane.consumer.ports import Polled
-from keylane.consumer.start import Committed, StartRule
+from keylane.consumer.start import Committed, Start, StartRule
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "the committed map is ignored at the start",
-        "consumer/partition.py",
+        "consumer/partitions.py",
         "self.tracker = PartitionTracker(start.offsets)",
         "self.tracker = PartitionTracker(OffsetMap(start.offsets.base))",
         ANY,
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "almost once: a place is free before the commit is acknowledged",
-        "consumer/acknowledgements.py",
+        "consumer/commits.py",
         "            self.waiting += len(messages)\n",
         "",
         ANY,
@@ -433,7 +433,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lease lasts as long as the session",
-        "consumer/lease.py",
+        "consumer/intake.py",
         "SHARE = 2 / 3\n",
         "SHARE = 1.0\n",
         "unit/engine/test_engine_lease.py::test_it_lasts_two_thirds_of_the_session_from_the_first_answer_on_and_never_gets_shorter",
@@ -441,7 +441,7 @@ MUTANTS = [
     ),
     Mutant(
         "a commit's older answer takes the acknowledged offset back",
-        "consumer/partition.py",
+        "consumer/partitions.py",
         "        self.committed_changes = max(self.committed_changes, changes)\n",
         "        self.committed_changes = self.tracker.changes\n",
         "property/engine/test_simulation.py::test_the_guarantees_hold_on_any_schedule",

@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "a poll may bring what is buffered already once more",
-        "consumer/polling.py",
+        "consumer/partitions.py",
         "credit = max(1, (self._limit - buffered) // POLL_SHARE)",
         "credit = max(1, self._limit // POLL_SHARE)",
         "unit/engine/test_engine_admission.py::test_the_credit_is_a_share_of_what_is_free",
@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         "max_uncommitted lets one record more start",
-        "consumer/partition.py",
+        "consumer/partitions.py",
         "self._max_span = pipeline.max_uncommitted",
         "self._max_span = None if pipeline.max_uncommitted is None else pipeline.max_uncommitted + 1",
         "unit/engine/test_engine_flow.py::test_max_uncommitted_bounds_what_starts_past_the_base",
@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         "on_commit hears of the partitions that were taken, and not of those that were refused",
-        "consumer/acknowledgements.py",
+        "consumer/commits.py",
         "                refused[entry.name] = entry.offset\n",
         "                pass\n",
         "unit/engine/test_engine_commit_modes.py::test_on_commit_hears_of_offsets_and_errors_and_one_commit_carries_all_that_changed",
@@ -295,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         "on_committed hears of what a commit without its map does not cover",
-        "consumer/acknowledgements.py",
+        "consumer/commits.py",
         "below = messages if entry.metadata else [one for one in messages if one.offset() < entry.offset]",
         "below = messages",
         "unit/engine/test_engine_commit_modes.py::test_a_commit_without_its_map_tells_what_lies_below_its_offset",

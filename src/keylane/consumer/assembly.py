@@ -11,8 +11,7 @@ from keylane.consumer.callbacks import Callbacks, CommitCallbacks
 from keylane.consumer.core import MODES, Core
 from keylane.consumer.decoding import decoding
 from keylane.consumer.events import ConsumerFailed, Delivered
-from keylane.consumer.intake import Intake
-from keylane.consumer.lease import Lease
+from keylane.consumer.intake import Intake, Lease
 from keylane.consumer.loop import Loop
 from keylane.consumer.results import results_rule, with_results
 from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, record_departs
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.consumer.outputs import Answers
-    from keylane.consumer.ports import ConsumerPort, ProducerPort, ResultsPort, TopicPartition, TransactionsPort
+    from keylane.consumer.ports import ConsumerPort, ProducerPort, ResultsPort, TransactionsPort
     from keylane.consumer.results import ResultQueue
+    from keylane.consumer.start import TopicPartition
     from keylane.flow.workers.timeouts import Watch
     from keylane.pipeline import Pipeline
 

@@ -15,7 +15,7 @@ from keylane.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.consumer.acknowledgements import Told
+    from keylane.consumer.commits import Told
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ResultsPort
     from keylane.pipeline import Pipeline

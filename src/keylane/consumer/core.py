@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from keylane.consumer.acknowledgements import Acknowledgements
 from keylane.consumer.closing import CloseMode, Closing, Phase
-from keylane.consumer.commits import CommitEntry, CommitProblem, Commits
+from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Commits
 from keylane.consumer.deliveries import Deliveries
 from keylane.consumer.modes.almost_once import AlmostOnce
 from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.events import TransactionAnswered
-    from keylane.consumer.lease import Lease
+    from keylane.consumer.intake import Lease
     from keylane.consumer.outputs import Answer, ResultsMoved, ResultsRule
-    from keylane.consumer.partition import Partition, Start
-    from keylane.consumer.ports import TopicPartition
+    from keylane.consumer.partitions import Partition
+    from keylane.consumer.start import Start, TopicPartition
     from keylane.flow.admission import HandOver
     from keylane.flow.failures import Failures
     from keylane.flow.items import Item, Unit

@@ -6,12 +6,12 @@ are asked for from the broker, but only once our own are through, and not too of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keylane.consumer.partition import Partition
+    from keylane.offsets import PartitionTracker
 
 ASK_EVERY_S = 0.5
 """Time between two questions to the broker for other members' committed offsets."""
@@ -19,6 +19,13 @@ ASK_EVERY_S = 0.5
 SETTLE_S = 5.0
 """How long a committed offset past the ending offset is not believed, before this member has had partitions: a commit
 beyond the log's end (a topic made anew) must be told as the error that it is, and the assignment finds that out."""
+
+
+class Part(Protocol):
+    """A partition of ours."""
+
+    committed: int | None
+    tracker: PartitionTracker
 
 
 class Ending:
@@ -50,7 +57,7 @@ class Ending:
             if offset is not None and (offset >= end if settled else offset == end):
                 self._reached.add(name)
 
-    def delete(self, topic: str, partitions: Mapping[tuple[str, int], Partition]) -> list[str]:
+    def delete(self, topic: str, partitions: Mapping[tuple[str, int], Part]) -> list[str]:
         """The topic is no more, so that its ending offsets count as reached. Returns what was to be processed still, by
         partition: what others have committed of it is gone as well."""
         left = []
@@ -73,14 +80,14 @@ class Ending:
         """A commit of ours was acknowledged, or partitions came or went."""
         self._is_new = True
 
-    def is_reached(self, partitions: Mapping[tuple[str, int], Partition]) -> bool:
+    def is_reached(self, partitions: Mapping[tuple[str, int], Part]) -> bool:
         """Whether the group's committed offsets have reached every ending offset, as far as is known."""
         if not self._is_new:
             return False
         self._is_new = False
         return all(name in self._reached or self._is_ours(name, partitions) for name in self._offsets)
 
-    def ask(self, partitions: Mapping[tuple[str, int], Partition], now: float) -> list[tuple[str, int]]:
+    def ask(self, partitions: Mapping[tuple[str, int], Part], now: float) -> list[tuple[str, int]]:
         """Partitions whose committed offset to ask the broker for now: others', once our own are through."""
         self._check_at = None
         if self._asking:
@@ -100,6 +107,6 @@ class Ending:
         """When there is something to ask even if nothing happens."""
         return self._check_at
 
-    def _is_ours(self, name: tuple[str, int], partitions: Mapping[tuple[str, int], Partition]) -> bool:
+    def _is_ours(self, name: tuple[str, int], partitions: Mapping[tuple[str, int], Part]) -> bool:
         partition = partitions.get(name)
         return partition is not None and partition.committed is not None and partition.committed >= self._offsets[name]

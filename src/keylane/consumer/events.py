@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.outputs import Answers
-    from keylane.consumer.partition import Start
-    from keylane.consumer.ports import Polled, TopicPartition
+    from keylane.consumer.ports import Polled
     from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.start import Start, TopicPartition
     from keylane.options import Rates
 
 

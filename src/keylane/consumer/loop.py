@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from keylane.consumer.callbacks import CommitCallbacks
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.core import Core
-    from keylane.consumer.intake import Intake
-    from keylane.consumer.lease import Lease
+    from keylane.consumer.intake import Intake, Lease
     from keylane.consumer.plan import Plan
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.flow.items import Unit

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.consumer.acknowledgements import Told
-    from keylane.consumer.commits import CommitEntry
+    from keylane.consumer.commits import CommitEntry, Told
     from keylane.consumer.outputs import Delivery
-    from keylane.consumer.partition import Partition
-    from keylane.consumer.ports import TopicPartition
+    from keylane.consumer.partitions import Partition
+    from keylane.consumer.start import TopicPartition
     from keylane.flow.items import Unit
 
 

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.outputs import Delivery
-    from keylane.consumer.partition import Start
+    from keylane.consumer.start import Start, TopicPartition
     from keylane.records import Message
-
-TopicPartition = tuple[str, int]
 
 
 class Offset(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keylane.consumer.partition import Partition
+    from keylane.consumer.partitions import Partition
     from keylane.telling import Log
 
 

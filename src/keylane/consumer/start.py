@@ -25,6 +25,24 @@ logger = logging.getLogger("keylane.consumer")
 
 WAY_OUT = "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
 
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a newly assigned partition starts (`StartRule` decides it)."""
+
+    topic: str
+    partition: int
+    epoch: int
+    """Grows with every assignment that the consumer takes; polled batches carry it."""
+    offsets: OffsetMap
+    """What the group has committed, or the resolved start with nothing complete above it."""
+    log_start: int
+    log_end: int
+    metadata: str = ""
+    """What the user's own function left with the committed offset."""
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:

@@ -36,7 +36,7 @@ from keylane.telling import kind_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
-    from keylane.consumer.partition import Start
+    from keylane.consumer.start import Start
     from keylane.delivery.stores import OpenAsyncStore, OpenStore
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record

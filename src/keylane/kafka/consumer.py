@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from keylane.consumer.commits import CommitProblem
-    from keylane.consumer.partition import Start
     from keylane.consumer.ports import ConsumerListener, Offset
     from keylane.consumer.snapshot import Wait
+    from keylane.consumer.start import Start
     from keylane.kafka import exact_transactions
     from keylane.kafka.membership import Target
     from keylane.pipeline import Pipeline

@@ -41,8 +41,8 @@ from keylane.kafka.starts import Starts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from keylane.consumer.partition import Start
     from keylane.consumer.ports import ConsumerListener, Offset, Revoking
+    from keylane.consumer.start import Start
     from keylane.kafka.faults import Faults
     from keylane.kafka.instance_name import InstanceName
     from keylane.kafka.logs import Logs, Patience

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from keylane.consumer.partition import Start
-from keylane.consumer.start import Committed, StartRule
+from keylane.consumer.start import Committed, Start, StartRule
 from keylane.errors import HandlerError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pipeline, Retries, Skip, UsageError
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import Once

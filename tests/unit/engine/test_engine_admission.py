@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.consumer.polling import PAUSE_AFTER_S, PollBound
+from keylane.consumer.partitions import PAUSE_AFTER_S, PollBound
 from keylane.flow.admission import (
     AHEAD_S,
     BELIEVED,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import Pipeline
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.items import Call
 from keylane.flow.outcomes import NOT_RUN, Failure, Later

@@ -11,7 +11,7 @@ import pytest
 import keylane as kl
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Record, Retries, Skip
 from keylane.consumer.outputs import Answer
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.flow.core import RECALL_S
 from keylane.flow.items import Batch, Call
 from keylane.flow.outcomes import NOT_RUN, Failure

@@ -11,7 +11,7 @@ import pytest
 
 from keylane import Context, HandlerError, Pipeline, Record, Retries, Skip, UsageError
 from keylane.consumer.closing import FINAL_COMMIT_S, Closing, Phase
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.flow.admission import Stall
 from keylane.flow.items import Call
 from keylane.flow.workers import Running

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
-from keylane.consumer.acknowledgements import Acknowledgements
 from keylane.consumer.callbacks import CommitCallbacks
-from keylane.consumer.commits import CommitEntry, CommitProblem
-from keylane.consumer.partition import Partition, Start
+from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem
+from keylane.consumer.partitions import Partition
+from keylane.consumer.start import Start
 from keylane.offsets import DispatchBound, OffsetMap, decode, encode
 from keylane.options import Threads
 from keylane.pipeline import Commit

@@ -13,7 +13,7 @@ from keylane.consumer.closing import FINAL_COMMIT_S, Phase
 from keylane.consumer.commits import CommitProblem
 from keylane.consumer.ending import SETTLE_S
 from keylane.consumer.outputs import NO_RESULTS, Answer, ResultsMoved, ResultsRule
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.flow.items import Call
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.flow.workers import Running

@@ -9,7 +9,7 @@ import pytest
 
 from keylane import HandlerError, Pipeline, Retries, UsageError
 from keylane.consumer.commits import CommitProblem
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.flow.items import Call
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.offsets import OffsetMap, decode

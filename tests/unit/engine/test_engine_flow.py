@@ -12,8 +12,8 @@ import pytest
 import keylane as kl
 from keylane import DeadLetter, HandlerError, Output, Pipeline, Rates, Record, Retries, Skip, UsageError
 from keylane.consumer import events
-from keylane.consumer.partition import Start
 from keylane.consumer.partitions import FIRST_CREDIT
+from keylane.consumer.start import Start
 from keylane.flow.items import Batch, Call
 from keylane.flow.outcomes import Failure, Later
 from keylane.offsets import OffsetMap

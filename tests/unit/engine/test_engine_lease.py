@@ -15,10 +15,9 @@ import pytest
 import keylane as kl
 from keylane import Pipeline, RebalanceListener
 from keylane.consumer.events import Lost
-from keylane.consumer.intake import Intake
-from keylane.consumer.lease import Lease
-from keylane.consumer.partition import Start
+from keylane.consumer.intake import Intake, Lease
 from keylane.consumer.returns import outcome_of, outcomes_of
+from keylane.consumer.start import Start
 from keylane.flow.items import Batch, Call, Item, Source
 from keylane.flow.outcomes import NOT_RUN
 from keylane.flow.workers.calls import Function
@@ -30,7 +29,7 @@ from kit.engines import SomeWorkers, make_core
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.consumer.ports import TopicPartition
+    from keylane.consumer.start import TopicPartition
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}

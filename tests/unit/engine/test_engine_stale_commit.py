@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keylane.consumer.commits import CommitProblem
-    from keylane.consumer.ports import ConsumerListener, Offset, Polled, TopicPartition
+    from keylane.consumer.ports import ConsumerListener, Offset, Polled
+    from keylane.consumer.start import TopicPartition
 
 T0, T1 = ("t", 0), ("t", 1)
 

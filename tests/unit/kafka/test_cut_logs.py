@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message
 
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.errors import PeerError
 from keylane.kafka.consumer import Fetcher
 from keylane.kafka.faults import Faults

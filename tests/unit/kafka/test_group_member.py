@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from keylane import Pipeline
-from keylane.consumer.partition import Start
 from keylane.consumer.ports import Revoking
+from keylane.consumer.start import Start
 from keylane.kafka import membership
 from keylane.kafka.faults import Faults
 from keylane.kafka.group_member import GroupMember

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from keylane.consumer.partition import Start
+from keylane.consumer.start import Start
 from keylane.kafka.consumer import Fetcher
 from keylane.kafka.faults import Faults
 from keylane.kafka.leaders import Leaders

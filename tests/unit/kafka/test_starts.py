@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keylane.consumer.commits import CommitProblem
-    from keylane.consumer.partition import Start
+    from keylane.consumer.start import Start
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "h:1", "group.id": "g"}

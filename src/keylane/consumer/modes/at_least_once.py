@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
-    from keylane.consumer.acknowledgements import Acknowledgements
     from keylane.consumer.closing import Closing
-    from keylane.consumer.commits import CommitEntry, Commits
+    from keylane.consumer.commits import Acknowledgements, CommitEntry, Commits
     from keylane.consumer.deliveries import Deliveries
     from keylane.consumer.events import TransactionAnswered
     from keylane.consumer.outputs import Delivery
-    from keylane.consumer.partition import Partition
-    from keylane.consumer.partitions import Partitions
+    from keylane.consumer.partitions import Partition, Partitions
     from keylane.consumer.plan import Plan
-    from keylane.consumer.ports import TopicPartition
     from keylane.consumer.revokes import Revokes
+    from keylane.consumer.start import TopicPartition
     from keylane.flow.core import FlowCore
     from keylane.flow.items import Unit
     from keylane.pipeline import Pipeline

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from keylane.consumer.modes.at_least_once import AtLeastOnce
-from keylane.consumer.partition import Partition, partition_of
+from keylane.consumer.partitions import Partition, partition_of
 from keylane.flow.items import Call
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from keylane.consumer.partition import Partition, partition_of
+from keylane.consumer.partitions import Partition, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

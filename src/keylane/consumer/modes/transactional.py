@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.closing import Phase
 from keylane.consumer.modes.at_least_once import AtLeastOnce
 from keylane.consumer.modes.transaction import State, Transaction
-from keylane.consumer.partition import partition_of
+from keylane.consumer.partitions import partition_of
 from keylane.consumer.plan import RevokeAnswer
 from keylane.errors import PeerError
 from keylane.flow.items import Call
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from keylane.consumer.events import TransactionAnswered
     from keylane.consumer.modes.at_least_once import Parts
     from keylane.consumer.outputs import Delivery
-    from keylane.consumer.partition import Partition
+    from keylane.consumer.partitions import Partition
     from keylane.consumer.plan import Plan
-    from keylane.consumer.ports import TopicPartition
+    from keylane.consumer.start import TopicPartition
     from keylane.flow.items import Item, Unit
 
 REVOKE_COMMIT_S = 10.0
