@@ -55,11 +55,15 @@ def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, or
     assert query.exception() is None
 
 
-def test_each_lane_commits_in_transactions_of_its_own(spark: SparkSession, work: Any) -> None:
-    work.fill(600)
+def test_each_lane_commits_in_transactions_of_its_own(
+    spark: SparkSession, work: Any, until: Callable[..., None]
+) -> None:
     pipeline = work.pipeline(delivery="transactional", commit=kl.Commit(interval_ms=50))
-    query = kl.spark.start(pipeline, spark, lanes=2, trigger=AVAILABLE_NOW)
-    work.finish(query)
+    query = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    until(lambda: sorted(len(lane.partitions) for lane in query.lanes) == [2, 2], lambda: query.lanes)
+    work.fill(600)  # now that each lane has its share: one that is late may find that the other has done it all
+    until(lambda: work.lag() == 0, lambda: query.lanes)
+    query.stop()
     seen = work.outputs()
     assert (seen.lost, seen.repeated, seen.foreign, seen.out_of_order("key")) == (set(), set(), set(), [])
     assert work.lag() == 0
