@@ -269,7 +269,7 @@ class CoreEngine:
 
     @property
     def holds_back(self) -> bool:
-        return any(one.source.is_held_back for one in self._core.partitions.open.values())
+        return any(one.may_start() < one.tracker.position - 1 for one in self._core.partitions.open.values())
 
     @property
     def left_maps_out(self) -> bool:

@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key lets every record out at once",
-        "flow/ordering.py",
+        "flow/admission.py",
         """                if last is not number:
                     nexts[last] = payload
                     lasts[key] = number
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is left of a run when some of it is taken comes last",
-        "flow/ordering.py",
+        "flow/admission.py",
         "            self._runs.appendleft((numbers[most:], payloads[most:]))\n",
         "            self._runs.append((numbers[most:], payloads[most:]))\n",
         "unit/engine/test_engine_ordering.py::test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time",

@@ -21,18 +21,17 @@ from keylane.consumer.closing import CloseMode, Closing, Phase
 from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Commits
 from keylane.consumer.deliveries import Deliveries
 from keylane.consumer.modes.almost_once import AlmostOnce
-from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts
+from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts, Plan
 from keylane.consumer.modes.at_most_once import AtMostOnce
 from keylane.consumer.modes.transactional import Transactional
 from keylane.consumer.outputs import NO_RESULTS
 from keylane.consumer.partitions import Partitions
-from keylane.consumer.plan import Plan
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
-from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
+from keylane.flow.workers import Stall
 from keylane.records import Record
 
 if TYPE_CHECKING:

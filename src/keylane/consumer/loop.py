@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.core import Core
     from keylane.consumer.intake import Intake, Lease
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.flow.items import Unit
     from keylane.flow.workers import Inbox, Workers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from keylane.consumer.ending import Ending
 from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.flow.items import Source
-from keylane.offsets import DispatchBound, PartitionTracker, encoding_of
+from keylane.offsets import PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
     from collections import Counter

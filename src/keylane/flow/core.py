@@ -19,10 +19,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import UNLIMITED, Buckets
+from keylane.flow.admission import KEY_OF, UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.items import Batch, Call, joined
-from keylane.flow.ordering import KEY_OF
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 

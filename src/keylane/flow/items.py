@@ -15,12 +15,12 @@ from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from keylane.flow.ordering import NUMBER_OF, Ready, shards_for
+from keylane.flow.admission import NUMBER_OF, Ready, shards_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keylane.flow.ordering import Payload, Shards
+    from keylane.flow.admission import Payload, Shards
     from keylane.flow.outcomes import Outcome
     from keylane.options import Ordering
 
@@ -382,11 +382,6 @@ class Source:
     def waiting(self) -> int:
         """Shards that have an item ready."""
         return len(self._beyond) + len(self._again) + len(self._ready)
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether something is ready beyond what may start."""
-        return bool(self._beyond)
 
     @property
     def tries_again(self) -> bool:

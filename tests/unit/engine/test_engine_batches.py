@@ -23,7 +23,7 @@ from kit.fakes import FakeBroker, FakeEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.flow.items import Unit
     from keylane.flow.outcomes import Outcome
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.consumer.core import Core
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
 
 T0, T1 = ("t", 0), ("t", 1)
 BOUND = DispatchBound.for_cap(4096)

@@ -23,7 +23,7 @@ from keylane.records import PlainMessage, Returned
 from kit.engines import SomeWorkers, make_core
 
 if TYPE_CHECKING:
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.flow.items import Source
     from keylane.flow.outcomes import Outcome
 

@@ -22,7 +22,7 @@ from kit.fakes import FakeBroker, FakeEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import InternalError
+from keylane.flow.admission import RUN, ByKey, ByPartition, Ready, Shards, shards_for
 from keylane.flow.items import joined
-from keylane.flow.ordering import RUN, ByKey, ByPartition, Ready, Shards, shards_for
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.flow.ordering import Payload
+    from keylane.flow.admission import Payload
 
 
 def records(*keys: bytes | None, first: int = 0) -> list[Payload]:

@@ -16,12 +16,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, InternalError
-from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
 from keylane.flow.outcomes import Failure
-from keylane.flow.workers import Always, Inbox, WorkersFailed
+from keylane.flow.workers import Always, Inbox, Stall, WorkersFailed
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
