@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "a key's rate is not taken",
         "flow/admission.py",
-        "        bucket.take(1, now)\n        return None",
+        "        bucket.spend(1, now)\n        return None",
         "        return None",
         ANY,
         "option: rates",
@@ -318,8 +318,8 @@ MUTANTS = [
     Mutant(
         "what was given up is produced",
         "consumer/deliveries.py",
-        "wanted = [one for one in taken if one.wanted]",
-        "wanted = list(taken)",
+        "wanted = [one for one in popped if one.wanted]",
+        "wanted = list(popped)",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),

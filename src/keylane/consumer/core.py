@@ -181,7 +181,7 @@ class Core:
         names = list(names)
         self._revokes.begin(self.partitions.named(names), token, now, may_begin=self._mode.begins_when_stopped)
         self._mode.given_up(names)
-        self._next.take_back()
+        self._next.withdraw_calls()
 
     def lost(self, names: Iterable[TopicPartition]) -> None:
         """Partitions were lost: others may have them already. Forget them, without a commit."""
@@ -213,10 +213,10 @@ class Core:
 
     # --- events: the work ---
 
-    def completed(self, units: Sequence[Unit], now: float) -> None:
+    def calls_ended(self, units: Sequence[Unit], now: float) -> None:
         """Workers report calls and batches back, with what each record came to."""
         self._mode.came_back(units)
-        self.flow.completed(units, now)
+        self.flow.calls_ended(units, now)
         self._stall.moved(now, runs=self.flow.calls > 0)
 
     def withdrawn(self, units: Sequence[Unit]) -> None:
@@ -291,7 +291,7 @@ class Core:
             self._stop_starting()
 
     def _stop_starting(self) -> None:
-        self._next.take_back()
+        self._next.withdraw_calls()
         for partition in self.partitions.open.values():
             partition.source.stop(may_begin=self._mode.begins_when_stopped)
 
@@ -341,7 +341,7 @@ class Core:
         plan, self._next = self._next, Plan()
         self._release_due(now)
         self._plan_dispatch(plan, now)
-        plan.send(self._mode.outputs(), self._deliveries.take_results())
+        plan.send(self._mode.outputs(), self._deliveries.pop_results())
         self._plan_poll(plan, now)
         self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
@@ -427,7 +427,7 @@ class Core:
         self._mode.closed()
 
     def _withdraw(self) -> None:
-        self._next.take_back(cancel=True)
+        self._next.withdraw_calls(cancel=True)
 
     @property
     def _may_commit(self) -> bool:

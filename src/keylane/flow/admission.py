@@ -2,7 +2,7 @@
 (`Buckets`).
 
 The idea of the first: a shard has at most one item out (ready, running, waiting, or held by its owner), or a few that
-were handed over together. The others of the shard wait behind in the order of their numbers, and completing the last
+were handed over together. The others of the shard wait behind in the order of their numbers, and releasing the last
 one out brings out the next. KEY has a shard a key of the source, PARTITION one for the source, UNORDERED none. An item
 without a key has nothing to keep its place relative to: under KEY it is a shard of its own, so items without a key are
 unordered among themselves. A key's queue is no object of its own: of each item that has one behind it the source knows
@@ -12,7 +12,7 @@ and has not run is still in its place.
 Of the second: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread that ends
 an item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so nothing gets old
 in it. What is quick goes several at a time, as many as run in `CALL_S`. Of the third: a bucket is one number, the time
-up to which what was taken has used its rate up (the generic cell rate algorithm); what lies within the burst before it
+up to which what was spent has used its rate up (the generic cell rate algorithm); what lies within the burst before it
 may start now.
 
 Pure: time is passed in.
@@ -77,7 +77,7 @@ class Ready:
         else:
             self._runs.extend(runs)
 
-    def take(self, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
+    def pop(self, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
         """Up to `most` of the first run."""
         numbers, payloads = self._runs.popleft()
         if len(numbers) > most:
@@ -100,11 +100,11 @@ class Shards:
         return numbers, payloads
 
     def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - for others
-        """These are complete, each the last of its shard that was out: return the next ones, which may run now."""
+        """These are gone, each the last of its shard that was out: return the next ones, which may run now."""
         return []
 
     def passed(self, numbers: Sequence[int]) -> None:
-        """These are complete, and the next of their shards were handed over with them."""
+        """These are gone, and the next of their shards were handed over with them."""
 
     def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - for others
         """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
@@ -197,13 +197,13 @@ class ByKey(Shards):
             del self._next[number]
 
     def behind(self, number: int, most: int, limit: int) -> list[Payload]:
-        found: list[Payload] = []
+        behind: list[Payload] = []
         nexts = self._next
         one = nexts.get(number)
-        while one is not None and len(found) < most and (number := one.offset()) <= limit:
-            found.append(one)
+        while one is not None and len(behind) < most and (number := one.offset()) <= limit:
+            behind.append(one)
             one = nexts.get(number)
-        return found
+        return behind
 
     @property
     def count(self) -> int:
@@ -219,8 +219,8 @@ def shards_for(ordering: Ordering) -> Shards:
 
 OBSERVED_S = 0.010
 FIRST_OBSERVED_S = 0.001
-"""How long completions are counted before their rate is believed: the first time this long, then twice as long each
-time. Until a rate is known nothing waits in the workers' queue, and each completion is worth a turn of the loop."""
+"""For how long what ends is counted before its rate is believed: the first time this long, then twice as long each
+time. Until a rate is known nothing waits in the workers' queue, and each end is worth a turn of the loop."""
 
 AHEAD_S = 0.05
 """How much work, in time, may wait in the workers' queue. Handlers that began together end together: the next ones then
@@ -289,12 +289,12 @@ class HandOver:
         """So many places are kept by items whose calls are through."""
         self._withheld = places
 
-    def completed(self, items: int, calls: int) -> None:
+    def ended(self, items: int, calls: int) -> None:
         self._items += items
         self._calls += calls
 
     def observe(self, now: float, calls: int) -> None:
-        """All completions of a turn are counted, and so many calls are out still: see how fast the workers are."""
+        """All that ended before a turn is counted, and so many calls are out still: see how fast the workers are."""
         elapsed = now - self._since
         if not self._calls:
             if not calls:  # idle
@@ -390,7 +390,7 @@ class Bucket:
         spare_s = now + self._burst_s + _ROUNDING_S - max(self._used_to, now)
         return 0 if spare_s < 0 else int(spare_s / self._interval_s) + 1
 
-    def take(self, count: int, now: float) -> None:
+    def spend(self, count: int, now: float) -> None:
         self._used_to = max(self._used_to, now) + count * self._interval_s
 
     def due(self) -> float:
@@ -433,15 +433,15 @@ class Buckets:
             self._sources[source] = Bucket(self._rates.per_partition, self._rates.burst_ms)
         return self._sources[source]
 
-    def take(self, source: Rated, count: int, now: float) -> None:
+    def spend(self, source: Rated, count: int, now: float) -> None:
         """So many items of `source` start."""
         if self._all is not None:
-            self._all.take(count, now)
+            self._all.spend(count, now)
         if (bucket := self.of(source)) is not None:
-            bucket.take(count, now)
+            bucket.spend(count, now)
 
-    def take_key(self, source: Rated, key: bytes | None, now: float) -> float | None:
-        """Take a token of the key: None; or when there will be one."""
+    def spend_key(self, source: Rated, key: bytes | None, now: float) -> float | None:
+        """Spend a token of the key: None; or when there will be one."""
         if self._rates.per_key is None or key is None:
             return None
         name = (source, key)
@@ -451,7 +451,7 @@ class Buckets:
             bucket = self._keys[name] = Bucket(self._rates.per_key, self._rates.burst_ms)
         if bucket.room(now) < 1:
             return bucket.due()
-        bucket.take(1, now)
+        bucket.spend(1, now)
         return None
 
     def _forget_resting(self, now: float) -> None:

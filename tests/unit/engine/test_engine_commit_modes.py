@@ -56,7 +56,7 @@ class Running:
 
     def finish(self, count: int) -> Plan:
         done, self.calls = self.calls[:count], self.calls[count:]
-        self.core.completed(done, self.now)
+        self.core.calls_ended(done, self.now)
         return self.plan()
 
 

@@ -64,7 +64,7 @@ class Running:
             list(call.begin(1.0))
             if outcome is not None:
                 call.note(0, outcome)
-        self.core.completed(done, self.now)
+        self.core.calls_ended(done, self.now)
         return self.plan()
 
     @property

@@ -98,7 +98,7 @@ class Plan:
         """What runs cannot count any more."""
         self.cancel = True
 
-    def take_back(self, *, cancel: bool = False) -> None:
+    def withdraw_calls(self, *, cancel: bool = False) -> None:
         """Have the workers give back what may not start any more; `cancel`: and end what cannot count."""
         self.withdraw = True
         self.cancel = self.cancel or cancel
@@ -185,7 +185,7 @@ class AtLeastOnce:
 
     def outputs(self) -> list[Delivery]:
         """What is to be produced now."""
-        return self._parts.deliveries.take_outputs()
+        return self._parts.deliveries.pop_outputs()
 
     def is_undone_by(self, delivery: Delivery) -> bool:  # noqa: ARG002 - for others
         """Whether what became of this delivery has undone what came before it."""

@@ -154,7 +154,7 @@ class Transactional(AtLeastOnce):
 
     def hand_over(self, units: Sequence[Unit], now: float, *, may_start: bool) -> Sequence[Unit]:  # noqa: ARG002 - the protocol's
         parts = self._parts
-        for item in parts.flow.take_turned_over():
+        for item in parts.flow.pop_turned_over():
             undone = self._due[partition_of(item.source)].pop(item.number)
             item.restore(undone.attempt, undone.first_s)
             item.begin(now)

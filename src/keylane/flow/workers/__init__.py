@@ -141,7 +141,7 @@ class Inbox:
     """What the loop waits on: a list, and a bell that rings once for all that is put until the loop looks. A queue
     that locks and unlocks for each event takes 0.1 µs more an item.
 
-    Thread safety: `put` is for any thread, and for a signal handler; `take` is the loop's. Each of their steps is
+    Thread safety: `put` is for any thread, and for a signal handler; `get` is the loop's. Each of their steps is
     atomic, and between none of them an event can come without a bell.
     """
 
@@ -169,7 +169,7 @@ class Inbox:
             sleep(rest_s)
         return rest_s
 
-    def take(self, timeout_s: float | None) -> list[Any]:
+    def get(self, timeout_s: float | None) -> list[Any]:
         """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
         if not self._bell.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
             return []
