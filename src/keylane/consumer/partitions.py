@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from keylane.consumer.ending import Ending
 from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.flow.items import Source
-from keylane.offsets import DispatchBound, PartitionTracker, encoding_of
+from keylane.offsets import PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -269,8 +269,8 @@ PAUSE_AFTER_S = 0.2
 
 FREE_SHARE = 0.5
 """How much of what is free one partition may hold: alone among idle ones a third of the bound; of k stuck ones, each
-leaves some three fifths of what it found (polls overshoot). A partition that is the only one assigned may hold the
-whole bound."""
+leaves some three fifths of what was free before (polls overshoot). A partition that is the only one assigned may hold
+the whole bound."""
 
 RELAXED = 0.5
 """A partition that was over its threshold is let in again at this share of it: pausing is not cheap."""
