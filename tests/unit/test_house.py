@@ -45,6 +45,52 @@ def test_the_pages_tours_pass_files_that_exist_and_say_what_they_say(name: str) 
         assert purpose(path) == text, f"{file} says something else now: {REMADE}"
 
 
+@pytest.mark.parametrize("name", house.STATES)
+def test_the_pages_states_are_those_of_the_docstring(name: str) -> None:
+    table = house.states(name)
+    assert table.count("\n| ") == 6, "a head and five states"
+    assert written(f"states of a {name}") == table.strip(), "make house copies them"
+
+
+@pytest.mark.parametrize("name", house.STATES)
+def test_states_name_what_exists_and_become_each_other(name: str) -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in house.states(name).splitlines()[2:]]
+    states = {row[0] for row in rows[2:]}
+    for _, _, brought, becomes in rows[2:]:
+        assert brought
+        assert {re.split(r"[(:,]", part)[0].strip() for part in becomes.split(";")} <= {*states, ""}, becomes
+    names = {one for row in rows for text in row for one in re.findall(r"`(.+?)`", text)}
+    defined = defined_in_src()
+    assert {one for one in names if not set(one.split(".")) <= defined} == set()
+
+
+def test_every_call_that_moves_an_item_stands_in_the_table() -> None:
+    """A move shows in what a source holds: its queues, or how many are out."""
+    table = house.states("Source")
+    held = {"out", "_again", "_beyond", "_ready"}
+    movers = set()
+    for method in house.class_of("flow", "Source")[1].body:
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+            changed = {ast.unparse(node.target) for node in ast.walk(method) if isinstance(node, ast.AugAssign)}
+            called = {ast.unparse(node.func) for node in ast.walk(method) if isinstance(node, ast.Call)}
+            if any(one.startswith(f"self.{name}") for name in held for one in changed | called):
+                movers.add(method.name)
+    assert len(movers) >= 9
+    assert {one for one in movers if f"`{one}`" not in table} == set()
+
+
+def defined_in_src() -> set[str]:
+    """Names of classes, functions and attributes."""
+    found: set[str] = set()
+    for path in house.SOURCES.rglob("*.py"):
+        for node in ast.walk(house._tree(path)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+    return found
+
+
 REMADE = 'make walk ARGS="--page docs/architecture.md" writes the tours'
 
 
