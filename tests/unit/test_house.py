@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pages import marks
 from walk.__main__ import purpose
 
 from kit import house
+from mutants.all import MUTANTS
 
 PAGE = house.ROOT / "docs" / "architecture.md"
 CIRCLES: list[int] = []
@@ -80,15 +82,57 @@ def test_every_call_that_moves_an_item_stands_in_the_table() -> None:
 
 
 def defined_in_src() -> set[str]:
-    """Names of classes, functions and attributes."""
+    return {name for path in house.SOURCES.rglob("*.py") for name in defined_in(path)}
+
+
+@cache
+def defined_in(path: Path) -> frozenset[str]:
+    """Names of classes, functions, variables and attributes."""
     found: set[str] = set()
-    for path in house.SOURCES.rglob("*.py"):
-        for node in ast.walk(house._tree(path)):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found.add(node.attr)
-    return found
+    for node in ast.walk(house._tree(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def changes() -> list[list[str]]:
+    """The rows of "Where do I change …?": what, where, what to do there, guarded by."""
+    section = PAGE.read_text().split("## Where do I change …?")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def test_everyday_changes_have_rows() -> None:
+    assert len(changes()) >= 20
+
+
+@pytest.mark.parametrize("row", changes(), ids=lambda row: row[0])
+def test_where_to_change_what_names_files_that_exist_and_what_is_in_them(row: list[str]) -> None:
+    _, where, doing, guarded = row
+    names = re.findall(r"`(.+?)`", f"{where} {doing}")
+    patterns = [re.sub("<.+?>", "*", name) for name in names if name.endswith(".py")]
+    assert names[0].endswith(".py"), "the file comes first"
+    found = {pattern: sorted(house.SOURCES.glob(pattern)) for pattern in patterns}
+    assert [pattern for pattern, paths in found.items() if not paths] == []
+    defined = {name for paths in found.values() for path in paths for name in defined_in(path)}
+    symbols = {name for name in names if name.isidentifier()}
+    assert symbols - defined == set()
+    for page in re.findall(r"docs/[\w-]+\.md", doing):
+        assert (house.ROOT / page).exists(), page
+
+    tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", guarded)
+    assert tests
+    for file, name in tests:
+        path = house.ROOT / "tests" / file
+        assert path.exists(), file
+        assert not name or name in defined_in(path), name
+    files = {str(path.relative_to(house.SOURCES)) for paths in found.values() for path in paths}
+    has_mutants = any(one.file in files for one in MUTANTS)
+    assert guarded.endswith("; mutants") == has_mutants, "mutants are aimed at these files, or they are not"
 
 
 REMADE = 'make walk ARGS="--page docs/architecture.md" writes the tours'
