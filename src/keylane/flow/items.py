@@ -291,13 +291,13 @@ class Owner(Protocol):
 class Source:
     """The items of one order, and the one who moves them:
 
-    | state | where | it becomes |
-    |---|---|---|
-    | ready | the first of its shard in `_ready`, those that were out before in `_again`, those beyond what may start in `_beyond`; behind the first, in `_shards` | running (`take`, `take_batch`) |
-    | running | in a call or a batch with the workers | gone (`release`), held, waiting (`put_off`), ready (`put_back`, `not_begun`) |
-    | waiting | in the flow's schedule: the next attempt, a time, a rate | ready (`again`) |
-    | held by its owner | its outputs are on their way, somebody is to see its result | gone, waiting, ready |
-    | gone | nowhere: the next of its shard is ready | |
+    | state | who holds it | what brings it there | it becomes |
+    |---|---|---|---|
+    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
+    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up); ready (`not_begun`, `put_back`) |
+    | waiting | the flow's `Schedule`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
+    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
+    | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |
 
     A source that comes again is another one: what names a closed one changes nothing. Thread safety: the flow's, but
     for `may_begin` and `wanted`, which workers read.
