@@ -125,7 +125,7 @@ def test_what_is_pending_when_it_is_stopped_is_named() -> None:
         assert began.wait(30)
         engine.stop()
         taken = []
-        while (found := engine.take(wait=True)) is not None:
+        while (found := engine.pop_results(wait=True)) is not None:
             taken += found
         assert (taken, list(engine.pending.values())) == (["quick"], [("stuck", None)])
 
