@@ -429,11 +429,12 @@ class FlowCore:
         """An item that failed takes those of its shard behind it along: they run again after it."""
         heads = [item for item in batch.items if item.chain is None or item.chain.head is item]
         for item in heads:
-            if item.chain is None or not item.source.wanted:
+            together = item.chain
+            if together is None or not item.source.wanted:
                 self._came_to(item, item.outcome, now)
             else:
-                self._begin_settling(item.chain, now)
-                self._settle(item.chain, now)
+                self._begin_settling(together, now)  # an owner that has nothing to see through releases it at once
+                self._settle(together, now)
 
     def _begin_settling(self, together: Chain, now: float) -> None:
         """Items of one shard came back with their batch: their owner gets them, up to the first that failed."""

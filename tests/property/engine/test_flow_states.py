@@ -31,7 +31,10 @@ OUTPUTS = object()
 class Owner:
     """Holds what it is given, until the test says what becomes of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: FlowCore, *, at_once: bool) -> None:
+        """`at_once`: it has nothing to see through."""
+        self._flow = flow
+        self._at_once = at_once
         self.limit = 3
         self.held: list[Item] = []
         self.waiting: list[Item] = []
@@ -45,7 +48,10 @@ class Owner:
         assert highest <= self.limit
 
     def ended(self, item: Item, outcome: Outcome, now: float) -> None:
-        self.held.append(item)
+        if self._at_once:
+            self._flow.release(item, now)
+        else:
+            self.held.append(item)
 
     def released(self, numbers: Sequence[int], payloads: Sequence[Any]) -> None:
         assert [one.offset() for one in payloads] == list(numbers)
@@ -72,17 +78,18 @@ class Untold:
 class World:
     """A flow and its source; one that was closed is followed by another."""
 
-    def __init__(self, options: Flow, hand_over: HandOver, random: Random) -> None:
+    def __init__(self, options: Flow, hand_over: HandOver, random: Random, *, at_once: bool) -> None:
         self.flow = FlowCore(
             options, hand_over, random=random.random, notes=Untold(), counters=Counter(), view=lambda one: one
         )
         self.ordering = options.ordering
+        self.at_once = at_once
         self.random = random
         self.now = 1.0
         self.open()
 
     def open(self) -> None:
-        self.owner = Owner()
+        self.owner = Owner(self.flow, at_once=self.at_once)
         self.source = Source("s", self.owner, self.ordering, str)
         self.fed = 0
         self.in_batches: list[Item] = []
@@ -271,14 +278,15 @@ STEPS = {
     per_key=st.sampled_from([None, None, 5.0]),
     several=st.integers(1, 4),
     in_a_row=st.booleans(),
+    at_once=st.booleans(),
     random=st.randoms(use_true_random=False),
 )
 def test_an_item_is_in_exactly_one_state(
-    ordering: Any, batch: Any, per_key: float | None, several: int, in_a_row: bool, random: Random
+    ordering: Any, batch: Any, per_key: float | None, several: int, in_a_row: bool, at_once: bool, random: Random
 ) -> None:
     retries = kl.Retries(max_attempts=2, delay_ms=100)
     options = Flow(handler=print, ordering=ordering, batch=batch, rates=kl.Rates(per_key=per_key), retries=retries)
-    world = World(options, Quick(several, in_a_row=in_a_row), random)
+    world = World(options, Quick(several, in_a_row=in_a_row), random, at_once=at_once)
     for _ in range(2):
         for step in random.choices(list(STEPS), list(STEPS.values()), k=60):
             step(world)
