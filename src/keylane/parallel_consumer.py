@@ -31,7 +31,7 @@ from keylane.kafka.logs import matching
 from keylane.kafka.membership import Target
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.transactional_producer import TransactionalProducer
-from keylane.options import Rates
+from keylane.options import Rates, check_kind
 from keylane.pipeline import External
 from keylane.telling import with_named_options
 
@@ -390,8 +390,8 @@ def adjusted(max_concurrency: int | None, rates: Rates | None) -> events.Adjust:
     """What `adjust` asks for. Raises `UsageError` for what cannot work."""
     if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
         raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
-    if rates is not None and not isinstance(rates, Rates):
-        raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
+    if rates is not None:
+        check_kind("rates", rates, (Rates,))
     return events.Adjust(max_concurrency, rates)
 
 
