@@ -21,7 +21,7 @@ from keylane.consumer.assembly import assemble
 from keylane.consumer.closing import CloseMode
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.consumer.intake import Liveness
-from keylane.consumer.results import Complete, ResultQueue
+from keylane.consumer.results import Complete, ResultQueue, check_stream
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
 from keylane.errors import UsageError
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from keylane.consumer.loop import Loop
+    from keylane.consumer.outputs import Delivery
+    from keylane.consumer.ports import LastStage
     from keylane.delivery.exactly_once import Once
     from keylane.pipeline import Pipeline
 
@@ -95,7 +97,7 @@ class ParallelConsumer:
         self._stopped = False
         self._loop: Loop | None = None
         self._finished = threading.Event()
-        self._stream: ResultQueue | None = None
+        self._stream: LastStage | None = None
         self._once: Once | None = None
         self._consumer: KafkaConsumer | None = None
 
@@ -144,29 +146,16 @@ class ParallelConsumer:
         waits for the reader; results that were not read are lost with the process. `max_unread`: while as many wait,
         no new record starts; those in handlers by then still come.
         """
-        if complete not in get_args(Complete):
-            raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
-        if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
-            raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
-        if self._pipeline.guarantee == "transactional":
-            raise UsageError(
-                "stream() shows results before they are committed, and delivery='transactional' may take them back: "
-                "read the outputs with isolation.level=read_committed, or use on_committed"
-            )
-        if self._pipeline.guarantee == "exactly_once":
-            raise UsageError(
-                "stream() hands on what the handler returns, and ExactlyOnce does not run it for a record "
-                "that was processed before: read the results from the database"
-            )
-        if complete == "read" and self._pipeline.guarantee == "at_most_once":
-            raise UsageError(
-                "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
-                "nothing again: give complete='handled'"
-            )
+        check_stream(self._pipeline, complete, max_unread)
+        queue: ResultQueue[Delivery] = ResultQueue(complete, max_unread)
+        self.show(queue)
+        return Stream(queue, self.run, self.stop)
+
+    def show(self, stream: LastStage) -> None:
+        """keylane's: results go there. Before the run."""
         if self._stream is not None or self._begun:
             raise UsageError("this ParallelConsumer has run already, or has a stream: make a new one")
-        self._stream = ResultQueue(complete, max_unread)
-        return Stream(self._stream, self.run, self.stop)
+        self._stream = stream
 
     async def run_async(self) -> None:
         """`run`, without blocking the running asyncio loop. Cancelling it drains and commits like `stop`."""

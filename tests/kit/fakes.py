@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.loop import Loop
     from keylane.consumer.outputs import Answers, Delivery
-    from keylane.consumer.ports import ConsumerListener, Offset
-    from keylane.consumer.results import ResultQueue
+    from keylane.consumer.ports import ConsumerListener, LastStage, Offset
     from keylane.pipeline import Pipeline
     from keylane.records import Output
 
@@ -301,7 +300,7 @@ class FakeEngine:
         broker: FakeBroker,
         *,
         ending_offsets: Mapping[TopicPartition, int] | None = None,
-        stream: ResultQueue | None = None,
+        stream: LastStage | None = None,
     ) -> None:
         self.consumer = FakeConsumer(broker, offset_reset=pipeline.offset_reset, group=pipeline.group_id)
         self._transactional = FakeTransactions(self._report, self._tell, broker, self.consumer)

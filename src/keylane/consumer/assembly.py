@@ -29,9 +29,8 @@ from keylane.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from keylane.consumer.outputs import Answers
-    from keylane.consumer.ports import ConsumerPort, ProducerPort, ResultsPort, TransactionsPort
-    from keylane.consumer.results import ResultQueue
+    from keylane.consumer.outputs import Answers, Delivery
+    from keylane.consumer.ports import ConsumerPort, LastStage, ProducerPort, ResultsPort, TransactionsPort
     from keylane.consumer.start import TopicPartition
     from keylane.flow.workers.timeouts import Watch
     from keylane.pipeline import Pipeline
@@ -47,20 +46,20 @@ def assemble(
     random: Callable[[], float],
     name: str,
     ending_offsets: Mapping[TopicPartition, int] | None = None,
-    stream: ResultQueue | None = None,
+    stream: LastStage | None = None,
     session_s: float | None = None,
     make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
     failures: Failures | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
-    With a `stream`, the handler may return any value, and every result goes there. `random` gives floats from 0 to 1
+    With a `stream` that wants every result, the handler may return any value. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     `make_transactions` makes the producer of a transactional pipeline, given where to report answers and events.
     `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
-    if stream is not None:
+    if stream is not None and stream.rule.every:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch is not None))
     pipeline = replace(pipeline, handler=decoding(pipeline))
     if wants_tracing(pipeline):
@@ -118,7 +117,7 @@ def assemble(
     )
 
 
-def _results(pipeline: Pipeline, stream: ResultQueue | None, inbox: Inbox, name: str) -> ResultsPort | None:
+def _results(pipeline: Pipeline, stream: LastStage | None, inbox: Inbox, name: str) -> ResultsPort[Delivery] | None:
     """The stages between success and completion: callbacks first, then the stream."""
     if stream is not None:
         stream.report_to(inbox.put)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from keylane.consumer.outputs import ResultsMoved
+from keylane.consumer.outputs import AnyShown, ResultsMoved
 from keylane.errors import HandlerError, PeerError
 from keylane.flow.workers.calls import failure_of
 from keylane.records import Record
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.consumer.commits import Told
-    from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ResultsPort
     from keylane.pipeline import Pipeline
     from keylane.records import Produced
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.consumer")
 
 
-class Callbacks:
+class Callbacks(Generic[AnyShown]):
     """Calls `on_produced` for each acknowledged output, in order, on a thread of its own.
 
     What it raises is a failed attempt of the record. Thread safety: `start`, `put` and `close` are the loop's.
@@ -33,14 +32,14 @@ class Callbacks:
     def __init__(
         self,
         callback: Callable[[Produced], Any],
-        report: Callable[[ResultsMoved], None],
-        following: ResultsPort | None,
+        report: Callable[[ResultsMoved[AnyShown]], None],
+        following: ResultsPort[AnyShown] | None,
         name: str,
     ) -> None:
         self._callback = callback
         self._report = report
         self._following = following
-        self._queue: SimpleQueue[Delivery | None] = SimpleQueue()
+        self._queue: SimpleQueue[AnyShown | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"{name}-produced", daemon=True)
 
     def start(self) -> None:
@@ -48,7 +47,7 @@ class Callbacks:
         if self._following is not None:
             self._following.start()
 
-    def put(self, deliveries: Sequence[Delivery]) -> None:
+    def put(self, deliveries: Sequence[AnyShown]) -> None:
         for delivery in deliveries:
             self._queue.put(delivery)
 
@@ -71,7 +70,7 @@ class Callbacks:
             else:
                 self._pass_on(delivery)
 
-    def _pass_on(self, delivery: Delivery) -> None:
+    def _pass_on(self, delivery: AnyShown) -> None:
         if self._following is None:
             self._report(ResultsMoved([(delivery, None)], passed=1))
         else:

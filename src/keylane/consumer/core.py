@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.events import TransactionAnswered
     from keylane.consumer.intake import Lease
-    from keylane.consumer.outputs import Answer, ResultsMoved, ResultsRule
+    from keylane.consumer.outputs import Answer, Delivery, ResultsMoved, ResultsRule
     from keylane.consumer.partitions import Partition
     from keylane.consumer.start import Start, TopicPartition
     from keylane.flow.admission import HandOver
@@ -239,7 +239,7 @@ class Core:
         """The broker acknowledged outputs, or refused them."""
         self._deliveries.delivered(answers, now, self._mode.is_undone_by)
 
-    def results_moved(self, event: ResultsMoved, now: float) -> None:
+    def results_moved(self, event: ResultsMoved[Delivery], now: float) -> None:
         """Callbacks or a reader have seen results, or will not."""
         self._deliveries.results_moved(event, now)
 

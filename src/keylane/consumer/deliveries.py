@@ -262,7 +262,7 @@ class Deliveries:
         self._unseen += 1
         self._results.append(delivery)
 
-    def results_moved(self, event: ResultsMoved, now: float) -> None:
+    def results_moved(self, event: ResultsMoved[Delivery], now: float) -> None:
         """Callbacks or a reader have seen results, or will not."""
         self._unseen -= event.passed
         self.delivering -= len(event.settled)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keylane.consumer.core import Core
     from keylane.consumer.intake import Intake, Lease
     from keylane.consumer.modes.at_least_once import Plan
+    from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.flow.items import Unit
     from keylane.flow.workers import Inbox, Workers
@@ -66,7 +67,7 @@ class Loop:
         *,
         name: str,
         lease: Lease,
-        results: ResultsPort | None = None,
+        results: ResultsPort[Delivery] | None = None,
         watch: Watch | LoopWatch | None = None,
         callbacks: CommitCallbacks | None = None,
         transactions: Callable[[], TransactionsPort] | None = None,

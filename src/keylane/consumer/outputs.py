@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from keylane.records import Output, Produced, Record, Result, Returned
 
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 MAX_UNSEEN = 1_000
 """Results that may wait for their callback before nothing new is started."""
+
+
+class Shown(Protocol):
+    """What user code is to see of one record: a delivery, or one of another process."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether what becomes of it changes anything."""
+
+    def produced(self) -> tuple[Produced, ...]: ...
+    def result(self) -> Result: ...
+
+
+AnyShown = TypeVar("AnyShown", bound=Shown)
 
 
 class Delivery:
@@ -96,10 +110,10 @@ Answers = list[Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class ResultsMoved:
+class ResultsMoved(Generic[AnyShown]):
     """Callbacks or the reader of a stream got on."""
 
-    settled: Sequence[tuple[Delivery, Failure | NotRun | None]] = ()
+    settled: Sequence[tuple[AnyShown, Failure | NotRun | None]] = ()
     """None: its record is complete; a failure: its attempt failed after all; not run: nobody will look at it."""
     passed: int = 0
     """How many fewer wait."""

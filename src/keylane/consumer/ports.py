@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from keylane.consumer.outputs import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.commits import CommitEntry, CommitProblem
-    from keylane.consumer.outputs import Delivery
+    from keylane.consumer.outputs import ResultsMoved, ResultsRule, Shown
     from keylane.consumer.start import Start, TopicPartition
     from keylane.records import Message
+
+SomeShown = TypeVar("SomeShown", bound="Shown", contravariant=True)
 
 
 class Offset(Protocol):
@@ -139,12 +143,23 @@ class TransactionsPort(ProducerPort, Protocol):
         `on_reloaded` follows."""
 
 
-class ResultsPort(Protocol):
+class ResultsPort(Protocol[SomeShown]):
     """Shows deliveries to user code before their records are complete. Calls come from the loop's thread; what became
     of them is reported (`keylane.consumer.outputs.ResultsMoved`) from others."""
 
     def start(self) -> None: ...
-    def put(self, deliveries: Sequence[Delivery]) -> None:
+    def put(self, deliveries: Sequence[SomeShown]) -> None:
         """Never blocks."""
 
     def close(self, timeout_s: float) -> None: ...
+
+
+class LastStage(ResultsPort[Delivery], Protocol):
+    """The last that sees results: the queue of a stream, or what passes them on to another process."""
+
+    @property
+    def rule(self) -> ResultsRule:
+        """Which results it wants, and how many may wait."""
+
+    def report_to(self, report: Callable[[ResultsMoved[Delivery]], None]) -> None:
+        """Where to tell what became of results; before the loop starts."""

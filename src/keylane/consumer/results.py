@@ -11,18 +11,20 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
-from keylane.consumer.outputs import MAX_UNSEEN, ResultsMoved, ResultsRule
+from keylane.consumer.outputs import NO_RESULTS, AnyShown, ResultsMoved, ResultsRule
 from keylane.consumer.returns import returned
+from keylane.errors import UsageError
 from keylane.flow.outcomes import NOT_RUN
 from keylane.options import is_coroutine_function, takes_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keylane.consumer.outputs import Delivery
+    from keylane.consumer.ports import LastStage
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record, Result
 
@@ -31,13 +33,36 @@ logger = logging.getLogger("keylane.consumer")
 Complete = Literal["read", "handled"]
 
 
-def results_rule(pipeline: Pipeline, stream: ResultQueue | None) -> ResultsRule:
+def results_rule(pipeline: Pipeline, stream: LastStage | None) -> ResultsRule:
     """Which results user code is to see."""
-    most = MAX_UNSEEN if stream is None else stream.max_unread
-    return ResultsRule(pipeline.on_produced is not None, stream is not None, most)
+    rule = NO_RESULTS if stream is None else stream.rule
+    return replace(rule, produced=rule.produced or pipeline.on_produced is not None)
 
 
-class ResultQueue:
+def check_stream(pipeline: Pipeline, complete: str, max_unread: object) -> None:
+    """Raises `UsageError` where a pipeline's results cannot be streamed like this."""
+    if complete not in get_args(Complete):
+        raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
+    if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
+        raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
+    if pipeline.guarantee == "transactional":
+        raise UsageError(
+            "stream() shows results before they are committed, and delivery='transactional' may take them back: "
+            "read the outputs with isolation.level=read_committed, or use on_committed"
+        )
+    if pipeline.guarantee == "exactly_once":
+        raise UsageError(
+            "stream() hands on what the handler returns, and ExactlyOnce does not run it for a record "
+            "that was processed before: read the results from the database"
+        )
+    if complete == "read" and pipeline.guarantee == "at_most_once":
+        raise UsageError(
+            "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
+            "nothing again: give complete='handled'"
+        )
+
+
+class ResultQueue(Generic[AnyShown]):
     """From the loop to one reader.
 
     With `complete="handled"` a record is complete as soon as its result is here, with "read" once its reader has
@@ -46,21 +71,21 @@ class ResultQueue:
 
     def __init__(self, complete: Complete, max_unread: int) -> None:
         self._at_once = complete == "handled"
-        self.max_unread = max_unread
-        self._queue: SimpleQueue[Sequence[Delivery] | None] = SimpleQueue()
-        self._report: Callable[[ResultsMoved], None] = lambda _: None
+        self.rule = ResultsRule(every=True, max_unseen=max_unread)
+        self._queue: SimpleQueue[Sequence[AnyShown] | None] = SimpleQueue()
+        self._report: Callable[[ResultsMoved[AnyShown]], None] = lambda _: None
         """Where to tell what became of results; set before the loop starts."""
         self._lock = threading.Lock()
         """Guards that nothing is put after the reader has left."""
         self._left = False
         self._wake: Callable[[], None] = lambda: None
         """Called, on the loop's thread, when there may be something to read."""
-        self._taken: deque[Delivery] = deque()
+        self._taken: deque[AnyShown] = deque()
         """The reader's: taken from the queue, and not read."""
-        self._reading: Delivery | None = None
+        self._reading: AnyShown | None = None
         """The reader's: what it has read last, and is not settled."""
 
-    def report_to(self, report: Callable[[ResultsMoved], None]) -> None:
+    def report_to(self, report: Callable[[ResultsMoved[AnyShown]], None]) -> None:
         """Where to tell what became of results; before the loop starts."""
         self._report = report
 
@@ -73,13 +98,13 @@ class ResultQueue:
     def start(self) -> None:
         """Nothing to start: the reader has its own thread."""
 
-    def put(self, deliveries: Sequence[Delivery]) -> None:
-        if self._at_once:
-            self._report(ResultsMoved([(delivery, None) for delivery in deliveries]))
+    def put(self, deliveries: Sequence[AnyShown]) -> None:
         with self._lock:
             left = self._left
             if not left:
                 self._queue.put(deliveries)
+        if self._at_once:  # now that nothing that follows can come before it
+            self._report(ResultsMoved([(delivery, None) for delivery in deliveries]))
         if left:
             self._drop(deliveries)
         else:
@@ -105,7 +130,7 @@ class ResultQueue:
                     return None
                 self._taken.extend(some)
             delivery = self._taken.popleft()
-            if self._at_once or delivery.item.source.wanted:
+            if self._at_once or delivery.wanted:
                 self._reading = delivery
                 return delivery.result()
             self._report(ResultsMoved([(delivery, NOT_RUN)], passed=1))
@@ -129,7 +154,7 @@ class ResultQueue:
         self._drop(self._taken)
         self._taken.clear()
 
-    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+    def _drop(self, deliveries: Sequence[AnyShown]) -> None:
         settled = [] if self._at_once else [(delivery, NOT_RUN) for delivery in deliveries]
         self._report(ResultsMoved(list(settled), passed=len(deliveries)))
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from keylane.consumer.outputs import AnyShown
     from keylane.consumer.results import ResultQueue
     from keylane.records import Result
 
@@ -31,7 +32,7 @@ class Stream:
     reading ends, or at the end of the block. Thread safety: one reader.
     """
 
-    def __init__(self, queue: ResultQueue, run: Callable[[], None], stop: Callable[[], None]) -> None:
+    def __init__(self, queue: ResultQueue[AnyShown], run: Callable[[], None], stop: Callable[[], None]) -> None:
         self._queue = queue
         self._run = run
         self._stop = stop

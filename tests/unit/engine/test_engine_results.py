@@ -22,6 +22,7 @@ from kit.stage import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keylane.consumer.outputs import Delivery
     from keylane.consumer.results import Complete
 
 WAIT_S = 20.0
@@ -60,7 +61,7 @@ class Streamed:
         max_unread: int = 1_000,
         **options: Any,
     ) -> None:
-        queue = ResultQueue(complete, max_unread)
+        queue: ResultQueue[Delivery] = ResultQueue(complete, max_unread)
         ends = None if end is None else {T0: end}
         self.engine = FakeEngine(pipeline(handler, **options), log, ending_offsets=ends, stream=queue)
         self.loop = self.engine.loop

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from keylane.consumer.outputs import Delivery
+
 WAIT_S = 20.0
 T0 = ("t", 0)
 ONCE = Retries(max_attempts=1)
@@ -177,7 +179,7 @@ def test_a_batch_has_one_span_with_a_link_to_each_trace(spans: InMemorySpanExpor
 
 
 def test_outputs_carry_the_trace_on_under_a_stream_too(spans: InMemorySpanExporter) -> None:
-    queue = ResultQueue("handled", 10)
+    queue: ResultQueue[Delivery] = ResultQueue("handled", 10)
     log = FakeBroker([T0])
     log.append(T0, [(b"k", b"v")])
     with FakeEngine(pipeline(lambda _: Output("out")), log, ending_offsets={T0: 1}, stream=queue) as engine:
