@@ -193,7 +193,7 @@ class CoreEngine:
 
     def shown(self, sending: Sending, failure: Raised | None, now: float) -> None:
         failed = None if failure is None else Failure(failure.error, final=failure.final)
-        self._core.results_moved(ResultsMoved([(sending.inside, failed)], passed=1), now)
+        self._core.results_moved(ResultsMoved([(sending.inside, failed)], passed=(sending,)), now)
 
     def counts(self, item: Item) -> bool:
         return bool(item.inside.wanted)

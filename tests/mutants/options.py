@@ -302,6 +302,22 @@ MUTANTS = [
         "option: on_committed",
     ),
     Mutant(
+        "however slowly on_committed hears, records start",
+        "consumer/core.py",
+        "            and not self._acknowledgements.too_many_unheard\n",
+        "",
+        "unit/engine/test_engine_commit_modes.py::test_nothing_new_starts_while_too_much_waits_to_be_heard",
+        "option: on_committed",
+    ),
+    Mutant(
+        "a commit of many records is told up to its first part",
+        "consumer/commits.py",
+        "        return [replace(self, records=self.records[:PART]), *later]\n",
+        "        return [replace(self, records=self.records[:PART]), *later[:0]]\n",
+        "unit/engine/test_engine_commit_modes.py::test_what_a_large_commit_tells_comes_in_parts_and_none_is_left_out",
+        "option: on_committed",
+    ),
+    Mutant(
         "a handler may take twice its time",
         "flow/workers/made.py",
         "    timeout_s = options.handler_timeout_ms / 1000\n",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.callbacks import Callbacks, CommitCallbacks
 from keylane.consumer.core import MODES, Core
 from keylane.consumer.decoding import decoding
-from keylane.consumer.events import ConsumerFailed, Delivered
+from keylane.consumer.events import ConsumerFailed, Delivered, Heard
 from keylane.consumer.intake import Intake, Lease
 from keylane.consumer.loop import Loop
 from keylane.consumer.results import results_rule, with_results
@@ -29,9 +29,11 @@ from keylane.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from keylane.consumer.commits import Told
     from keylane.consumer.outputs import Answers, Delivery
     from keylane.consumer.ports import ConsumerPort, LastStage, ProducerPort, ResultsPort, TransactionsPort
     from keylane.consumer.start import TopicPartition
+    from keylane.errors import HandlerError
     from keylane.flow.workers.timeouts import Watch
     from keylane.pipeline import Pipeline
 
@@ -111,10 +113,23 @@ def assemble(
         lease=lease,
         transactions=transactions,
         watch=looks,
-        callbacks=CommitCallbacks(pipeline, lambda error: inbox.put(ConsumerFailed(error)), name),
+        callbacks=_callbacks(pipeline, stream, inbox, name),
         results=_results(pipeline, stream, inbox, name),
         keeper=HOST.keeper(random) if pipeline.one_processor else None,
     )
+
+
+def _callbacks(pipeline: Pipeline, stream: LastStage | None, inbox: Inbox, name: str) -> CommitCallbacks:
+    """Who hears of commits: the pipeline's callbacks first, then whoever is beyond the stream."""
+
+    def failed(error: HandlerError) -> None:
+        inbox.put(ConsumerFailed(error))
+
+    def heard(told: Told) -> None:
+        inbox.put(Heard(told.count))
+
+    following = None if stream is None else stream.commits(heard)
+    return CommitCallbacks(pipeline.on_commit, pipeline.on_committed, failed, heard, name, following)
 
 
 def _results(pipeline: Pipeline, stream: LastStage | None, inbox: Inbox, name: str) -> ResultsPort[Delivery] | None:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.consumer.commits import Told
-    from keylane.consumer.ports import ResultsPort
-    from keylane.pipeline import Pipeline
+    from keylane.consumer.ports import CommitsPort, ResultsPort
     from keylane.records import Produced
 
 logger = logging.getLogger("keylane.consumer")
@@ -66,13 +65,13 @@ class Callbacks(Generic[AnyShown]):
                 for produced in delivery.produced():
                     self._callback(produced)
             except BaseException as error:  # the callback's failure, whatever it is, must not end the thread
-                self._report(ResultsMoved([(delivery, failure_of(error))], passed=1))
+                self._report(ResultsMoved([(delivery, failure_of(error))], passed=(delivery,)))
             else:
                 self._pass_on(delivery)
 
     def _pass_on(self, delivery: AnyShown) -> None:
         if self._following is None:
-            self._report(ResultsMoved([(delivery, None)], passed=1))
+            self._report(ResultsMoved([(delivery, None)], passed=(delivery,)))
         else:
             self._following.put((delivery,))
 
@@ -83,10 +82,21 @@ class CommitCallbacks:
     What they raise ends the consumer. Thread safety: `put` and `close` are the loop's.
     """
 
-    def __init__(self, pipeline: Pipeline, failed: Callable[[HandlerError], None], name: str) -> None:
-        self._on_commit = pipeline.on_commit
-        self._on_committed = pipeline.on_committed
+    def __init__(
+        self,
+        on_commit: Callable[..., object] | None,
+        on_committed: Callable[[Record], object] | None,
+        failed: Callable[[HandlerError], None],
+        heard: Callable[[Told], None],
+        name: str,
+        following: CommitsPort | None = None,
+    ) -> None:
+        """`heard`: where to tell that user code has heard of one, unless there is somebody `following` who does."""
+        self._on_commit = on_commit
+        self._on_committed = on_committed
         self._failed = failed
+        self._heard = heard
+        self._following = following
         self._queue: SimpleQueue[Told | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"{name}-commits", daemon=True)
 
@@ -102,6 +112,8 @@ class CommitCallbacks:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 logger.error("closed while on_commit or on_committed still ran; its thread is left behind")
+        if self._following is not None:
+            self._following.close(timeout_s)
 
     def _serve(self) -> None:
         while (told := self._queue.get()) is not None:
@@ -113,6 +125,10 @@ class CommitCallbacks:
             if self._on_committed is not None:
                 for message in told.records:
                     self._call(self._on_committed, Record(message))
+            if self._following is None:
+                self._heard(told)
+            else:
+                self._following.put(told)
 
     def _call(self, callback: Callable[..., Any], *arguments: Any) -> None:
         try:

@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.consumer.outputs import NO_RESULTS
 from keylane.errors import HandlerError
 from keylane.flow.workers import Meter
 from keylane.offsets import DispatchBound, encode, is_map
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keylane.consumer.outputs import ResultsRule
     from keylane.consumer.partitions import Partition
     from keylane.consumer.start import TopicPartition
     from keylane.pipeline import Pipeline
@@ -35,6 +37,13 @@ LEAST_GAP_S = 0.1
 
 AFTER_FAILURE_S = 0.5
 """Time from a failed commit to the next one: a broker that restarts is not hurried."""
+
+MAX_UNHEARD = 10_000
+"""Records and commits that may wait for `on_committed` and `on_commit` before nothing new is started: more than a usual
+commit has, so that only who hears too slowly slows anything."""
+
+PART = 1_000
+"""Records of one `Told`."""
 
 LEAST_CAP = 64
 """Characters: a broker that refuses so few is taken to refuse all metadata."""
@@ -265,7 +274,7 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What user code is to hear of one answer."""
+    """What user code is to hear of one answer, or a part of it."""
 
     accepted: dict[TopicPartition, int]
     refused: dict[TopicPartition, int]
@@ -274,14 +283,27 @@ class Told:
     records: Sequence[Message]
     """Whose completion is in an acknowledged commit now."""
 
+    @property
+    def count(self) -> int:
+        """How many things there are to hear."""
+        return len(self.records) + bool(self.accepted or self.refused)
+
+    def parts(self) -> list[Told]:
+        """The same, of so many records each that who hears slowly gets on visibly."""
+        rest = range(PART, len(self.records), PART)
+        later = [Told({}, {}, "", self.records[at : at + PART]) for at in rest]
+        return [replace(self, records=self.records[:PART]), *later]
+
 
 class Acknowledgements:
-    """What is complete and not in an acknowledged commit yet. Thread safety: the loop's."""
+    """What is complete and not in an acknowledged commit yet; and how much of commits user code has not heard yet.
+    Thread safety: the loop's."""
 
-    def __init__(self, pipeline: Pipeline, *, keeps_records: bool = False) -> None:
-        self._tells_commits = pipeline.on_commit is not None
-        self._tells_records = pipeline.on_committed is not None
+    def __init__(self, pipeline: Pipeline, rule: ResultsRule = NO_RESULTS, *, keeps_records: bool = False) -> None:
+        self._tells_commits = pipeline.on_commit is not None or rule.commits
+        self._tells_records = pipeline.on_committed is not None or rule.committed
         self._keeps_records = self._tells_records or keeps_records
+        self._unheard = 0
         self._waiting: dict[Partition, deque[tuple[int, Sequence[Message]]]] = {}
         """By the tracker's changes right after their completion."""
         self.waiting = 0
@@ -310,7 +332,18 @@ class Acknowledgements:
         problem = next((one.text for one in problems.values()), "")
         if not (self._tells_commits or self._tells_records):
             return None
-        return Told(accepted, refused, problem, records)
+        told = Told(accepted, refused, problem, records)
+        self._unheard += told.count
+        return told
+
+    def heard(self, count: int) -> None:
+        """User code has heard of so many."""
+        self._unheard -= count
+
+    @property
+    def too_many_unheard(self) -> bool:
+        """Whether nothing new may start until user code has heard of commits."""
+        return self._unheard >= MAX_UNHEARD
 
     def forget(self, partitions: Iterable[Partition]) -> None:
         """No commit of these follows."""

@@ -106,7 +106,7 @@ class Core:
             log=log,
         )
         self._commits = Commits(pipeline, self._counters, log, self.fail, may_put_off=mode.may_put_off)
-        self._acknowledgements = Acknowledgements(pipeline, keeps_records=mode.keeps_records)
+        self._acknowledgements = Acknowledgements(pipeline, results, keeps_records=mode.keeps_records)
         self._revokes = Revokes(pipeline.revoke_timeout_ms / 1000, log)
         self._next = Plan()
         """Actions that events brought about, for the next plan."""
@@ -243,6 +243,10 @@ class Core:
         """Callbacks or a reader have seen results, or will not."""
         self._deliveries.results_moved(event, now)
 
+    def heard(self, count: int) -> None:
+        """User code has heard of so many commits and committed records."""
+        self._acknowledgements.heard(count)
+
     def stuck(self, handlers: int) -> None:
         """So many handlers are over their time now."""
         self._counters["stuck"] = handlers
@@ -266,7 +270,7 @@ class Core:
         fatal = self._commits.answered(entries, sent, problems, now)
         self._mode.acknowledged([entry for entry in sent if entry.name not in problems])
         if (told := self._acknowledgements.answered(sent, problems)) is not None:
-            self._next.told.append(told)
+            self._next.told.extend(told.parts())
         if problems:
             self.partitions.doubt_commits()
         if fatal is not None:
@@ -416,6 +420,7 @@ class Core:
         return (
             self._closing.may_start
             and not self._deliveries.too_many_unseen
+            and not self._acknowledgements.too_many_unheard
             and self._lease.holds(now)
             and not (self._pipeline.commit.mode == "sync" and (self._commits.on_its_way or self._commit_is_due(now)))
         )

@@ -83,7 +83,7 @@ class Deliveries:
         """Dead letters that wait for another attempt."""
         self.delivering = 0
         """Records that wait for the acknowledgement of their outputs, or for results to be seen."""
-        self._unseen = 0
+        self._unseen = rule.waiting
         """Results that wait for a callback or a reader."""
 
     @property
@@ -264,7 +264,7 @@ class Deliveries:
 
     def results_moved(self, event: ResultsMoved[Delivery], now: float) -> None:
         """Callbacks or a reader have seen results, or will not."""
-        self._unseen -= event.passed
+        self._unseen -= len(event.passed)
         self.delivering -= len(event.settled)
         for delivery, outcome in event.settled:
             self._came_to(delivery, outcome, now)

@@ -82,6 +82,13 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """User code has heard of so many commits and committed records."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerFailed:
     """The consumer cannot go on, but can still commit and leave."""
 

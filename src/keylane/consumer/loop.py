@@ -109,6 +109,7 @@ class Loop:
             events.GroupCommitted: lambda event, now: core.partitions.group_committed(event.offsets, now),
             events.Delivered: lambda event, now: core.delivered(event.answers, now),
             ResultsMoved: core.results_moved,
+            events.Heard: lambda event, _: core.heard(event.count),
             events.Stop: lambda event, now: core.stop(now, event.mode, event.timeout_s),
             events.Adjust: self._on_adjust,
             events.Pause: lambda event, _: core.pause(event.names),
@@ -324,10 +325,10 @@ class Loop:
             self._core.note(resource_error("could not be closed", closed.error))
         if self._producer is not None:
             self._producer.close(PRODUCER_CLOSE_S)
-        if self._results is not None:
-            self._results.close(WORKERS_CLOSE_S)
         if self._callbacks is not None:
             self._callbacks.close(WORKERS_CLOSE_S)
+        if self._results is not None:
+            self._results.close(WORKERS_CLOSE_S)
         for event in self._inbox.get(0):  # what callbacks raised while the run ended
             if isinstance(event, events.ConsumerFailed):
                 self._core.note(event.error)

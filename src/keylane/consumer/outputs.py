@@ -115,18 +115,25 @@ class ResultsMoved(Generic[AnyShown]):
 
     settled: Sequence[tuple[AnyShown, Failure | NotRun | None]] = ()
     """None: its record is complete; a failure: its attempt failed after all; not run: nobody will look at it."""
-    passed: int = 0
-    """How many fewer wait."""
+    passed: Sequence[object] = ()
+    """Those that wait no more. It counts how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsRule:
-    """Which results user code is to see before their records are complete."""
+    """Which results user code is to see before their records are complete; and what it hears of commits elsewhere than
+    by the pipeline's own callbacks."""
 
     produced: bool = False
     """Those with outputs."""
     every: bool = False
     max_unseen: int = MAX_UNSEEN
+    waiting: int = 0
+    """Results of a process before this one that wait still: they count as this one's."""
+    commits: bool = False
+    """What the broker answers to each."""
+    committed: bool = False
+    """Records whose completion is committed."""
 
     def wants(self, delivery: Delivery) -> bool:
         return self.every or (self.produced and bool(delivery.outputs))

@@ -15,7 +15,7 @@ from keylane.consumer.outputs import Delivery
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from keylane.consumer.commits import CommitEntry, CommitProblem
+    from keylane.consumer.commits import CommitEntry, CommitProblem, Told
     from keylane.consumer.outputs import ResultsMoved, ResultsRule, Shown
     from keylane.consumer.start import Start, TopicPartition
     from keylane.records import Message
@@ -154,12 +154,25 @@ class ResultsPort(Protocol[SomeShown]):
     def close(self, timeout_s: float) -> None: ...
 
 
+class CommitsPort(Protocol):
+    """Hears of commits, in the order of their answers. What it has heard of is reported
+    (`keylane.consumer.events.Heard`)."""
+
+    def put(self, told: Told) -> None:
+        """Never blocks."""
+
+    def close(self, timeout_s: float) -> None: ...
+
+
 class LastStage(ResultsPort[Delivery], Protocol):
     """The last that sees results: the queue of a stream, or what passes them on to another process."""
 
     @property
     def rule(self) -> ResultsRule:
         """Which results it wants, and how many may wait."""
+
+    def commits(self, heard: Callable[[Told], None]) -> CommitsPort | None:
+        """Who hears of commits for it, if anybody, and where to tell what was heard of."""
 
     def report_to(self, report: Callable[[ResultsMoved[Delivery]], None]) -> None:
         """Where to tell what became of results; before the loop starts."""

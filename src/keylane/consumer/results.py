@@ -24,6 +24,7 @@ from keylane.options import is_coroutine_function, takes_context
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.consumer.commits import Told
     from keylane.consumer.ports import LastStage
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record, Result
@@ -89,6 +90,9 @@ class ResultQueue(Generic[AnyShown]):
         """Where to tell what became of results; before the loop starts."""
         self._report = report
 
+    def commits(self, heard: Callable[[Told], None]) -> None:
+        """A stream has results alone."""
+
     def wake_by(self, wake: Callable[[], None]) -> None:
         """What to call when there may be something to read; before the loop starts."""
         self._wake = wake
@@ -133,13 +137,13 @@ class ResultQueue(Generic[AnyShown]):
             if self._at_once or delivery.wanted:
                 self._reading = delivery
                 return delivery.result()
-            self._report(ResultsMoved([(delivery, NOT_RUN)], passed=1))
+            self._report(ResultsMoved([(delivery, NOT_RUN)], passed=(delivery,)))
 
     def settle(self) -> None:
         """The reader is through with what it read last."""
         delivery, self._reading = self._reading, None
         if delivery is not None:
-            self._report(ResultsMoved([] if self._at_once else [(delivery, None)], passed=1))
+            self._report(ResultsMoved([] if self._at_once else [(delivery, None)], passed=(delivery,)))
 
     def leave(self) -> None:
         """The reader reads no more: what it has not settled stays to do."""
@@ -156,7 +160,7 @@ class ResultQueue(Generic[AnyShown]):
 
     def _drop(self, deliveries: Sequence[AnyShown]) -> None:
         settled = [] if self._at_once else [(delivery, NOT_RUN) for delivery in deliveries]
-        self._report(ResultsMoved(list(settled), passed=len(deliveries)))
+        self._report(ResultsMoved(list(settled), passed=tuple(deliveries)))
 
 
 def with_results(handler: Callable[..., Any], *, of_batches: bool) -> Callable[..., Any]:

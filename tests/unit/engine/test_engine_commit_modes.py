@@ -9,7 +9,7 @@ import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
 from keylane.consumer.callbacks import CommitCallbacks
-from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem
+from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Told
 from keylane.consumer.partitions import Partition
 from keylane.consumer.start import Start
 from keylane.offsets import DispatchBound, OffsetMap, decode, encode
@@ -296,6 +296,57 @@ def test_what_a_revoke_commits_is_told_and_what_is_lost_is_not() -> None:
         until(lambda: len(heard) == 3, "told")
         gate.set()
     assert sorted(heard) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_nothing_new_starts_while_too_much_waits_to_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.consumer.commits.MAX_UNHEARD", 5)
+    running = Running(on_committed=print)
+    running.finish(4)
+    entries = running.plan(wait=2.0).commit
+    assert entries is not None
+    running.core.commit_answered(entries, {}, running.now)
+    [told] = running.plan().told
+    assert told.count == 5, "a commit, and four records"
+    waiting = len(running.calls)
+    running.finish(2)
+    assert len(running.calls) == waiting - 2, "what was with the workers comes back, and nothing follows"
+    running.core.heard(1)
+    running.plan()
+    assert len(running.calls) == waiting
+
+
+def test_what_a_large_commit_tells_comes_in_parts_and_none_is_left_out() -> None:
+    records = [PlainMessage("t", 0, offset) for offset in range(2_500)]
+    told = Told({T0: 2_500}, {}, "", records)
+    parts = told.parts()
+    assert [len(part.records) for part in parts] == [1_000, 1_000, 500]
+    assert [one for part in parts for one in part.records] == records
+    assert [bool(part.accepted) for part in parts] == [True, False, False], "the commit is told once"
+    assert sum(part.count for part in parts) == told.count == 2_501
+
+
+def test_a_slow_on_committed_slows_the_consumer_and_hears_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.consumer.commits.MAX_UNHEARD", 20)
+    heard: list[int] = []
+    entered, gate = threading.Event(), threading.Event()
+
+    def committed(record: Record) -> None:
+        entered.set()
+        assert gate.wait(20)
+        heard.append(record.offset)
+
+    log = FakeBroker([T0])
+    log.append(T0, [(b"%d" % i, b"") for i in range(40)])
+    made = pipeline(lambda _: None, commit=Commit(interval_ms=20), on_committed=committed)
+    with FakeEngine(made, log) as running:
+        until(lambda: [one.committed for one in running.loop.snapshot().partitions] == [40], "the first are committed")
+        assert entered.wait(20)
+        log.append(T0, [(b"%d" % i, b"") for i in range(160)])
+        until(lambda: running.loop.snapshot().buffered == 160, "the others are there")
+        assert (running.loop.snapshot().processed, running.loop.snapshot().handed_over) == (40, 0)
+        gate.set()
+        until(lambda: len(heard) == 200, "all are heard of")
+    assert sorted(heard) == list(range(200))
 
 
 @pytest.mark.parametrize("option", ["on_commit", "on_committed"])

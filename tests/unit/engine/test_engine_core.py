@@ -406,7 +406,7 @@ def test_a_result_is_seen_before_its_record_is_complete() -> None:
     assert delivery.result().value == 5
     assert world.running == [], "its key waits"
     assert world.counters("handed_over", "unseen", "processed") == [1, 1, 0]
-    world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(delivery, None)], passed=(delivery,)), world.now)
     world.plan()
     assert world.running == [1]
     assert world.counters("handed_over", "unseen", "processed") == [1, 0, 1]
@@ -432,12 +432,26 @@ def test_nothing_new_starts_while_too_many_results_wait() -> None:
     world.poll(*(message(i) for i in range(10)))
     first, second, third = world.finish(0, 1, 2, outcome=Returned(None)).results
     assert world.running == []
-    world.core.results_moved(ResultsMoved([(first, None)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(first, None)], passed=(first,)), world.now)
     world.plan()
     assert world.running == [], "as many as the bound still wait"
-    world.core.results_moved(ResultsMoved([(second, None), (third, None)], passed=2), world.now)
+    world.core.results_moved(ResultsMoved([(second, None), (third, None)], passed=(second, third)), world.now)
     world.plan()
     assert world.running == [3, 4, 5]
+
+
+def test_results_of_a_process_before_this_one_count_as_its_own() -> None:
+    world = started(results=ResultsRule(every=True, max_unseen=3, waiting=2))
+    world.poll(message(0), message(1))
+    [delivery] = world.finish(0, outcome=Returned(None)).results
+    assert world.counters("unseen") == [3]
+    world.poll(message(2))
+    assert 2 not in world.running
+    world.core.results_moved(ResultsMoved(passed=range(1)), world.now)
+    world.plan()
+    assert 2 in world.running
+    world.core.results_moved(ResultsMoved([(delivery, None)], passed=(delivery,)), world.now)
+    assert world.counters("unseen") == [1]
 
 
 def test_a_result_that_was_complete_at_once_still_waits_for_its_reader() -> None:
@@ -448,7 +462,7 @@ def test_a_result_that_was_complete_at_once_still_waits_for_its_reader() -> None
     world.plan()
     assert world.counters("processed", "unseen") == [1, 1]
     assert world.running == []
-    world.core.results_moved(ResultsMoved(passed=1), world.now)
+    world.core.results_moved(ResultsMoved(passed=(delivery,)), world.now)
     world.plan()
     assert world.running == [1]
 
@@ -461,7 +475,7 @@ def test_a_callback_that_fails_is_a_failed_attempt() -> None:
     [delivery] = world.finish(0, outcome=[OUT]).produce
     world.core.delivered([Answer(delivery, 0)], world.now)
     [delivery] = world.plan().results
-    world.core.results_moved(ResultsMoved([(delivery, FAILED)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(delivery, FAILED)], passed=(delivery,)), world.now)
     world.plan(wait=0.01)
     assert world.calls[0, 0].attempt == 2
     assert world.counters("failed", "retried", "unseen") == [1, 1, 0]
@@ -480,10 +494,10 @@ def test_results_that_nobody_will_see_stay_to_do_and_do_not_hold_up_the_end() ->
     world = started(results=EVERY)
     world.poll(message(0), message(1))
     seen, unseen = world.finish(0, 1, outcome=Returned(None)).results
-    world.core.results_moved(ResultsMoved([(seen, None)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(seen, None)], passed=(seen,)), world.now)
     world.core.stop(world.now)
     assert world.plan().commit is None, "it waits for the reader"
-    world.core.results_moved(ResultsMoved([(unseen, NOT_RUN)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(unseen, NOT_RUN)], passed=(unseen,)), world.now)
     assert committed(world.plan(wait=0.2)) == {0: 1}
 
 
@@ -492,7 +506,7 @@ def test_results_of_an_earlier_epoch_change_nothing() -> None:
     world.poll(message(0))
     [delivery] = world.finish(0, outcome=Returned(None)).results
     world.core.lost([("t", 0)])
-    world.core.results_moved(ResultsMoved([(delivery, None)], passed=1), world.now)
+    world.core.results_moved(ResultsMoved([(delivery, None)], passed=(delivery,)), world.now)
     assert world.counters("processed", "handed_over", "unseen") == [0, 0, 0]
 
 
