@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from mutants import coordinator, engine, kafka, options, spark, storage
+from mutants import coordinator, engine, kafka, options, spark, spark_lanes, storage
 
-MUTANTS = [*engine.MUTANTS, *options.MUTANTS, *coordinator.MUTANTS, *storage.MUTANTS, *kafka.MUTANTS, *spark.MUTANTS]
+MUTANTS = [
+    *engine.MUTANTS,
+    *options.MUTANTS,
+    *coordinator.MUTANTS,
+    *storage.MUTANTS,
+    *kafka.MUTANTS,
+    *spark.MUTANTS,
+    *spark_lanes.MUTANTS,
+]

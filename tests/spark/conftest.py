@@ -21,7 +21,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.filling import filling
-from kit.outputs import Outputs, source_of
+from kit.outputs import Outputs, covered, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,6 +128,12 @@ class Work:
 
     def outputs(self) -> Outputs:
         return Outputs.read(self.servers, self.topic, self.output)
+
+    def left(self) -> int:
+        """Records that the group's commits do not cover, by offset and map."""
+        has = covered(self.admin, self.group)
+        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)])
+        return sum((*name, offset) not in has for name, end in ends.items() for offset in range(end or 0))
 
     def lag(self) -> int:
         """By another client than the lanes'."""

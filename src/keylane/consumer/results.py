@@ -40,10 +40,10 @@ def results_rule(pipeline: Pipeline, stream: LastStage | None) -> ResultsRule:
     return replace(rule, produced=rule.produced or pipeline.on_produced is not None)
 
 
-def check_stream(pipeline: Pipeline, complete: str, max_unread: object) -> None:
-    """Raises `UsageError` where a pipeline's results cannot be streamed like this."""
+def check_stream(pipeline: Pipeline, complete: str, max_unread: object, option: str = "complete") -> None:
+    """Raises `UsageError` where a pipeline's results cannot be streamed like this; `option`: where `complete` is."""
     if complete not in get_args(Complete):
-        raise UsageError(f"complete={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
+        raise UsageError(f"{option}={complete!r}: give one of {', '.join(map(repr, get_args(Complete)))}")
     if isinstance(max_unread, bool) or not isinstance(max_unread, int) or max_unread < 1:
         raise UsageError(f"max_unread={max_unread!r}: give a whole number of at least 1")
     if pipeline.guarantee == "transactional":
@@ -58,8 +58,8 @@ def check_stream(pipeline: Pipeline, complete: str, max_unread: object) -> None:
         )
     if complete == "read" and pipeline.guarantee == "at_most_once":
         raise UsageError(
-            "stream(complete='read') runs again what its reader did not see, and delivery='at_most_once' runs "
-            "nothing again: give complete='handled'"
+            f"{option}='read': a stream runs again what its reader did not see, and delivery='at_most_once' runs "
+            f"nothing again: give {option}='handled'"
         )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Results of a running consumer; made by `ParallelConsumer.stream`.
+    """Results of a running consumer; made by `ParallelConsumer.stream`, and of lanes by `LaneQuery.stream`.
 
     with consumer.stream() as results: for result in results: …
     async with consumer.stream() as results: async for result in results: …

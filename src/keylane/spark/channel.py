@@ -3,9 +3,13 @@
 | from | message | when |
 |---|---|---|
 | lane | `Hello` | once, first |
-| driver | `Go`, with what was asked of all lanes so far | once: the lane may join its group |
+| driver | `Go`, with what was asked of all lanes so far, and what is to be shown | once: the lane may join its group |
 | lane | `Snapshot` | four times a second; left out while the driver does not keep up |
 | driver | `Ask` | a user pauses, seeks, …: `Answer` follows, in the order in which things were done |
+| lane | `Show`: results by number; `Void`: those not wanted any more | user code in the driver is to see them |
+| lane | `Told` | a commit was answered, and user code in the driver is to hear of it |
+| driver | `Moved`: what became of results, by number, and how much was read and heard | user code got on |
+| driver | "left" | nobody reads results any more: the lane stops, and takes what was not read as not run |
 | driver | "stop" | the lane drains and ends |
 
 Messages are pickled, one by one. There are no versions of them: before anything else a lane compares its keylane with
@@ -28,14 +32,17 @@ import time
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.commits import Told
+    from keylane.consumer.outputs import ResultsRule
+    from keylane.flow.outcomes import NotRun
     from keylane.spark.controls import Change, Request, Value
     from keylane.spark.outcome import LaneFailure
 
@@ -84,6 +91,8 @@ class Go:
     """Join the group, and begin with this."""
 
     changes: tuple[Change, ...] = ()
+    shows: ResultsRule | None = None
+    """What user code in the driver is to see; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,36 @@ class Answer:
     failure: LaneFailure | None = None
 
 
-Order = Go | Ask | Literal["stop"]
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Results, by the numbers that their lane gave them."""
+
+    results: tuple[tuple[int, bytes], ...]
+    """Each pickled alone: one that cannot be loaded is the failure of its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """These are not wanted any more: their partitions were given up, or they run again."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """User code got on with what the lane has shown and told."""
+
+    settled: tuple[tuple[int, LaneFailure | NotRun | None], ...] = ()
+    """What became of results, as `keylane.consumer.outputs.ResultsMoved` has it."""
+    passed: int = 0
+    """Results that wait no more."""
+    heard: int = 0
+    """How many `Told` it has heard of."""
+
+
+Ships: TypeAlias = "Show | Void | Told"
+"""What user code in the driver is to see."""
+Order: TypeAlias = Go | Ask | Moved | Literal["stop", "left"]
 
 
 class DriverEnd:
@@ -113,6 +151,8 @@ class DriverEnd:
         self.hello = hello
         self.last_heard = time.monotonic()
         self._connection = connection
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
         self._lock = threading.Lock()  # a descriptor must not be closed, and used anew, in the middle of a send
 
     def __str__(self) -> str:
@@ -123,9 +163,18 @@ class DriverEnd:
         with self._lock, contextlib.suppress(OSError):
             self._connection.send(order)
 
-    def receive(self) -> Snapshot | Answer:
+    def offer(self, order: Moved | Literal["left"]) -> bool:
+        """Sends an order, unless the lane does not keep up; whether it was sent. For callers that must not wait."""
+        with self._lock:
+            if self._connection.closed or not self._writable.poll(0):
+                return False
+            with contextlib.suppress(OSError):
+                self._connection.send(order)
+            return True
+
+    def receive(self) -> Snapshot | Answer | Ships:
         """What the lane says next. Raises `OSError` or `EOFError` when the socket is closed."""
-        message: Snapshot | Answer = self._connection.recv()
+        message: Snapshot | Answer | Ships = self._connection.recv()
         self.last_heard = time.monotonic()
         return message
 
@@ -163,13 +212,21 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Shipped:
+    """A lane has something for user code in the driver."""
+
+    end: DriverEnd
+    what: Ships
+
+
+@dataclass(frozen=True, slots=True)
 class Departed:
     """A lane's socket is closed: its process has ended, or can no longer be heard."""
 
     end: DriverEnd
 
 
-SocketEvent = Arrived | Reported | Answered | Departed
+SocketEvent = Arrived | Reported | Answered | Shipped | Departed
 
 
 class DriverSocket:
@@ -226,8 +283,7 @@ class DriverSocket:
         self._deliver(Arrived(end))
         try:
             while not self._closed:
-                message = end.receive()
-                self._deliver(Answered(end, message) if isinstance(message, Answer) else Reported(end, message))
+                self._deliver(_event(end, end.receive()))
         except (OSError, EOFError) as error:
             logger.debug("lane %d's socket is closed: %r", end.hello.lane, error)
         finally:
@@ -235,6 +291,12 @@ class DriverSocket:
                 self._open.discard(end)
             end.close()
             self._deliver(Departed(end))
+
+
+def _event(end: DriverEnd, message: Snapshot | Answer | Ships) -> SocketEvent:
+    if isinstance(message, Snapshot):
+        return Reported(end, message)
+    return Answered(end, message) if isinstance(message, Answer) else Shipped(end, message)
 
 
 class LaneEnd:
@@ -271,7 +333,7 @@ class LaneEnd:
         if self._writable.poll(0):
             self.post(snapshot)
 
-    def post(self, message: Snapshot | Answer) -> None:
+    def post(self, message: Snapshot | Answer | Ships) -> None:
         """Sends a message that must not be left out: it may have to wait for the driver."""
         try:
             with self._sending:

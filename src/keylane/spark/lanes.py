@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.errors import InternalError
 from keylane.pipeline import Partitions
-from keylane.spark.channel import Address, Answer, Ask, Go, Hello, LaneEnd
+from keylane.spark.channel import Address, Answer, Ask, Go, Hello, LaneEnd, Moved
 from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
+from keylane.spark.to_driver import ToDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keylane.consumer.intake import Liveness
+    from keylane.consumer.ports import LastStage
     from keylane.consumer.snapshot import Snapshot
     from keylane.kafka.membership import Target
     from keylane.options import Rates
@@ -61,6 +63,7 @@ class Runner(Protocol):
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
     def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
     def liveness(self) -> Liveness: ...
+    def show(self, stream: LastStage) -> None: ...
 
 
 MakeRunner = Callable[["Pipeline", "LaneTask"], Runner]
@@ -151,6 +154,8 @@ def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
         try:
             for change in link.changes:
                 apply(runner, change)
+            if link.to_driver is not None:
+                runner.show(link.to_driver)
             with link.serving(runner):
                 runner.run()
         finally:
@@ -184,6 +189,8 @@ class Link:
         self.ending: Ending = "work done"
         self.changes: tuple[Change, ...] = ()
         """What the lane begins with."""
+        self.to_driver: ToDriver | None = None
+        """What user code in the driver is to see goes there."""
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         """From whichever thread did what was asked for; the link's sends them."""
         self._end_of_lane = end
@@ -203,6 +210,8 @@ class Link:
                 break
             if isinstance(order, Go):
                 self.changes = order.changes
+                if order.shows is not None:
+                    self.to_driver = ToDriver(order.shows, self._end_of_lane.post)
                 return True
             if order == "stop":
                 self._end("stopped")
@@ -265,6 +274,8 @@ class Link:
         """One exchange with the driver, of at most a tick. False when the driver is gone."""
         try:
             self._end_of_lane.send(runner.snapshot())
+            if self.to_driver is not None:
+                self.to_driver.look()
             until = time.monotonic() + TICK_S
             while (left_s := until - time.monotonic()) > 0 and not self._finished.is_set():
                 order = self._end_of_lane.receive(left_s)
@@ -275,11 +286,18 @@ class Link:
                         self._end_of_lane.post(self._answers.get_nowait())
         except ConnectionError:
             self._end("driver gone")
+            self._leave()
             return False
         return True
 
     def _obey(self, order: Order, runner: Runner) -> None:
         match order:
+            case Moved():
+                assert self.to_driver is not None, "what was shown?"
+                self.to_driver.moved(order)
+            case "left":
+                self._end("stopped")
+                self._leave()
             case "stop":
                 self._end("stopped")
             case Ask(number, what):
@@ -301,7 +319,14 @@ class Link:
 
     def _moved(self, number: int, names: Sequence[Name]) -> None:
         """Any thread: a seek is done in these, and in no others."""
+        if self.to_driver is not None:
+            self.to_driver.look()
         self._answers.put(Answer(number, tuple(names)))
+
+    def _leave(self) -> None:
+        """Nobody in the driver sees anything any more. The runner has been told to stop: nothing starts again."""
+        if self.to_driver is not None:
+            self.to_driver.leave()
 
     def _look_at_parent(self) -> None:
         if os.getppid() != self._parent:

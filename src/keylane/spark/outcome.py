@@ -43,16 +43,23 @@ class LaneFailure:
 
     def exception(self, lane: int) -> BaseException:
         """The original exception with the lane's traceback as a note, or a `PeerError` that quotes it."""
-        error: BaseException | None = None
-        if self.pickled is not None:
-            try:
-                error = pickle.loads(self.pickled)  # our own lane's, over an authenticated channel
-            except Exception:  # an exception class that the driver does not have: quote it instead
-                error = None
-        if not isinstance(error, BaseException):
-            error = PeerError(f"lane {lane} failed: {self.kind}: {self.text}")
+        error = self._loaded() or PeerError(f"lane {lane} failed: {self.kind}: {self.text}")
         error.add_note(f"in lane {lane}:\n{self.trace}")
         return error
+
+    @property
+    def original(self) -> BaseException:
+        """The original exception, or a `HandlerError` that quotes it."""
+        return self._loaded() or HandlerError(f"{self.kind}: {self.text}")
+
+    def _loaded(self) -> BaseException | None:
+        if self.pickled is None:
+            return None
+        try:
+            error = pickle.loads(self.pickled)  # our own lane's or driver's, over an authenticated channel
+        except Exception:  # an exception class that is not here: quote it instead
+            return None
+        return error if isinstance(error, BaseException) else None
 
 
 def _pickled(error: BaseException) -> bytes | None:

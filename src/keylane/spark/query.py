@@ -11,11 +11,13 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.errors import UsageError
 from keylane.parallel_consumer import adjusted, check_seek, named, targets_at, targets_from
 from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.from_lanes import FromLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from keylane.consumer.health import Health
+    from keylane.consumer.streams import Stream
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
@@ -41,6 +43,7 @@ class LaneQuery:
         supervisor: Supervisor,
         check_lanes: Callable[[int], int],
         bounds: LaneBounds | None,
+        from_lanes: FromLanes | None = None,
     ) -> None:
         """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold."""
         self._name = name
@@ -48,6 +51,7 @@ class LaneQuery:
         self._supervisor = supervisor
         self._check_lanes = check_lanes
         self._bounds = bounds
+        self._from_lanes = from_lanes or FromLanes()
 
     def __repr__(self) -> str:
         return f"<LaneQuery group={self._name.group!r} id={self.id} runId={self.runId} {self.status['message']!r}>"
@@ -162,6 +166,22 @@ class LaneQuery:
         the lanes that run, or of those that have one of these partitions."""
         answers = self._supervisor.ask(TellLiveness(named(partitions)))
         return {lane: told for lane, told in answers.items() if isinstance(told, Liveness)}
+
+    def stream(self) -> Stream:
+        """The results of all lanes, to be read in a `with` or `async with` block, of a query that was started with
+        `stream="read"` or `stream="handled"`.
+
+        As `ParallelConsumer.stream`: every record whose handler succeeds is a `Result`, records of a key (or partition)
+        in their order; leaving the block stops the query, and what ended it by itself is raised where reading ends.
+        When a lane dies, what it had not had read (or brought here) runs again in the one that starts in its place, so
+        that a record may come twice. Nothing is skipped. While `max_unread` results of a lane wait here, that lane
+        starts no new record. A query has one stream; while nobody reads it, its lanes wait.
+        """
+
+        def run() -> None:
+            self.awaitTermination()
+
+        return self._from_lanes.stream(run, self._supervisor.stop)
 
     def snapshot(self) -> Snapshot:
         """What all lanes together have done and hold, counted over their restarts."""

@@ -10,12 +10,15 @@ import logging
 import secrets
 import time
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from keylane.consumer.results import check_stream
 from keylane.errors import UsageError
 from keylane.pipeline import External, Pipeline
 from keylane.spark.checks import check_session, check_store, check_trigger
+from keylane.spark.from_lanes import FromLanes
 from keylane.spark.group import Group
 from keylane.spark.jobs import SparkLaneJobs
 from keylane.spark.lanes import parallel_consumer
@@ -32,11 +35,14 @@ from keylane.spark.supervisor import Supervisor
 from keylane.telling import by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    from keylane.consumer.results import Complete
+    from keylane.records import Produced, Record
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +72,11 @@ def start(
     lane_failure_window_ms: int = 600_000,
     progress_interval_ms: int = 1_000,
     listeners: Sequence[StreamingQueryListener] = (),
+    stream: Complete | None = None,
+    max_unread: int = 1_000,
+    on_produced: Callable[[Produced], object] | None = None,
+    on_commit: Callable[..., object] | None = None,
+    on_committed: Callable[[Record], object] | None = None,
 ) -> LaneQuery:
     """Starts the pipeline on lanes of this Spark session and returns at once.
 
@@ -83,6 +94,11 @@ def start(
     - `allow_all_slots`: lets lanes take every task slot, so that other jobs of this session wait until they end.
     - `max_lane_failures` of one lane within `lane_failure_window_ms` start it again; one more ends the query.
     - `listeners`: get the query's events, as those of `spark.streams` do of a streaming query.
+    - `stream`: results come to the driver, where `LaneQuery.stream` has them. With `"read"` a record is complete once
+      its reader asks for the next result, with `"handled"` as soon as its result waits in the driver. While
+      `max_unread` results of a lane wait there, that lane starts no new record.
+    - `on_produced`, `on_commit`, `on_committed`: called in this process, with what all lanes have to tell, as those of
+      `Pipeline` are on the lanes (and after them). Lanes wait for them when they are slow.
 
     Raises `UsageError` for what cannot work, a topic that does not exist among it, and `BrokerUnavailableError` when no
     broker answers.
@@ -98,6 +114,7 @@ def start(
     group = Group(pipeline)
     ends = group.end_offsets()
     count = _count(pipeline, lanes, slots, len(ends))
+    shown = _from_lanes(pipeline, stream, max_unread, on_produced, on_commit, on_committed)
     query = _query_name(pipeline, name)
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
@@ -124,18 +141,48 @@ def start(
         committed=group.committed,
         closed=static.ended if static is not None else lambda: None,
     )
-    supervisor = _supervise(plan, context, task_cpus, listeners)
-    return LaneQuery(query, pipeline, supervisor, slots.check, bounds)
+    supervisor = _supervise(plan, context, task_cpus, listeners, shown)
+    return LaneQuery(query, pipeline, supervisor, slots.check, bounds, shown)
+
+
+def _from_lanes(
+    pipeline: Pipeline,
+    stream: Complete | None,
+    max_unread: int,
+    on_produced: Callable[[Produced], object] | None,
+    on_commit: Callable[..., object] | None,
+    on_committed: Callable[[Record], object] | None,
+) -> FromLanes:
+    """What user code in the driver is to see. Raises `UsageError` for what the pipeline cannot show."""
+    if stream is not None:
+        check_stream(pipeline, stream, max_unread, "stream")
+    replace(  # refused here as they would be there
+        pipeline,
+        on_produced=on_produced or pipeline.on_produced,
+        on_commit=on_commit or pipeline.on_commit,
+        on_committed=on_committed or pipeline.on_committed,
+    )
+    return FromLanes(
+        complete=stream,
+        max_unread=max_unread,
+        on_produced=on_produced,
+        on_commit=on_commit,
+        on_committed=on_committed,
+    )
 
 
 def _supervise(
-    plan: LanePlan, context: SparkContext, task_cpus: float | None, listeners: Sequence[StreamingQueryListener]
+    plan: LanePlan,
+    context: SparkContext,
+    task_cpus: float | None,
+    listeners: Sequence[StreamingQueryListener],
+    shown: FromLanes,
 ) -> Supervisor:
     """The plan's supervisor, running; its listeners have heard of the start."""
     jobs = SparkLaneJobs(context, plan.query.run_id, plan.query.group, task_cpus)
     bind, advertise = _addresses(context)
     told = Listeners(plan.query, listeners)
-    supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES), told)
+    supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES), told, shown)
     told.started(timestamp(time.time()))
     supervisor.start()
     logger.info("group %s: %d lanes on %s", plan.query.group, plan.lanes, context.master)

@@ -19,6 +19,7 @@ from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
 from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Go, Reported, SocketEvent
 from keylane.spark.controls import Controls, Done, Seek, Send
+from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
@@ -56,6 +57,8 @@ DEPARTURE_TIMEOUT_S = 5.0
 """For the processes of lanes whose jobs have ended; Spark kills one whose job was cancelled within two seconds."""
 ORPHAN_DEPARTURE_S = ORPHAN_LIMIT_S + DEPARTURE_TIMEOUT_S
 """For lanes whose session has ended: they drain by themselves."""
+CALLBACKS_TIMEOUT_S = 5.0
+"""For callbacks in the driver, once all lanes have ended."""
 JOIN_TIMEOUT_S = 10.0
 """For the threads of jobs that have ended or were cancelled."""
 
@@ -69,7 +72,7 @@ class _JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """The user asked for the end."""
+    """The user asked for the end, or a callback failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +101,22 @@ class Supervisor:
     """Runs a `LanePlan` to its end in a thread of its own."""
 
     def __init__(
-        self, plan: LanePlan, jobs: LaneJobs, bind: str, advertise: str, key: bytes, listeners: Listeners
+        self,
+        plan: LanePlan,
+        jobs: LaneJobs,
+        bind: str,
+        advertise: str,
+        key: bytes,
+        listeners: Listeners,
+        from_lanes: FromLanes | None = None,
     ) -> None:
         self.ended = threading.Event()
         self._plan = plan
         self._jobs = jobs
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._socket = DriverSocket(bind, advertise, key, self._events.put)
+        self._from_lanes = from_lanes or FromLanes()
+        """What user code in the driver sees: by default, nothing."""
+        self._socket = DriverSocket(bind, advertise, key, self._from_lanes.before(self._events.put))
         self._lanes = [LaneRecord(lane, Restarts(plan.limits)) for lane in range(plan.lanes)]
         self._controls: Controls[DriverEnd] = Controls(plan.log_ends, plan.revoke_timeout_s)
         self._open_calls: dict[int, tuple[Request, _Answer]] = {}
@@ -150,6 +162,7 @@ class Supervisor:
 
     def start(self) -> None:
         self._started_at = time.monotonic()
+        self._from_lanes.start(lambda: self._events.put(_Stop()))
         self._thread.start()
 
     def stop(self) -> None:
@@ -243,6 +256,8 @@ class Supervisor:
         if self._all_departed():
             self._plan.closed()
         self._socket.close()
+        self._from_lanes.close(CALLBACKS_TIMEOUT_S)
+        self._error = self._error or self._from_lanes.failure
         for lane in self._lanes:
             lane.state = "ended"
         self._publisher.report(time.monotonic())
@@ -293,6 +308,7 @@ class Supervisor:
                 if launch == lane.launches and lane.state != "ended":
                     self._job_ended(lane, result, now)
             case _Stop():
+                self._error = self._error or self._from_lanes.failure
                 self._stop_lanes(now)
             case _SetLanes(count):
                 self._resize(count, now)
@@ -561,7 +577,7 @@ class Supervisor:
             )
         if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
             lane.enter("running", now)
-            lane.end.send(Go(self._controls.started(lane.end)))
+            lane.end.send(Go(self._controls.started(lane.end), self._from_lanes.started(lane.lane, lane.end)))
 
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:

@@ -255,6 +255,15 @@ def test_handled_completes_a_record_before_it_is_read() -> None:
         assert len(list(results)) == 30
 
 
+def test_a_handled_result_is_in_the_queue_before_what_follows_it() -> None:
+    """What is complete lets the next of its key run, perhaps on another lane, whose result must not overtake."""
+    queue: ResultQueue[Any] = ResultQueue("handled", 5)
+    waiting: list[int] = []
+    queue.report_to(lambda _: waiting.append(queue._queue.qsize()))
+    queue.put(["a result"])
+    assert waiting == [1]
+
+
 @pytest.mark.parametrize("raises", [False, True])
 def test_what_was_not_read_stays_to_do(raises: bool) -> None:
     """Leaving by an exception leaves the last result to do as well."""

@@ -28,6 +28,7 @@ from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keylane.consumer.ports import LastStage
     from keylane.spark.controls import Request
     from keylane.spark.outcome import LaneOutcome
 
@@ -50,6 +51,7 @@ class Runner:
         self.broken = False
         self.done: list[tuple[str, Any]] = []
         """What was asked of it, in order."""
+        self.stage: LastStage | None = None
         self._act = act or self._wait
 
     def _wait(self) -> None:
@@ -85,6 +87,9 @@ class Runner:
 
     def liveness(self) -> Liveness:
         return LIVENESS
+
+    def show(self, stream: LastStage) -> None:
+        self.stage = stream
 
     def snapshot(self) -> Snapshot:
         if self.broken and threading.current_thread().name == "keylane-lane-link":
