@@ -377,7 +377,8 @@ def named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int]
 
 def adjusted(max_concurrency: int | None, rates: Rates | None) -> events.Adjust:
     """What `adjust` asks for. Raises `UsageError` for what cannot work."""
-    if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
+    given: object = max_concurrency
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
         raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
     if rates is not None:
         check_kind("rates", rates, (Rates,))

@@ -388,6 +388,8 @@ def test_rates_and_pauses_are_checked_in_the_caller_s_thread() -> None:
     consumer = ParallelConsumer(Pipeline(kafka=KAFKA, topics=["t"], handler=nothing))
     with pytest.raises(UsageError, match="max_concurrency=0"):
         consumer.adjust(max_concurrency=0)
+    with pytest.raises(UsageError, match=r"max_concurrency=2\.5: give a whole number"):
+        consumer.adjust(max_concurrency=2.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="rates=3"):
         consumer.adjust(rates=3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="partitions="):
