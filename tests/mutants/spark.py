@@ -169,10 +169,11 @@ MUTANTS = [
         "spark/lanes.py",
         """        except ConnectionError:
             self._end("driver gone")
+            self._leave()
             return False
         return True
 """,
-        "        except ConnectionError:\n            return False\n        return True\n",
+        "        except ConnectionError:\n            self._leave()\n            return False\n        return True\n",
         "unit/spark/test_spark_lane_task.py::test_a_lane_whose_driver_is_gone_drains_and_ends",
     ),
     Mutant(

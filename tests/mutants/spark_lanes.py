@@ -99,8 +99,8 @@ MUTANTS = [
     Mutant(
         "what a lane could not take at once is dropped",
         "spark/from_lanes.py",
-        "            if not process.end.offer(moved):\n                return\n",
-        "            process.end.offer(moved)\n",
+        "            if not process.end.offer(Moved(tuple(some), process.passed, process.heard)):\n",
+        "            if process.end.offer(Moved(tuple(some), process.passed, process.heard)) is None:\n",
         f"{RESULTS}::test_a_lane_that_does_not_keep_up_holds_up_nobody_and_is_told_later",
         "guarantee 1",
     ),

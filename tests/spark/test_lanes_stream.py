@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
+from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
+from kit.filling import filling
 from kit.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -20,7 +24,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from keylane.broker.process import BrokerProcess
+
 PARTITIONS = 4
+PAGE = Path(__file__).parents[2] / "docs" / "lanes.md"
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,22 @@ def test_callbacks_run_in_the_driver_with_what_all_lanes_tell(spark: SparkSessio
     assert len(failed) > 0
     assert query.snapshot().retried >= len(failed)
     assert {one.topic for one in produced} == {work.output}
+
+
+def test_the_stream_of_the_page_about_lanes_runs(
+    spark: SparkSession, broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark.sparkContext.master == "local[4]", "the program would start another session"
+    Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"flights": 4, "flights.enriched": 4})
+    with filling(broker.bootstrap) as producer:
+        for number in range(50):
+            producer.produce(kl.Output("flights", key=b"%d" % (number % 7), value=b"flight %d" % number))
+    first, second = re.findall(r"^```python\n(import.*?|spark.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    pipeline, _, _ = first.replace("broker:9092", broker.bootstrap).partition("spark = ")
+    exec(compile(pipeline + second, "lanes.md", "exec"), {"__name__": "__main__"})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 50
+    assert all("Output('flights.enriched', " in line for line in lines)
 
 
 def test_leaving_a_stream_stops_the_query_and_what_was_not_read_stays_to_do(spark: SparkSession, work: Any) -> None:

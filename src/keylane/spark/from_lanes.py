@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from keylane.spark.channel import Ships, SocketEvent
 
 MOST_SETTLED = 500
-"""In one message: a few kilobytes, which a socket takes at once that takes anything."""
+"""In one message, and of failures one: a few kilobytes, which a socket takes at once that takes anything. Who sends
+would else wait for a lane, perhaps while that waits to be read."""
 
 
 class End(Protocol):
@@ -230,7 +231,7 @@ class FromLanes:
             except Exception as error:  # whatever a user's class raises: its record's failure
                 text = f"the driver cannot load what the handler returned ({type(error).__name__}: {error})"
                 with self._lock:
-                    process.settled.append((number, LaneFailure.of(HandlerError(text))))
+                    process.settled.append((number, LaneFailure.of(HandlerError(text)).brief))
                     process.passed += 1
         with self._lock:
             process.shown.update((one.number, one) for one in loaded)
@@ -246,7 +247,7 @@ class FromLanes:
                 return
             touched: dict[int, _Process] = {}
             for one, outcome in event.settled:
-                made = LaneFailure.of(outcome.error) if isinstance(outcome, Failure) else outcome
+                made = LaneFailure.of(outcome.error).brief if isinstance(outcome, Failure) else outcome
                 one.process.settled.append((one.number, made))
                 touched[id(one.process)] = one.process
             for passed in event.passed:
@@ -280,10 +281,12 @@ class FromLanes:
     def _flush(self, process: _Process) -> None:
         """Tells a process what it has not been told; the rest when it is heard next, should it not keep up."""
         while not process.is_gone and (process.settled or process.passed or process.heard):
-            moved = Moved(tuple(process.settled[:MOST_SETTLED]), process.passed, process.heard)
-            if not process.end.offer(moved):
+            some = process.settled[:MOST_SETTLED]
+            failed = (at for at, (_, outcome) in enumerate(some, 1) if isinstance(outcome, LaneFailure))
+            del some[next(failed, MOST_SETTLED) :]
+            if not process.end.offer(Moved(tuple(some), process.passed, process.heard)):
                 return
-            del process.settled[:MOST_SETTLED]
+            del process.settled[: len(some)]
             process.passed = process.heard = 0
         if process.owes_leave and not process.is_gone:
             process.owes_leave = not process.end.offer("left")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from keylane.errors import FencedError, HandlerError, InternalError, PeerError, TopicDeletedError, UsageError
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LASTING_ERRORS = (HandlerError, UsageError, InternalError, TopicDeletedError, FencedError)
 """Errors that a new start of the lane would meet again, or that it would bring upon another: they end the query."""
+
+BRIEF_BYTES = 4_096
+"""Of an error that is to go at once, and of its text."""
 
 Ending = Literal["work done", "stopped", "driver gone", "executor gone", "failed"]
 
@@ -46,6 +49,12 @@ class LaneFailure:
         error = self._loaded() or PeerError(f"lane {lane} failed: {self.kind}: {self.text}")
         error.add_note(f"in lane {lane}:\n{self.trace}")
         return error
+
+    @property
+    def brief(self) -> LaneFailure:
+        """The same for a message that must go at once: a few kilobytes at most."""
+        pickled = self.pickled if self.pickled is not None and len(self.pickled) <= BRIEF_BYTES else None
+        return replace(self, text=self.text[:BRIEF_BYTES], trace="", pickled=pickled)
 
     @property
     def original(self) -> BaseException:

@@ -10,9 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keylane.consumer.commits import Told
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
-from keylane.spark.channel import Address, Arrived, Departed, DriverSocket, Go, Hello, LaneEnd, Reported, SocketEvent
+from keylane.spark.channel import (
+    Address,
+    Arrived,
+    Departed,
+    DriverSocket,
+    Go,
+    Hello,
+    LaneEnd,
+    Moved,
+    Reported,
+    Shipped,
+    Show,
+    SocketEvent,
+    Void,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,4 +150,33 @@ def test_closing_leaves_no_thread(events: Events) -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+    lane.close()
+
+
+def test_an_order_that_must_not_wait_is_sent_or_not(driver: DriverSocket, events: Events) -> None:
+    lane = LaneEnd(driver.address, HELLO)
+    arrived = events.get(timeout=PATIENCE_S)
+    assert isinstance(arrived, Arrived)
+    assert arrived.end.offer("left")
+    assert lane.receive(PATIENCE_S) == "left"
+    moved = Moved(tuple((number, None) for number in range(500)))
+    sent = 0
+    while arrived.end.offer(moved):
+        sent += 1
+    assert [lane.receive(PATIENCE_S) for _ in range(sent)] == [moved] * sent
+    assert arrived.end.offer("left")
+    lane.close()
+    assert isinstance(events.get(timeout=PATIENCE_S), Departed)
+    assert not arrived.end.offer("left"), "nobody is there"
+
+
+def test_results_come_one_by_one_in_order_and_beside_snapshots(driver: DriverSocket, events: Events) -> None:
+    lane = LaneEnd(driver.address, HELLO)
+    assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+    said: list[Any] = [Show(((1, b"x"),)), Snapshot(processed=3), Void((1,)), Told({("t", 0): 5}, {}, "", [])]
+    for message in said:
+        lane.post(message)
+    heard = [events.get(timeout=PATIENCE_S) for _ in said]
+    assert [type(one) for one in heard] == [Shipped, Reported, Shipped, Shipped]
+    assert [one.snapshot if isinstance(one, Reported) else one.what for one in heard] == said  # type: ignore[union-attr]
     lane.close()

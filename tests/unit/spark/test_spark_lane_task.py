@@ -18,12 +18,28 @@ import pytest
 import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
+from keylane.consumer.outputs import ResultsMoved, ResultsRule
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import FencedError, TopicDeletedError
+from keylane.flow.outcomes import NOT_RUN
 from keylane.kafka.membership import Target
-from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverSocket, Go, Reported, SocketEvent
+from keylane.records import PlainMessage
+from keylane.spark.channel import (
+    Answered,
+    Arrived,
+    Ask,
+    Departed,
+    DriverSocket,
+    Go,
+    Moved,
+    Reported,
+    Shipped,
+    Show,
+    SocketEvent,
+)
 from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
+from keylane.spark.to_driver import ToDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,6 +219,45 @@ def test_a_lane_whose_driver_is_gone_drains_and_ends(driver: Driver, *, started:
     outcome = lane.result()
     assert outcome.ending == "driver gone"
     assert (lane.runner is not None) == started
+
+
+@pytest.mark.parametrize("how", ["the reader left", "the driver is gone"])
+def test_a_lane_shows_results_until_nobody_is_there_to_see_them(driver: Driver, how: str) -> None:
+    lane = Lane(driver)
+    lane.start()
+    end = driver.next(Arrived).end
+    end.send(Go(shows=ResultsRule(every=True, max_unseen=7)))
+    driver.next(Reported)
+    assert lane.runner is not None
+    stage = lane.runner.stage
+    assert isinstance(stage, ToDriver)
+    assert stage.rule.max_unseen == 7
+    moved: queue.SimpleQueue[ResultsMoved[Any]] = queue.SimpleQueue()
+    stage.report_to(moved.put)
+    stage.start()
+    shown: list[Any] = [SeenThrough(), SeenThrough()]
+    stage.put(shown)
+    sent = driver.next(Shipped).what
+    assert isinstance(sent, Show)
+    end.send(Moved(((1, None),), passed=1))
+    first = moved.get(timeout=PATIENCE_S)
+    assert (first.settled, len(first.passed)) == ([(shown[0], None)], 1)
+    if how == "the reader left":
+        end.send("left")
+    else:
+        driver.socket.close()
+    last = moved.get(timeout=PATIENCE_S)
+    assert (last.settled, len(last.passed)) == ([(shown[1], NOT_RUN)], 1)
+    assert lane.runner.stopped.is_set(), "nothing starts again"
+    assert lane.result().ending == ("stopped" if how == "the reader left" else "driver gone")
+    stage.close(PATIENCE_S)
+
+
+class SeenThrough:
+    wanted = True
+
+    def result(self) -> kl.Result:
+        return kl.Result(kl.Record(PlainMessage("t", 0, 0)), None)
 
 
 def test_work_that_is_done_ends_the_lane(driver: Driver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from contextlib import suppress
 from queue import Empty
@@ -16,7 +17,7 @@ from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.records import PlainMessage
 from keylane.spark.channel import Moved, Show, Void
 from keylane.spark.from_lanes import MOST_SETTLED, FromLanes
-from keylane.spark.outcome import LaneFailure
+from keylane.spark.outcome import BRIEF_BYTES, LaneFailure
 from keylane.spark.start import _from_lanes
 from keylane.spark.to_driver import SHOW_BYTES, ToDriver
 from kit.stage import until
@@ -379,6 +380,25 @@ def test_what_cannot_be_shown_is_refused(made: Callable[[], FromLanes], text: st
     with pytest.raises(kl.UsageError) as raised:
         made()
     assert text in str(raised.value)
+
+
+def test_failures_go_to_a_lane_one_by_one_and_briefly() -> None:
+    def refuse(one: kl.Produced) -> None:
+        raise ValueError("no room" * 10_000)
+
+    driver = FromLanes(on_produced=refuse)
+    driver.start(lambda: None)
+    lane = started(driver)
+    lane.keeps_up = False
+    show(driver, lane, *(Shown(offset) for offset in range(3)))
+    driver.close(PATIENCE_S)
+    lane.keeps_up = True
+    driver.go_on(lane)
+    assert [len(one.settled) for one in lane.taken if isinstance(one, Moved)] == [1, 1, 1]
+    assert all(len(pickle.dumps(one)) < 2 * BRIEF_BYTES for one in lane.taken)
+    answered(lane)
+    assert [offset for offset, _ in lane.settled] == [0, 1, 2]
+    assert lane.passed == 3
 
 
 def test_a_failure_by_value_is_the_original_where_it_can_be() -> None:

@@ -18,16 +18,20 @@ from pyspark.sql.streaming.listener import (
 )
 
 import keylane as kl
+from keylane.consumer.commits import Told
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.health import Health
 from keylane.consumer.intake import Liveness
+from keylane.consumer.outputs import ResultsRule
 from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.flow.failures import FailureKind
 from keylane.kafka.membership import Target
+from keylane.records import PlainMessage
 from keylane.spark import supervisor as supervisor_module
-from keylane.spark.channel import Answer, Ask, Go, Hello, LaneEnd
+from keylane.spark.channel import Answer, Ask, Go, Hello, LaneEnd, Moved, Show
 from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure
 from keylane.spark.lane_record import GAUGES
 from keylane.spark.listeners import Listeners
@@ -153,20 +157,20 @@ class Listener(StreamingQueryListener):
 class Query:
     """A supervisor that runs, with its jobs and its handle."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, from_lanes: FromLanes | None = None, **changes: Any) -> None:
         self.jobs = Jobs()
         plan = replace(PLAN, **changes)
         self.events = Listener()
         listeners = Listeners(plan.query, [self.events])
-        self.supervisor = Supervisor(plan, self.jobs, "127.0.0.1", "127.0.0.1", b"key", listeners)
-        self.handle = LaneQuery(plan.query, PIPELINE, self.supervisor, lambda count: count, plan.bounds)
+        self.supervisor = Supervisor(plan, self.jobs, "127.0.0.1", "127.0.0.1", b"key", listeners, from_lanes)
+        self.handle = LaneQuery(plan.query, PIPELINE, self.supervisor, lambda count: count, plan.bounds, from_lanes)
         listeners.started("2026-01-01T00:00:00.000Z")
         self.supervisor.start()
 
     def running(self, lane: int, launch: int = 1) -> LaneEnd:
         """Connects the lane's process and waits until it is let go."""
         end = self.jobs.of(lane, launch).connect()
-        assert end.receive(PATIENCE_S) == Go()
+        assert isinstance(end.receive(PATIENCE_S), Go)
         return end
 
     def all_running(self) -> list[LaneEnd]:
@@ -978,3 +982,54 @@ def test_what_lanes_may_run_at_once_is_what_they_were_adjusted_to(
     caller.result()
     query.until(lambda: 1.0 in seen)
     end.close()
+
+
+def shown(number: int) -> Show:
+    result = kl.Result(kl.Record(PlainMessage("t", 0, number)), f"result {number}")
+    return Show(((number, pickle.dumps(result)),))
+
+
+def test_results_of_lanes_are_read_and_leaving_ends_the_query(queries: Callable[..., Query]) -> None:
+    query = queries(from_lanes=FromLanes(complete="read", max_unread=3))
+    ends = [query.jobs.of(lane).connect() for lane in range(2)]
+    for end in ends:
+        assert end.receive(PATIENCE_S) == Go(shows=ResultsRule(every=True, max_unseen=3))
+    with query.handle.stream() as results:
+        for number, end in enumerate(ends, 1):
+            end.post(shown(number))
+            assert next(results).value == f"result {number}"
+        assert ends[0].receive(PATIENCE_S) == Moved(((1, None),), passed=1)
+        ends[0].post(shown(5))
+        ends[0].close()
+        query.jobs.of(0).on_end(DIED)
+        again = query.jobs.of(0, 2).connect()
+        assert again.receive(PATIENCE_S) == Go(shows=ResultsRule(every=True, max_unseen=3, waiting=1))
+        again.post(shown(1))
+        assert next(results).value == "result 1", "what a lane that died had waiting is passed over"
+        assert again.receive(PATIENCE_S) == Moved(passed=1)
+        ending = threading.Thread(target=told_to_leave, args=(query, again, ends[1]))
+        ending.start()
+    ending.join(PATIENCE_S)
+    assert not query.handle.isActive
+
+
+def told_to_leave(query: Query, *ends: LaneEnd) -> None:
+    for lane, end in enumerate(ends):
+        orders = []
+        while "stop" not in orders:
+            orders.append(end.receive(PATIENCE_S))
+        assert orders[-2:] == ["left", "stop"], orders
+        query.finish(end, lane)
+
+
+def test_what_on_commit_raises_in_the_driver_ends_the_query(queries: Callable[..., Query]) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not today")
+
+    query = queries(from_lanes=FromLanes(on_commit=refuse), lanes=1)
+    end = query.running(0)
+    end.post(Told({("t", 0): 5}, {}, "", []))
+    assert {end.receive(PATIENCE_S), end.receive(PATIENCE_S)} == {"stop", Moved(heard=1)}
+    query.finish(end, 0)
+    with pytest.raises(kl.HandlerError, match="on_commit raised ValueError: not today"):
+        query.handle.awaitTermination()
