@@ -73,6 +73,13 @@ MUTANTS = [
         "        late = [call for call in self._calls.values() if now >= call.due + 1]\n",
         f"{CONTROLS}::test_a_lane_that_does_not_answer_is_named",
     ),
+    Mutant(
+        "a seek in all partitions passes over one whose lane went",
+        "spark/controls.py",
+        "                expected = ours | call.tried | set(call.what.targets)\n",
+        "                expected = ours | set(call.what.targets)\n",
+        f"{CONTROLS}::test_a_seek_in_all_does_not_pass_over_what_a_lane_had_or_what_was_named",
+    ),
     # What lanes show to users.
     Mutant(
         "what a lane that is gone showed is still read",

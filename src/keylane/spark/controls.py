@@ -125,6 +125,8 @@ class _Call(Generic[Lane]):
     values: dict[Lane, Value] = field(default_factory=dict)
     left: dict[Name, Lane | None] = field(default_factory=dict)
     """Of a seek: partitions that are not there yet, and who is at them."""
+    tried: set[Name] = field(default_factory=set)
+    """Of those, which a lane was at."""
     losses: int = 0
     """Lanes that ended in the middle of it."""
 
@@ -202,6 +204,7 @@ class Controls(Generic[Lane]):
             sought.update(call.left)
             if waits and isinstance(call.what, Seek):
                 call.left.update(dict.fromkeys(waits, lane))
+                call.tried.update(waits)
                 targets = {name: call.what.targets.get(name, call.what.others) for name in waits}
                 effects.append(
                     Send(lane, call.number, Seek({name: one for name, one in targets.items() if one is not None}))
@@ -254,11 +257,16 @@ class Controls(Generic[Lane]):
         return min((call.due for call in self._calls.values()), default=None)
 
     def expire(self, now: float) -> list[Effect[Lane]]:
-        """Ends the calls that have taken too long."""
+        """Ends the calls that have taken too long. A seek in all partitions is done when those are left alone that no
+        lane had meanwhile: other members of the group have them."""
         late = [call for call in self._calls.values() if now >= call.due]
+        ours = {name for has in self._has.values() for name in has}
         for call in late:
             del self._calls[call.number]
-        return [Done(call.number, error=call.overdue) for call in late]
+            if isinstance(call.what, Seek):
+                expected = ours | call.tried | set(call.what.targets)
+                call.left = {name: at for name, at in call.left.items() if name in expected}
+        return [Done(call.number, call.values, None if call.is_through else call.overdue) for call in late]
 
     def _ended(self, call: _Call[Lane]) -> list[Effect[Lane]]:
         if not call.is_through:

@@ -148,7 +148,8 @@ class LaneQuery:
 
     def seek_to_time(self, time_ms: int, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """The same, to the first record with this timestamp (milliseconds since the epoch) or a later one; None seeks
-        in all partitions of the topics."""
+        in all partitions of the topics. Those that no lane has for as long as a seek may take are passed over: other
+        members of the group have them."""
         self._seek(*targets_from(time_ms, partitions))
 
     def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:

@@ -152,6 +152,27 @@ def test_a_seek_that_is_not_done_in_time_names_the_partitions() -> None:
     assert "t-0 (no lane has it), t-1 (lane 0 is at it)" in str(done.error)
 
 
+def test_a_seek_in_all_passes_over_what_other_members_of_the_group_have() -> None:
+    controls = running("x")
+    number, _ = controls.ask(Seek({}, Target(time_ms=9)), 0.0)
+    assert controls.reported("x", [A]) == [Send("x", number, Seek({A: Target(time_ms=9)}))]
+    assert controls.answered("x", number, (A,)) == [], "the other one may be on its way"
+    assert controls.expire(ANSWER_S + REVOKE_S) == [Done(number)]
+
+
+def test_a_seek_in_all_does_not_pass_over_what_a_lane_had_or_what_was_named() -> None:
+    controls = running("x")
+    controls.ask(Seek({}, Target(time_ms=9)), 0.0)
+    controls.reported("x", [A])
+    controls.went("x")
+    controls.ask(Seek({B: Target(offset=1)}, Target(time_ms=9)), 0.0)
+    first, second = controls.expire(ANSWER_S + REVOKE_S)
+    assert isinstance(first, Done)
+    assert isinstance(second, Done)
+    assert "not done in time: t-0 (no lane has it). " in str(first.error)
+    assert "not done in time: t-1 (no lane has it). " in str(second.error)
+
+
 def test_what_a_lane_could_not_do_is_the_callers() -> None:
     controls = running("x", "y")
     number, _ = controls.ask(Seek({A: Target(offset=1)}), 0.0)
