@@ -124,6 +124,7 @@ class Cell:
             self.stage.create(PARTITIONS, self.out)
         self.stage.fill((b"%d" % (n % 5), n % PARTITIONS) for n in range(self.records))
         if self.database is not None:
+            self.query(f"DROP TABLE IF EXISTS {self.table}")  # of the same cell on another broker
             self.query(f"CREATE TABLE {self.table} (part integer, at integer)")
 
     @property
