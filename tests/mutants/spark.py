@@ -124,14 +124,14 @@ MUTANTS = [
     ),
     Mutant(
         "a row that fails finally is tried again",
-        "spark/structured/parallel_map.py",
-        "if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):",
-        "if error is not None and self.retries.allow(attempt):",
+        "spark/structured/row_calls.py",
+        "super().__init__(failure.error, final=failure.final, places=failure.places)",
+        "super().__init__(failure.error, places=failure.places)",
         "unit/spark/test_structured_parallel_map.py::test_what_is_fatal_is_not_tried_again",
     ),
     Mutant(
         "rows go in the order in which Spark gives them, whatever order_by says",
-        "spark/structured/parallel_map.py",
+        "spark/structured/row_task.py",
         "    rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))\n",
         "",
         "unit/spark/test_structured_parallel_map.py::test_rows_run_in_the_order_that_is_asked_for",

@@ -14,9 +14,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from keylane.errors import Fatal, HandlerError
 from keylane.flow.failures import Failures
 from keylane.options import Retries
-from keylane.spark.structured import parallel_map, row_engine
+from keylane.spark.structured import row_engine, row_task
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.parallel_map import MapTask, RowMap
+from keylane.spark.structured.parallel_map import RowMap
+from keylane.spark.structured.row_task import MapTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,20 +137,20 @@ def test_tasks_tell_of_the_first_failure_of_a_kind_once_a_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: bool
 ) -> None:
     failures = Failures(outlives=True)
-    for module in (parallel_map, row_engine):
+    for module in (row_task, row_engine):
         monkeypatch.setattr(module, "FAILURES", failures)
 
     def function(row: Any) -> Any:
-        raise ValueError(row.topic)
+        raise ValueError(row.topic * 2)
 
     for _ in range(2):
         run = task(function, max_concurrency=2, retries=Retries(max_attempts=2, delay_ms=0), outcome=outcome)
-        batch = pa.RecordBatch.from_pydict({"topic": ["secret"], "partition": [0], "offset": [0]})
+        batch = pa.RecordBatch.from_pydict({"topic": ["word"], "partition": [0], "offset": [0]})
         with suppress(HandlerError):
             list(run(iter([batch])))
     (text,) = [one.getMessage() for one in caplog.records if one.name == "keylane.failures"]
     assert text.startswith("ValueError in function (test_structured_parallel_map.py:")
-    assert "the first one" in text
-    assert "secret" not in text
+    assert "the first one, at word-0@0, attempt 1" in text
+    assert "wordword" not in text
     (kind,) = failures.kinds
     assert kind.count == 4, "each attempt of each task"

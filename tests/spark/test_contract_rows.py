@@ -1,0 +1,565 @@
+"""Every option of `parallel_map` does what it says: each test runs on a task alone, and in the soak on a Spark query.
+
+Functions tell what they saw in the rows that they return, and resources in files. `test_every_option_is_here` fails for
+an option without a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import groupby, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+from opentelemetry import trace
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import keylane as kl
+from keylane.kafka.bulk import read_to_end
+from keylane.spark import parallel_map
+from keylane.spark.structured.columns import source_schema
+from keylane.spark.structured.row_task import MapTask
+from kit.contract import VALUES, Covered, leaf_names, other_than_usual
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from keylane.broker.process import BrokerProcess
+
+ROWS = 60
+KEYS = 7
+COLUMNS = source_schema(include_headers=True)
+RETURNS = StructType([StructField("number", LongType()), StructField("told", StringType())])
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PATIENCE_S = 60.0
+ONCE = kl.Retries(max_attempts=1)
+
+UNIT = "unit/spark/test_structured"
+covers = Covered("handler", "returns")
+SHOWN_ELSEWHERE = {
+    "carry_over": f"{UNIT}_carry_over.py::test_a_failure_is_carried_with_the_later_records_of_its_key",
+    "delivery": f"{UNIT}_row_map.py::test_guarantees_that_dataframes_cannot_give_are_refused",
+    "Batch.min_size": f"{UNIT}_rows_in_batches.py::test_a_batch_waits_for_its_least_size",
+    "Batch.linger_ms": f"{UNIT}_rows_in_batches.py::test_the_last_rows_of_a_task_linger_for_no_others",
+}
+"""What depends on when rows come, or on a whole query."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Place(Protocol):
+    """Where a step runs: all rows in one task."""
+
+    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]: ...
+
+
+class Accumulator:
+    """Spark's, as far as one process goes."""
+
+    def __init__(self, value: Any, param: Any) -> None:
+        self.value, self._param = value, param
+
+    def add(self, term: Any) -> None:
+        self.value = self._param.addInPlace(self.value, term)
+
+
+class InATask:
+    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Accumulator))
+        step.counts.begin(spark)
+        task = MapTask(step, COLUMNS, step.returns)
+        batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(COLUMNS, timezone="UTC"))
+        return [row for made in task(iter([batch])) for row in made.to_pylist()]
+
+
+class InAQuery:
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        made = [tuple(map(row.get, COLUMNS.fieldNames())) for row in rows]
+        frame = self._spark.createDataFrame(made, COLUMNS).coalesce(1)
+        return [row.asDict() for row in frame.transform(step).collect()]
+
+
+@pytest.fixture(params=["in a task", pytest.param("in a query", marks=pytest.mark.soak)])
+def place(request: pytest.FixtureRequest) -> Place:
+    return InATask() if request.param == "in a task" else InAQuery(request.getfixturevalue("spark"))
+
+
+class Bench:
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.folder = folder
+        self.given: set[str] = set()
+        """Options that a step had another value of than steps usually have."""
+        self._place = place
+        self.step: Any = None
+
+    def run(self, function: Callable[..., Any], rows: list[dict[str, Any]] | None = None, **options: Any) -> list[Any]:
+        """The rows that come back."""
+        self.step = parallel_map(function, RETURNS, **options)
+        self.given |= other_than_usual(self.step, parallel_map(function, RETURNS))
+        return [SimpleNamespace(**one) for one in self._place.run(self.step, rows or records())]
+
+    def snapshot(self) -> kl.Snapshot:
+        found: kl.Snapshot = self.step.snapshot()
+        return found
+
+    def file(self, name: str) -> list[str]:
+        found = self.folder / name
+        return found.read_text().splitlines() if found.exists() else []
+
+
+@pytest.fixture
+def bench(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(place, tmp_path)
+    yield made
+    said: set[str] = getattr(request.function, "covers", set())
+    assert said <= made.given, f"{sorted(said - made.given)}: no step had a value that is not the usual one"
+
+
+def records(count: int = ROWS, keys: int = KEYS, partitions: int = 4) -> list[dict[str, Any]]:
+    """Rows of the source, of all keys and partitions in turn."""
+    return [
+        {
+            "key": b"key-%d" % (number % keys),
+            "value": b"%d" % number,
+            "topic": "in",
+            "partition": number % partitions,
+            "offset": number // partitions,
+            "headers": [{"key": "number", "value": b"%d" % number}],
+        }
+        for number in range(count)
+    ]
+
+
+def number_of(row: Any) -> int:
+    return int(row.value)
+
+
+def numbers(found: Iterable[Any]) -> list[int]:
+    return sorted(one.number for one in found)
+
+
+def timed(pause_s: float = 0.002) -> Callable[..., Any]:
+    """A function that tells when it began and ended."""
+
+    async def call(row: Any) -> Any:
+        began = time.monotonic_ns()
+        await asyncio.sleep(pause_s)
+        return {"number": number_of(row), "told": f"{began} {time.monotonic_ns()}"}
+
+    return call
+
+
+def spans(found: Iterable[Any]) -> list[tuple[int, int, int]]:
+    """When each began, when it ended, and its number; in the order in which they began."""
+    return sorted((*map(int, one.told.split()), one.number) for one in found)
+
+
+def overlaps(times: Sequence[tuple[int, int, int]]) -> bool:
+    return any(first[1] > second[0] for first, second in pairwise(times))
+
+
+@covers("ordering", "key")
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_what_has_an_order_runs_one_after_another_in_it(bench: Bench, ordering: Any) -> None:
+    given = records(partitions=5)
+    found = bench.run(timed(), given, ordering=ordering, key="key" if ordering == "key" else None)
+    bench.given.add("key")  # in the other case
+    assert numbers(found) == list(range(ROWS))
+    assert overlaps(spans(found)), "different ones run at once"
+    of = KEYS if ordering == "key" else 5
+    for number in range(of):
+        times = [one for one in spans(found) if one[2] % of == number]
+        assert not overlaps(times)
+        assert [one[2] for one in times] == list(range(number, ROWS, of))
+
+
+@covers("order_by")
+def test_rows_are_sorted_before_they_run(bench: Bench) -> None:
+    given = records(partitions=1)
+    found = bench.run(timed(0), [*reversed(given)], ordering="partition", order_by="offset")
+    assert [number for _, _, number in spans(found)] == list(range(ROWS))
+
+
+@covers("max_concurrency", "resource")
+def test_max_concurrency_and_the_resource_of_a_task(bench: Bench) -> None:
+    place = str(bench.folder / "resource")
+
+    @contextmanager
+    def resource() -> Iterator[list[int]]:
+        with open(place, "a") as file:  # noqa: PTH123 - travels with the function
+            file.write("entered\n")
+        yield [0]
+        with open(place, "a") as file:  # noqa: PTH123
+            file.write("left\n")
+
+    async def count(row: Any, context: kl.Context) -> Any:
+        context.resource[0] += 1
+        now = context.resource[0]
+        await asyncio.sleep(0.005)
+        context.resource[0] -= 1
+        return number_of(row), str(now)
+
+    found = bench.run(count, resource=resource, max_concurrency=3)
+    assert max(int(one.told) for one in found) == 3
+    assert bench.file("resource") == ["entered", "left"]
+    assert numbers(found) == list(range(ROWS))
+
+
+def test_the_automatic_limit_begins_low_and_grows(bench: Bench) -> None:
+    """And the next task of the process goes on from there."""
+    running = [0]
+
+    async def count(row: Any) -> Any:
+        running[0] += 1
+        now = running[0]
+        await asyncio.sleep(0.002)
+        running[0] -= 1
+        return number_of(row), f"{time.monotonic_ns()} {now}"
+
+    told = []
+    step = parallel_map(count, RETURNS, max_concurrency="auto")
+    for _ in range(2):
+        found = [SimpleNamespace(**one) for one in bench._place.run(step, records(400))]
+        told.append([at_once for _, at_once in sorted(tuple(map(int, one.told.split())) for one in found)])
+    first, second = told
+    assert max(first[:90]) == 4
+    assert max(first) >= 8
+    if isinstance(bench._place, InATask):  # of a query's tasks another process may have the second
+        assert max(second[:90]) > 4
+
+
+@covers("Threads.count")
+def test_threads(bench: Bench) -> None:
+    def name(row: Any) -> Any:
+        time.sleep(0.002)
+        return number_of(row), str(threading.get_ident())
+
+    found = bench.run(name, workers=kl.Threads(2))
+    assert len({one.told for one in found}) == 2
+    assert numbers(found) == list(range(ROWS))
+
+
+@covers("Processes.count")
+def test_worker_processes(bench: Bench) -> None:
+    def compute(row: Any, context: kl.Context) -> Any:
+        if row.offset == 3 and context.attempt == 1:
+            raise ValueError("not yet")
+        time.sleep(0.01)
+        return number_of(row), f"{'keylane.flow.workers.process_main' in sys.orig_argv} {os.getpid()}"
+
+    found = bench.run(compute, workers=kl.Processes(2), retries=kl.Retries(delay_ms=1))
+    told = {one.told for one in found}
+    assert len(told) == 2
+    assert all(one.startswith("True ") for one in told)
+    assert numbers(found) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+@covers("Batch.size")
+def test_batches_and_one_result_a_row(bench: Bench, workers: Any) -> None:
+    def handle(rows: list[Any]) -> list[Any]:
+        made: list[Any] = [(int(row.value), str(len(rows))) for row in rows]
+        return [ValueError("not this one") if number % 10 == 3 else (number, told) for number, told in made]
+
+    found = bench.run(handle, batch=kl.Batch(5), retries=ONCE, on_exhausted=kl.Skip(), workers=workers)
+    assert max(int(one.told) for one in found) == 5
+    assert numbers(found) == [number for number in range(ROWS) if number % 10 != 3], "each fails alone"
+    assert bench.snapshot().skipped == ROWS // 10
+
+
+def test_what_a_batch_raises_is_a_failed_attempt_of_its_rows_which_go_on_in_order(bench: Bench) -> None:
+    async def handle(rows: list[Any], context: kl.Context) -> list[Any]:
+        began = time.monotonic_ns()
+        await asyncio.sleep(0.001)
+        if len(rows) > 1:
+            raise ValueError("too many")
+        return [(number_of(row), f"{began} {time.monotonic_ns()}") for row in rows]
+
+    retries = kl.Retries(max_attempts=3, delay_ms=1)
+    found = bench.run(handle, batch=kl.Batch(4), ordering="key", key="key", retries=retries)
+    assert numbers(found) == list(range(ROWS))
+    for key in range(KEYS):
+        times = [one for one in spans(found) if one[2] % KEYS == key]
+        assert not overlaps(times)
+        assert [one[2] for one in times] == list(range(key, ROWS, KEYS))
+
+
+@covers("not_before")
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+def test_not_before(bench: Bench, workers: Any) -> None:
+    due_ms = (time.time() + 2) * 1000
+
+    def tell(row: Any) -> Any:
+        return number_of(row), str(time.time() * 1000 >= due_ms)
+
+    found = bench.run(tell, not_before=lambda row: due_ms if row.partition == 1 else None, workers=workers)
+    assert numbers(found) == list(range(ROWS))
+    assert all(one.told == "True" for one in found if one.number % 4 == 1)
+    assert any(one.told == "False" for one in found), "the others do not wait"
+
+
+@covers("rates")
+@pytest.mark.parametrize(
+    ("rates", "options", "of"),
+    [
+        (kl.Rates(records_per_s=150, burst_ms=0), {}, 1),
+        (kl.Rates(per_key=20, burst_ms=0), {"ordering": "key", "key": "key"}, KEYS),
+        (kl.Rates(per_partition=30, burst_ms=0), {"ordering": "partition"}, 4),
+    ],
+)
+def test_rates(bench: Bench, rates: kl.Rates, options: dict[str, Any], of: int) -> None:
+    found = bench.run(timed(0), rates=rates, **options)
+    assert numbers(found) == list(range(ROWS))
+    per_s = rates.records_per_s or rates.per_key or rates.per_partition or 0
+    for number in range(of):
+        times = [began / 1e9 for began, _, one in spans(found) if one % of == number]
+        assert times[-1] - times[0] >= (len(times) - 2) / per_s * 0.9
+
+
+@covers("traversal")
+@pytest.mark.parametrize("options", [{"ordering": "partition"}, {"ordering": "key", "key": "partition"}])
+def test_depth_first_finishes_a_partition_before_the_next(bench: Bench, options: dict[str, Any]) -> None:
+    def turns(**more: Any) -> int:
+        found = bench.run(timed(0.001), max_concurrency=1, **options, **more)
+        order = [number % 4 for _, _, number in spans(found)]
+        return len(list(groupby(order)))
+
+    assert turns(traversal="depth_first") < 10
+    assert turns() > 20, "in turn"
+
+
+@covers("retries")
+def test_retries(bench: Bench) -> None:
+    def third_time(row: Any, context: kl.Context) -> Any:
+        if context.attempt < 3:
+            raise ValueError("not yet")
+        return number_of(row), str(context.attempt)
+
+    found = bench.run(third_time, retries=kl.Retries(max_attempts=3, delay_ms=1))
+    assert {one.told for one in found} == {"3"}
+    done = bench.snapshot()
+    assert (done.processed, done.failed, done.retried) == (ROWS, 2 * ROWS, 2 * ROWS)
+    assert done.handler_latency.count > 0
+    assert [(one.error, one.count) for one in done.failures] == [("ValueError", 2 * ROWS)]
+
+
+def test_the_delay_of_retries_may_be_a_function_of_the_row_and_their_age_ends_them(bench: Bench) -> None:
+    def delay_ms(attempt: int, error: BaseException, row: Any) -> float:
+        return 1.0 if row.partition == 0 else 3_600_000.0
+
+    def second_time(row: Any, context: kl.Context) -> Any:
+        if context.attempt == 1:
+            raise ValueError("not yet")
+        return number_of(row), str(context.attempt)
+
+    found = bench.run(second_time, retries=kl.Retries(delay_ms=delay_ms, max_age_ms=60_000), outcome=True)
+    assert sorted(one.number for one in found if one.error is None) == list(range(0, ROWS, 4))
+    assert {(one.attempts, one.error) for one in found if one.error} == {(1, "ValueError: not yet")}
+
+
+def refuse(row: Any) -> Any:
+    raise ValueError("no")
+
+
+@covers("on_exhausted", "kafka", "outcome")
+def test_on_exhausted(bench: Bench, broker: BrokerProcess) -> None:
+    topic = f"dead-{time.monotonic_ns()}"
+    kafka = {"bootstrap.servers": broker.bootstrap, "allow.auto.create.topics": True}
+    with pytest.raises(Exception, match=r"in-\d@\d+: failed after 1 attempts: ValueError: no"):
+        bench.run(refuse, retries=ONCE)
+    assert bench.run(refuse, retries=ONCE, on_exhausted=kl.Skip()) == []
+    assert (bench.snapshot().skipped, bench.snapshot().processed) == (ROWS, 0)
+    assert bench.run(refuse, retries=ONCE, on_exhausted=kl.DeadLetter(topic), kafka=kafka) == []
+    assert (bench.snapshot().dead_lettered, bench.snapshot().produced) == (ROWS, ROWS)
+    found = bench.run(refuse, retries=ONCE, on_exhausted=kl.DeadLetter(topic), kafka=kafka, outcome=True)
+    assert {(one.number, one.error, one.attempts) for one in found} == {(None, "ValueError: no", 1)}
+    dead = [one for batch in read_to_end(broker.bootstrap, topic) for one in batch]
+    assert sorted(int(one.value or b"") for one in dead) == sorted([*range(ROWS), *range(ROWS)])
+    for one in dead:
+        number, said = int(one.value or b""), dict(one.headers)
+        assert one.key == b"key-%d" % (number % KEYS)
+        assert said["number"] == one.value, "its own header"
+        assert (said["keylane.topic"], said["keylane.partition"]) == (b"in", b"%d" % (number % 4))
+        assert (said["keylane.offset"], said["keylane.error.text"]) == (b"%d" % (number // 4), b"no")
+        assert said["keylane.attempts"] == b"1"
+
+
+def test_a_dead_letter_that_the_broker_does_not_take_fails_the_task(bench: Bench, broker: BrokerProcess) -> None:
+    with pytest.raises(Exception, match="keylane topics create no-such-topic"):
+        bench.run(
+            refuse,
+            retries=ONCE,
+            on_exhausted=kl.DeadLetter("no-such-topic"),
+            kafka={"bootstrap.servers": broker.bootstrap},
+        )
+    with pytest.raises(Exception, match="which the query reads itself"):
+        bench.run(refuse, retries=ONCE, on_exhausted=kl.DeadLetter("in"), kafka={"bootstrap.servers": broker.bootstrap})
+
+
+@covers("handler_timeout_ms")
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+def test_a_call_that_takes_too_long_has_failed(bench: Bench, workers: Any) -> None:
+    async def hang_once(row: Any, context: kl.Context) -> Any:
+        if context.attempt == 1 and row.offset == 0:
+            await asyncio.sleep(120)
+        return number_of(row), str(context.attempt)
+
+    def spin_once(row: Any, context: kl.Context) -> Any:
+        while context.attempt == 1 and row.offset == 0 and row.partition == 0:
+            pass
+        return number_of(row), str(context.attempt)
+
+    found = bench.run(
+        spin_once if workers else hang_once,
+        handler_timeout_ms=500,
+        workers=workers,
+        retries=kl.Retries(max_attempts=2, delay_ms=1),
+    )
+    assert numbers(found) == list(range(ROWS))
+    slow = [0] if workers else [0, 1, 2, 3]
+    assert sorted(one.number for one in found if one.told == "2") == slow
+    assert bench.snapshot().failed == len(slow)
+
+
+@covers("stall_timeout_ms")
+def test_a_task_whose_calls_all_hang_fails_and_names_a_row(bench: Bench) -> None:
+    async def hang(row: Any) -> None:
+        await asyncio.sleep(120)
+
+    with pytest.raises(Exception, match=r"in-\d@\d+: no handler has ended for 0.3 s"):
+        bench.run(hang, stall_timeout_ms=300)
+
+
+@covers("tracing")
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_calls_are_in_the_traces_of_their_records(bench: Bench, of_batches: bool) -> None:
+    def tell(row: Any) -> Any:
+        span: Any = trace.get_current_span()
+        links = [f"{one.context.trace_id:032x}" for one in getattr(span, "links", ())]
+        return number_of(row), f"{span.get_span_context().trace_id:032x} {links}"
+
+    @contextmanager
+    def provider() -> Iterator[None]:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        before = trace._TRACER_PROVIDER
+        trace._TRACER_PROVIDER = TracerProvider(shutdown_on_exit=False)
+        yield
+        trace._TRACER_PROVIDER = before
+
+    given = records(1)
+    given[0]["headers"] = [{"key": "traceparent", "value": f"00-{TRACE}-b7ad6b7169203331-01".encode()}]
+    options: dict[str, Any] = {"resource": provider, "batch": kl.Batch(2) if of_batches else None}
+
+    def function(what: Any) -> Any:
+        return [tell(one) for one in what] if of_batches else tell(what)
+
+    (traced,) = bench.run(function, given, tracing="on", **options)
+    assert f"['{TRACE}']" in traced.told
+    assert traced.told.startswith(TRACE) != of_batches, "a batch is in no record's trace, and linked to each"
+    (plain,) = bench.run(function, given, tracing="off", **options)
+    assert TRACE not in plain.told
+
+
+@covers("key_deserializer", "value_deserializer")
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_deserializers(bench: Bench, of_batches: bool) -> None:
+    def number(data: bytes, field: Any) -> int:
+        assert (field.topic, field.field, field.headers) == ("in", "value", [("number", data)])
+        if data == b"7":
+            raise ValueError("no number")
+        return int(data)
+
+    def text(data: bytes, field: Any) -> str:
+        return f"{field.field} {data.decode()}"
+
+    def add(row: Any) -> Any:
+        return row.value + 100, row.key
+
+    def function(what: Any) -> Any:
+        return [add(one) for one in what] if of_batches else add(what)
+
+    found = bench.run(
+        function,
+        key_deserializer=text,
+        value_deserializer=number,
+        batch=kl.Batch(10) if of_batches else None,
+        retries=ONCE,
+        ordering="key",
+        key="key",
+        on_exhausted=kl.Skip(),
+    )
+    assert numbers(found) == [number + 100 for number in range(ROWS) if number != 7]
+    assert all(one.told == f"key key-{(one.number - 100) % KEYS}" for one in found)
+
+
+@contextmanager
+def service(answer: Callable[[web.Request], Any]) -> Iterator[str]:
+    """A server of one page on a thread of its own; its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def begin() -> tuple[web.AppRunner, int]:
+        application = web.Application()
+        application.router.add_get("/{number}", answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port: int = runner.addresses[0][1]
+        return runner, port
+
+    runner, port = asyncio.run_coroutine_threadsafe(begin(), loop).result(PATIENCE_S)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_http_calls_are_a_function_of_rows(bench: Bench) -> None:
+    """What the server puts off is asked again when it says, and what it refuses is no row."""
+    asked: dict[str, list[float]] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        number = request.match_info["number"]
+        asked.setdefault(number, []).append(time.monotonic())
+        if number == "5" and len(asked[number]) == 1:
+            return web.Response(status=503, headers={"Retry-After": "1"})
+        return web.Response(text=f"answer {number}", status=404 if number == "9" else 200)
+
+    with service(answer) as address:
+        calls = kl.http.Calls(
+            request=lambda row: kl.http.Request("GET", f"{address}/{row.value.decode()}"),
+            on_response=lambda row, response: (int(row.value), response.text),
+        )
+        found = bench.run(calls, resource=calls.pool, on_exhausted=kl.Skip(), retries=kl.Retries(delay_ms=1))
+    assert {one.number: one.told for one in found} == {n: f"answer {n}" for n in range(ROWS) if n != 9}
+    assert len(asked["9"]) == 1
+    first, second = asked["5"]
+    assert second - first >= 1
+
+
+def test_every_option_is_here() -> None:
+    known = {one.name for one in fields(parallel_map) if one.init} - {"workers", "batch"}
+    known |= {name for value in VALUES[:3] for name in leaf_names(value)}
+    assert known == covers.options | SHOWN_ELSEWHERE.keys()
+    assert covers.options & SHOWN_ELSEWHERE.keys() == set()
+    for file, _, test in (place.partition("::") for place in SHOWN_ELSEWHERE.values()):
+        assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()
