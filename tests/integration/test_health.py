@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
 
 SHOWN_WITHIN_S = 10.0
 SLACK_S = 3.0

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
@@ -18,6 +22,7 @@ from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NUMBERS = itertools.count()
 
@@ -122,3 +127,24 @@ def test_describe_counts_and_delete_says_first_what_it_would_do(topics: Topics) 
     )
     assert "1 topics deleted" in topics.run("delete", name, "--execute")
     until(lambda: name not in Admin({"bootstrap.servers": topics.servers}).topics(), "it is gone")
+
+
+def test_a_broker_that_is_slow_to_answer_is_asked_again_and_what_it_made_meanwhile_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is given up after a third of the time, so that another node can be asked."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        admin = Admin({"bootstrap.servers": broker.bootstrap}, timeout_ms=4_500)
+        assert admin.create_topics({"there": 1}) == {"there"}
+
+        create = AdminClient.create_topics
+
+        def freeze_and_create(client: AdminClient, topics: Any, **options: Any) -> Any:
+            monkeypatch.undo()  # the first time alone
+            os.kill(broker.pid, signal.SIGSTOP)
+            threading.Timer(3.0, os.kill, [broker.pid, signal.SIGCONT]).start()
+            return create(client, topics, **options)
+
+        monkeypatch.setattr(AdminClient, "create_topics", freeze_and_create)
+        assert admin.create_topics({"there": 1, "new": 2}) == {"new"}
+        assert admin.topics() == {"there": 1, "new": 2}

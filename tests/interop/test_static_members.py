@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import struct
 import threading
 from typing import TYPE_CHECKING, Any
@@ -114,10 +115,14 @@ def test_a_member_that_is_fenced_by_an_earlier_id_joins_again(
     joining = threading.Thread(target=lambda: generation.append(leader.join()))
     joining.start()  # and waits for the predecessor
     until(lambda: stage.admin.describe_group(stage.group).state == "preparing_rebalance", "the group rebalances")
-    one = ThreadMember(stage.pipeline(lambda _: None, kafka=settings, commit=Commit(interval_ms=50)), "client-one")
+    caplog.set_level(logging.DEBUG, "keylane.kafka")
+    pipeline = stage.pipeline(lambda _: None, kafka={**settings, "debug": "cgrp"}, commit=Commit(interval_ms=50))
+    one = ThreadMember(pipeline, "client-one")
     try:
-        joining.join()  # the member has a new id, and waits for its assignment
+        joining.join()
         assert len(generation[0]) == 2
+        # One that has not read yet which id it got joins under none, and nobody is fenced.
+        until(lambda: "join state wait-join -> wait-sync" in caplog.text, "the member has a new id, and waits")
         leader.close()
         kafka.kill()
         kafka.start()

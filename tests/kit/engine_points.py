@@ -24,7 +24,7 @@ know it; the commit was made, and its answer did not arrive; the answer has arri
 
 def lay_points(at: Callable[..., None]) -> None:
     """From now on `at(point, times)` is called between the engine's steps, in this process."""
-    plan, completed, delivered, answered = Core.plan, Core.completed, Core.delivered, Core.commit_answered
+    plan, completed, delivered, answered = Core.plan, Core.calls_ended, Core.delivered, Core.commit_answered
     commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
     transaction_answered = Core.transaction_answered
 
@@ -58,7 +58,7 @@ def lay_points(at: Callable[..., None]) -> None:
         at("requested", event.step == "commit" and event.problem is None)
         transaction_answered(self, event, now)
 
-    Core.plan, Core.completed, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
+    Core.plan, Core.calls_ended, Core.commit_answered = planned, has_completed, has_answered  # type: ignore[method-assign]
     Core.delivered, Core.transaction_answered = was_delivered, has_ended  # type: ignore[method-assign]
     Intake.on_committed = has_committed  # type: ignore[method-assign]
     KafkaConsumer.commit_now = committed_now  # type: ignore[method-assign]

@@ -160,7 +160,7 @@ class CoreEngine:
         for unit in units:
             del self._running[unit]
             self._begun.pop(unit, None)
-        self._core.completed(list(units), now)
+        self._core.calls_ended(list(units), now)
 
     def batches_ended(self, reports: Sequence[Sequence[tuple[Item, Outcome]]], now: float) -> None:
         units = []
@@ -170,7 +170,7 @@ class CoreEngine:
                 assert isinstance(unit, Batch)
                 unit.items[index].came_to(_inside(outcome))
             units.append(unit)
-        self._core.completed(units, now)
+        self._core.calls_ended(units, now)
 
     def withdrawn(self, calls: Sequence[Sequence[Item]]) -> None:
         units = [self._units[items[0]][0] for items in calls]
@@ -269,7 +269,7 @@ class CoreEngine:
 
     @property
     def holds_back(self) -> bool:
-        return any(one.source.is_held_back for one in self._core.partitions.open.values())
+        return any(one.may_start() < one.tracker.position - 1 for one in self._core.partitions.open.values())
 
     @property
     def left_maps_out(self) -> bool:

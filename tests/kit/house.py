@@ -10,6 +10,7 @@
   any use of its `_private` attribute, which is how its containers would be changed. One's own is what `self` and `cls`
   name, and `super()`. Python's own attributes (`made.__cause__ = error`) are left out, `__dict__` apart.
 - Arrows: which package imports which, without the arrows that follow from others.
+- States: the tables in the docstrings of the classes whose objects go through them, for the page.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ MAX_STATEMENTS = 6_000
 NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 """Public, in spite of their names."""
 SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
+
+STATES = {"Source": "flow", "Partition": "consumer"}
+"""Classes whose docstring has a table of states, and the package that they are in."""
 
 Graph = dict[str, set[str]]
 """Who imports whom."""
@@ -182,6 +186,29 @@ def _name(function: ast.expr) -> str:
     return str(getattr(function, "id", getattr(function, "attr", "")))
 
 
+# --- states ---
+
+
+def class_of(package: str, name: str) -> tuple[Path, ast.ClassDef]:
+    """The one class of this name in a package, and its file, wherever that is. Raises `ValueError`."""
+    found = [
+        (path, node)
+        for path in files(package)
+        for node in _tree(path).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{package} has {len(found)} classes {name!r}: the one with the table of states is meant")
+    return found[0]
+
+
+def states(name: str) -> str:
+    """The table of states in the class's docstring, as the page has it."""
+    path, node = class_of(STATES[name], name)
+    table = "".join(f"{line}\n" for line in (ast.get_docstring(node) or "").splitlines() if line.startswith("|"))
+    return f"From `{name}` in `{path.relative_to(SOURCES.parent)}`:\n\n{table}"
+
+
 # --- the command ---
 
 
@@ -209,7 +236,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m kit.house", description="Figures and rules of src as a whole.")
     commands = parser.add_subparsers(required=True, dest="command")
     printing = commands.add_parser("figures", help="statements, Any and circles")
-    printing.add_argument("--page", type=Path, metavar="FILE", help="also draw the packages into this page")
+    printing.add_argument("--page", type=Path, metavar="FILE", help="also put packages and states into this page")
     checking = commands.add_parser("owners", help="nobody assigns another object's attribute in these packages")
     checking.add_argument("packages", nargs="+", metavar="PACKAGE", help="a folder or file of src/keylane")
     options = parser.parse_args()
@@ -224,6 +251,8 @@ def main() -> int:
     sys.stdout.write(f"{figures(graph)}\n")
     if options.page is not None:
         put_into_page(options.page, "packages", drawing(arrows(graph)))
+        for name in STATES:
+            put_into_page(options.page, f"states of a {name}", states(name))
     return 0
 
 

@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key lets every record out at once",
-        "flow/ordering.py",
+        "flow/admission.py",
         """                if last is not number:
                     nexts[last] = payload
                     lasts[key] = number
@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "a key's rate is not taken",
         "flow/admission.py",
-        "        bucket.take(1, now)\n        return None",
+        "        bucket.spend(1, now)\n        return None",
         "        return None",
         ANY,
         "option: rates",
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is left of a run when some of it is taken comes last",
-        "flow/ordering.py",
+        "flow/admission.py",
         "            self._runs.appendleft((numbers[most:], payloads[most:]))\n",
         "            self._runs.append((numbers[most:], payloads[most:]))\n",
         "unit/engine/test_engine_ordering.py::test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time",
@@ -318,8 +318,8 @@ MUTANTS = [
     Mutant(
         "what was given up is produced",
         "consumer/deliveries.py",
-        "wanted = [one for one in taken if one.wanted]",
-        "wanted = list(taken)",
+        "wanted = [one for one in popped if one.wanted]",
+        "wanted = list(popped)",
         IN_TRANSACTIONS,
         "crash matrix: transactional",
     ),

@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant(
         "a handler that begins where none ran is not watched for a stall",
-        "flow/admission.py",
+        "flow/workers/__init__.py",
         "        if self._since is None:\n            self.moved(now, runs=True)\n",
         "        if self._since is not None:\n            self.moved(now, runs=True)\n",
         "unit/engine/test_engine_closing.py::test_a_stall_is_the_time_since_a_handler_ended_while_some_run",

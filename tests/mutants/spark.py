@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant(
         "what is left over when a batch is split into tasks is left out",
         "spark/structured/spans.py",
-        "        room, part = total * number // parts - taken, []\n",
+        "        room, part = total * number // parts - given, []\n",
         "        room, part = total // parts, []\n",
         "property/spark/test_span_properties.py",
     ),

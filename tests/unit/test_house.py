@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pages import marks
 from walk.__main__ import purpose
 
 from kit import house
+from mutants.all import MUTANTS
 
 PAGE = house.ROOT / "docs" / "architecture.md"
 CIRCLES: list[int] = []
@@ -43,6 +45,94 @@ def test_the_pages_tours_pass_files_that_exist_and_say_what_they_say(name: str) 
         path = house.ROOT / "src" / file
         assert path.exists(), f"{file} is gone: {REMADE}"
         assert purpose(path) == text, f"{file} says something else now: {REMADE}"
+
+
+@pytest.mark.parametrize("name", house.STATES)
+def test_the_pages_states_are_those_of_the_docstring(name: str) -> None:
+    table = house.states(name)
+    assert table.count("\n| ") == 6, "a head and five states"
+    assert written(f"states of a {name}") == table.strip(), "make house copies them"
+
+
+@pytest.mark.parametrize("name", house.STATES)
+def test_states_name_what_exists_and_become_each_other(name: str) -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in house.states(name).splitlines()[2:]]
+    states = {row[0] for row in rows[2:]}
+    for _, _, brought, becomes in rows[2:]:
+        assert brought
+        assert {re.split(r"[(:,]", part)[0].strip() for part in becomes.split(";")} <= {*states, ""}, becomes
+    names = {one for row in rows for text in row for one in re.findall(r"`(.+?)`", text)}
+    defined = defined_in_src()
+    assert {one for one in names if not set(one.split(".")) <= defined} == set()
+
+
+def test_every_call_that_moves_an_item_stands_in_the_table() -> None:
+    """A move shows in what a source holds: its queues, or how many are out."""
+    table = house.states("Source")
+    held = {"out", "_again", "_beyond", "_ready"}
+    movers = set()
+    for method in house.class_of("flow", "Source")[1].body:
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+            changed = {ast.unparse(node.target) for node in ast.walk(method) if isinstance(node, ast.AugAssign)}
+            called = {ast.unparse(node.func) for node in ast.walk(method) if isinstance(node, ast.Call)}
+            if any(one.startswith(f"self.{name}") for name in held for one in changed | called):
+                movers.add(method.name)
+    assert len(movers) >= 9
+    assert {one for one in movers if f"`{one}`" not in table} == set()
+
+
+def defined_in_src() -> set[str]:
+    return {name for path in house.SOURCES.rglob("*.py") for name in defined_in(path)}
+
+
+@cache
+def defined_in(path: Path) -> frozenset[str]:
+    """Names of classes, functions, variables and attributes."""
+    found: set[str] = set()
+    for node in ast.walk(house._tree(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def changes() -> list[list[str]]:
+    """The rows of "Where do I change …?": what, where, what to do there, guarded by."""
+    section = PAGE.read_text().split("## Where do I change …?")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def test_everyday_changes_have_rows() -> None:
+    assert len(changes()) >= 20
+
+
+@pytest.mark.parametrize("row", changes(), ids=lambda row: row[0])
+def test_where_to_change_what_names_files_that_exist_and_what_is_in_them(row: list[str]) -> None:
+    _, where, doing, guarded = row
+    names = re.findall(r"`(.+?)`", f"{where} {doing}")
+    patterns = [re.sub("<.+?>", "*", name) for name in names if name.endswith(".py")]
+    assert names[0].endswith(".py"), "the file comes first"
+    found = {pattern: sorted(house.SOURCES.glob(pattern)) for pattern in patterns}
+    assert [pattern for pattern, paths in found.items() if not paths] == []
+    defined = {name for paths in found.values() for path in paths for name in defined_in(path)}
+    symbols = {name for name in names if name.isidentifier()}
+    assert symbols - defined == set()
+    for page in re.findall(r"docs/[\w-]+\.md", doing):
+        assert (house.ROOT / page).exists(), page
+
+    tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", guarded)
+    assert tests
+    for file, name in tests:
+        path = house.ROOT / "tests" / file
+        assert path.exists(), file
+        assert not name or name in defined_in(path), name
+    files = {str(path.relative_to(house.SOURCES)) for paths in found.values() for path in paths}
+    has_mutants = any(one.file in files for one in MUTANTS)
+    assert guarded.endswith("; mutants") == has_mutants, "mutants are aimed at these files, or they are not"
 
 
 REMADE = 'make walk ARGS="--page docs/architecture.md" writes the tours'

@@ -107,8 +107,8 @@ class CommitCallbacks:
     def _serve(self) -> None:
         while (told := self._queue.get()) is not None:
             if self._on_commit is not None:
-                if told.taken:
-                    self._call(self._on_commit, told.taken, None)
+                if told.accepted:
+                    self._call(self._on_commit, told.accepted, None)
                 if told.refused:
                     self._call(self._on_commit, told.refused, PeerError(f"not committed: {told.problem}"))
             if self._on_committed is not None:

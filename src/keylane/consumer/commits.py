@@ -267,7 +267,7 @@ class Commits:
 class Told:
     """What user code is to hear of one answer."""
 
-    taken: dict[TopicPartition, int]
+    accepted: dict[TopicPartition, int]
     refused: dict[TopicPartition, int]
     problem: str
     """Why, of the first that was refused."""
@@ -297,20 +297,20 @@ class Acknowledgements:
         """The broker answered a commit; what there is to tell."""
         if not (self._tells_commits or self._keeps_records):
             return None
-        taken, refused = {}, {}
+        accepted, refused = {}, {}
         records: list[Message] = []
         for entry in entries:
             if entry.name in problems:
                 refused[entry.name] = entry.offset
             else:
-                taken[entry.name] = entry.offset
+                accepted[entry.name] = entry.offset
                 records += self._in(entry)
             if not entry.partition.wanted:  # revoked: the last one
                 self.forget((entry.partition,))
         problem = next((one.text for one in problems.values()), "")
         if not (self._tells_commits or self._tells_records):
             return None
-        return Told(taken, refused, problem, records)
+        return Told(accepted, refused, problem, records)
 
     def forget(self, partitions: Iterable[Partition]) -> None:
         """No commit of these follows."""
@@ -320,15 +320,15 @@ class Acknowledgements:
     def _in(self, entry: CommitEntry) -> list[Message]:
         """What this commit has complete. Without a map it speaks of what lies below its offset alone."""
         queue = self._waiting.get(entry.partition)
-        found: list[Message] = []
+        within: list[Message] = []
         kept: list[tuple[int, Sequence[Message]]] = []
         while queue and queue[0][0] <= entry.changes:
             changes, messages = queue.popleft()
             below = messages if entry.metadata else [one for one in messages if one.offset() < entry.offset]
-            found += below
+            within += below
             if len(below) < len(messages):
                 kept.append((changes, [one for one in messages if one.offset() >= entry.offset]))
         if queue is not None:
             queue.extendleft(reversed(kept))
-        self.waiting -= len(found)
-        return found
+        self.waiting -= len(within)
+        return within

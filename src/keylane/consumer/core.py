@@ -21,18 +21,17 @@ from keylane.consumer.closing import CloseMode, Closing, Phase
 from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Commits
 from keylane.consumer.deliveries import Deliveries
 from keylane.consumer.modes.almost_once import AlmostOnce
-from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts
+from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts, Plan
 from keylane.consumer.modes.at_most_once import AtMostOnce
 from keylane.consumer.modes.transactional import Transactional
 from keylane.consumer.outputs import NO_RESULTS
 from keylane.consumer.partitions import Partitions
-from keylane.consumer.plan import Plan
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
-from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
+from keylane.flow.workers import Stall
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class Core:
         names = list(names)
         self._revokes.begin(self.partitions.named(names), token, now, may_begin=self._mode.begins_when_stopped)
         self._mode.given_up(names)
-        self._next.take_back()
+        self._next.withdraw_calls()
 
     def lost(self, names: Iterable[TopicPartition]) -> None:
         """Partitions were lost: others may have them already. Forget them, without a commit."""
@@ -214,10 +213,10 @@ class Core:
 
     # --- events: the work ---
 
-    def completed(self, units: Sequence[Unit], now: float) -> None:
+    def calls_ended(self, units: Sequence[Unit], now: float) -> None:
         """Workers report calls and batches back, with what each record came to."""
         self._mode.came_back(units)
-        self.flow.completed(units, now)
+        self.flow.calls_ended(units, now)
         self._stall.moved(now, runs=self.flow.calls > 0)
 
     def withdrawn(self, units: Sequence[Unit]) -> None:
@@ -292,7 +291,7 @@ class Core:
             self._stop_starting()
 
     def _stop_starting(self) -> None:
-        self._next.take_back()
+        self._next.withdraw_calls()
         for partition in self.partitions.open.values():
             partition.source.stop(may_begin=self._mode.begins_when_stopped)
 
@@ -342,7 +341,7 @@ class Core:
         plan, self._next = self._next, Plan()
         self._release_due(now)
         self._plan_dispatch(plan, now)
-        plan.send(self._mode.outputs(), self._deliveries.take_results())
+        plan.send(self._mode.outputs(), self._deliveries.pop_results())
         self._plan_poll(plan, now)
         self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
@@ -428,7 +427,7 @@ class Core:
         self._mode.closed()
 
     def _withdraw(self) -> None:
-        self._next.take_back(cancel=True)
+        self._next.withdraw_calls(cancel=True)
 
     @property
     def _may_commit(self) -> bool:

@@ -101,27 +101,27 @@ class Deliveries:
 
     def release_due(self, now: float) -> None:
         """Let go on what has waited long enough."""
-        for item in self._schedule.take_due(now):
+        for item in self._schedule.pop_due(now):
             item.source.back_out()
             item.begin(now)
             self._bury(item)
 
-    def take_results(self) -> list[Delivery]:
+    def pop_results(self) -> list[Delivery]:
         """Which to show; each is handed out once."""
-        taken, self._results = self._results, []
-        return taken
+        popped, self._results = self._results, []
+        return popped
 
-    def take_outputs(self) -> list[Delivery]:
+    def pop_outputs(self) -> list[Delivery]:
         """What to produce; each is handed out once."""
-        taken, self._produce = self._produce, []
-        return taken
+        popped, self._produce = self._produce, []
+        return popped
 
     def drop_outputs(self) -> list[Delivery]:
         """The same, without what nobody wants any more."""
-        taken = self.take_outputs()
-        wanted = [one for one in taken if one.wanted]
-        self.delivering -= len(taken) - len(wanted)
-        self._counters["stale"] += len(taken) - len(wanted)
+        popped = self.pop_outputs()
+        wanted = [one for one in popped if one.wanted]
+        self.delivering -= len(popped) - len(wanted)
+        self._counters["stale"] += len(popped) - len(wanted)
         return wanted
 
     @property

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.core import Core
     from keylane.consumer.intake import Intake, Lease
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.flow.items import Unit
     from keylane.flow.workers import Inbox, Workers
@@ -181,7 +181,7 @@ class Loop:
     def _run(self) -> None:
         try:
             if self._keeper is not None:
-                self._keeper.take(monotonic())
+                self._keeper.keep(monotonic())
             self._workers.start()
             if self._results is not None:
                 self._results.start()
@@ -202,17 +202,17 @@ class Loop:
     def _turn(self) -> None:
         rest_s = self._inbox.rest(self._core.flow.stocked_s)
         gap_s = self._gap_s if rest_s == MAX_REST_S else 0
-        taken = self._inbox.take(0) or self._wait()
+        arrived = self._inbox.get(0) or self._wait()
         now = monotonic()
-        units: list[Unit] = taken
-        if others := [event for event in taken if type(event) not in UNITS]:
-            units = [event for event in taken if type(event) in UNITS]
+        units: list[Unit] = arrived
+        if others := [event for event in arrived if type(event) not in UNITS]:
+            units = [event for event in arrived if type(event) in UNITS]
             for event in others:
                 self._handlers[type(event)](event, now)
                 if gap_s:
                     sleep(gap_s)
         if units:
-            self._core.completed(units, now)
+            self._core.calls_ended(units, now)
             if gap_s:
                 sleep(gap_s)
         if self._watch is not None and now >= self._watch.next_check:
@@ -227,7 +227,7 @@ class Loop:
         check = self._core.next_check(now)
         if self._watch is not None:
             check = self._watch.next_check if check is None else min(check, self._watch.next_check)
-        return self._inbox.take(None if check is None else check - now)
+        return self._inbox.get(None if check is None else check - now)
 
     def _act(self, plan: Plan) -> None:
         if plan.dispatch:
@@ -307,7 +307,7 @@ class Loop:
         """After a failure of the loop itself: let the intake close, answering its revokes with nothing to commit."""
         self._intake.close()
         while not self._intake_closed:
-            for event in self._inbox.take(None):
+            for event in self._inbox.get(None):
                 if isinstance(event, Revoking):
                     event.answer.put([])
                 elif isinstance(event, events.Lost):
@@ -327,7 +327,7 @@ class Loop:
             self._results.close(WORKERS_CLOSE_S)
         if self._callbacks is not None:
             self._callbacks.close(WORKERS_CLOSE_S)
-        for event in self._inbox.take(0):  # what callbacks raised while the run ended
+        for event in self._inbox.get(0):  # what callbacks raised while the run ended
             if isinstance(event, events.ConsumerFailed):
                 self._core.note(event.error)
         self._intake.join()

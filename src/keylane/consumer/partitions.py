@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from keylane.consumer.ending import Ending
 from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.flow.items import Source
-from keylane.offsets import DispatchBound, PartitionTracker, encoding_of
+from keylane.offsets import PartitionTracker, encoding_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -59,13 +59,16 @@ def _offsets(messages: Sequence[Message]) -> Sequence[int]:
 class Partition:
     """A record's life as Kafka sees it, and the one who moves it:
 
-    | state | what it means | it becomes |
-    |---|---|---|
-    | polled | the tracker has its offset as incomplete, and the flow has it ready (`observe`) | in flow (`started`), committing (at most once) |
-    | in flow | it is with the workers, or waits for another attempt | delivering (`ended`), complete (`released`) |
-    | delivering | its outputs or its dead letter wait for the broker, or somebody is to see its result (`Deliveries`) | complete, in flow |
-    | committing | at most once: it may not start before a commit has it; almost once: it keeps its place until then (`modes`) | in flow; gone |
-    | complete | the tracker has it as complete, and the next commit says so (`Commits`) | |
+    | state | who holds it | what brings it there | it becomes |
+    |---|---|---|---|
+    | polled | the flow, which has it ready; the tracker has it as incomplete | `observe` | in flow (`started`); committing (at most once: `claim`); delivering (at its turn, where its output had a transaction undone: `turn_over`) |
+    | in flow | the flow, from its first start on: it runs, waits for another attempt, or is ready for that; at most once the tracker has it as complete already | `started`; `AtMostOnce.acknowledged`; `FlowCore.fail`, `run_again` | delivering (`ended`); complete (`released`); committing (almost once: `released`) |
+    | delivering | `Deliveries`: its outputs or its dead letter wait for the broker, or somebody is to see its result | `ended`; `turn_over` | complete (`released`); committing (almost once: `released`); in flow (`FlowCore.fail`, `run_again`) |
+    | committing | the mode: at most once keeps it from starting, almost once keeps its place from the next, until an acknowledged commit has it; the tracker has it as complete | `claim`; `released` (almost once) | in flow (at most once: `AtMostOnce.acknowledged`); complete (almost once: `Acknowledgements.answered`) |
+    | complete | the tracker, until the base passes it: the next commit says so (`Commits`) | `released`; `observe`, where the committed map has it | |
+
+    Closed (`Partitions.close`), it holds nothing any more: what no acknowledged commit has complete is polled again in
+    another epoch. A record whose failure ends the run stays incomplete, in flow with nobody.
 
     The object itself is the epoch: a partition that comes back gets a new one, and what names the old one changes
     nothing. It is the owner of its source in the flow (`keylane.flow.items.Owner`), where records of it may start
@@ -269,8 +272,8 @@ PAUSE_AFTER_S = 0.2
 
 FREE_SHARE = 0.5
 """How much of what is free one partition may hold: alone among idle ones a third of the bound; of k stuck ones, each
-leaves some three fifths of what it found (polls overshoot). A partition that is the only one assigned may hold the
-whole bound."""
+leaves some three fifths of what was free before (polls overshoot). A partition that is the only one assigned may hold
+the whole bound."""
 
 RELAXED = 0.5
 """A partition that was over its threshold is let in again at this share of it: pausing is not cheap."""

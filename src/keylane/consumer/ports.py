@@ -141,7 +141,7 @@ class TransactionsPort(ProducerPort, Protocol):
 
 class ResultsPort(Protocol):
     """Shows deliveries to user code before their records are complete. Calls come from the loop's thread; what became
-    of them is reported (`keylane.consumer.events.ResultsMoved`) from others."""
+    of them is reported (`keylane.consumer.outputs.ResultsMoved`) from others."""
 
     def start(self) -> None: ...
     def put(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,32 +1,226 @@
-"""How much may run: `HandOver`, what is handed to workers at once; `Buckets`, how many may start in a time; `Stall`,
-whether anything ends.
+"""What may run: of a source by its order (`Shards`), at once by what workers take (`HandOver`), in a time by the rates
+(`Buckets`).
 
-The idea of the first: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread
-that ends an item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so
-nothing gets old in it. What is quick goes several at a time, as many as run in `CALL_S`. Of the second: a bucket is one
-number, the time up to which what was taken has used its rate up (the generic cell rate algorithm); what lies within the
-burst before it may start now.
+The idea of the first: a shard has at most one item out (ready, running, waiting, or held by its owner), or a few that
+were handed over together. The others of the shard wait behind in the order of their numbers, and releasing the last
+one out brings out the next. KEY has a shard a key of the source, PARTITION one for the source, UNORDERED none. An item
+without a key has nothing to keep its place relative to: under KEY it is a shard of its own, so items without a key are
+unordered among themselves. A key's queue is no object of its own: of each item that has one behind it the source knows
+that one, and of each key the last. That costs nothing where most keys have one item, and what was handed over together
+and has not run is still in its place.
+
+Of the second: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread that ends
+an item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so nothing gets old
+in it. What is quick goes several at a time, as many as run in `CALL_S`. Of the third: a bucket is one number, the time
+up to which what was spent has used its rate up (the generic cell rate algorithm); what lies within the burst before it
+may start now.
 
 Pure: time is passed in.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from itertools import chain, islice, takewhile
+from operator import methodcaller
+from typing import TYPE_CHECKING, Protocol
 
-from keylane.flow.items import Call
+from keylane.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from keylane.flow.items import Source, Unit
-    from keylane.flow.workers import Running
-    from keylane.options import Rates
+    from keylane.options import Ordering, Rates
+
+# --- by the order of a source ---
+
+
+class Payload(Protocol):
+    """What is fed to a flow. Clients' messages are as they are; `offset` is an item's number in its source."""
+
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def __len__(self) -> int:
+        """Bytes that count against a bound of memory."""
+
+
+NUMBER_OF = methodcaller("offset")
+KEY_OF = methodcaller("key")
+
+
+RUN = 256
+"""Items that stand in the queue of what is ready as one. What is left of a run when some are taken is copied."""
+
+
+class Ready:
+    """What may run, in the order of its turn: runs of numbers, ascending in each, and their payloads."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[Sequence[int], Sequence[Payload]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        return chain.from_iterable(numbers for numbers, _ in self._runs)
+
+    def put(self, numbers: Sequence[int], payloads: Sequence[Payload], *, first: bool = False) -> None:
+        """Behind all others, or `first`."""
+        self._count += len(numbers)
+        runs = [(numbers[at : at + RUN], payloads[at : at + RUN]) for at in range(0, len(numbers), RUN)]
+        if first:
+            self._runs.extendleft(reversed(runs))
+        else:
+            self._runs.extend(runs)
+
+    def pop(self, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Up to `most` of the first run."""
+        numbers, payloads = self._runs.popleft()
+        if len(numbers) > most:
+            self._runs.appendleft((numbers[most:], payloads[most:]))
+            numbers, payloads = numbers[:most], payloads[:most]
+        self._count -= len(numbers)
+        return numbers, payloads
+
+
+class Shards:
+    """The ordering of one source's items. As it is UNORDERED: every item may run.
+
+    The caller hands in the items in the order of their numbers, and releases exactly what it was given. Numbers go
+    beside the payloads, because asking each for its number again costs as much as what is done here. Those that follow
+    one another are a `range`, which costs nothing.
+    """
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Take newly fed items; return what may run at once, in order."""
+        return numbers, payloads
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - for others
+        """These are gone, each the last of its shard that was out: return the next ones, which may run now."""
+        return []
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        """These are gone, and the next of their shards were handed over with them."""
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - for others
+        """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
+        return []
+
+    @property
+    def count(self) -> int:
+        """Shards with an item out or waiting."""
+        return 0
+
+
+class ByPartition(Shards):
+    """PARTITION: one item of the source at a time."""
+
+    def __init__(self) -> None:
+        self._is_out = False
+        self._waiting: deque[Payload] = deque()
+        """Those that were handed over with the one that is out stay in it until one of them is released."""
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        ready = 0 if self._is_out else 1
+        self._waiting.extend(payloads[ready:])
+        self._is_out = self._is_out or bool(payloads)
+        return numbers[:ready], payloads[:ready]
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:  # noqa: ARG002 - the protocol's
+        following = []
+        waiting = self._waiting
+        for number in numbers:
+            if not self._is_out:
+                raise InternalError(f"number {number} was released, but is not out")
+            while waiting and waiting[0].offset() <= number:
+                waiting.popleft()
+            if waiting:
+                following.append(waiting.popleft())
+            else:
+                self._is_out = False
+        return following
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+        waiting = self._waiting
+        skipped = 0
+        while skipped < len(waiting) and waiting[skipped].offset() <= number:
+            skipped += 1
+        return list(takewhile(lambda one: one.offset() <= limit, islice(waiting, skipped, skipped + most)))
+
+    @property
+    def count(self) -> int:
+        return int(self._is_out)
+
+
+class ByKey(Shards):
+    """KEY: one item of a key at a time; items without a key run freely."""
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, int] = {}
+        """By key, the last item's number, while one of it is out."""
+        self._next: dict[int, Payload] = {}
+        """By number, the item behind."""
+
+    def admit(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> tuple[Sequence[int], Sequence[Payload]]:
+        firsts: list[int] = []
+        ready: list[Payload] = []
+        lasts, nexts = self._last, self._next
+        for number, payload in zip(numbers, payloads, strict=True):
+            key = payload.key()
+            if key is not None:
+                last = lasts.setdefault(key, number)
+                if last is not number:
+                    nexts[last] = payload
+                    lasts[key] = number
+                    continue
+            firsts.append(number)
+            ready.append(payload)
+        return (firsts, ready) if len(firsts) < len(numbers) else (numbers, payloads)
+
+    def release(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> list[Payload]:
+        following = []
+        lasts, nexts = self._last, self._next
+        for number, payload in zip(numbers, payloads, strict=True):
+            behind = nexts.pop(number, None)
+            if behind is not None:
+                following.append(behind)
+            elif (key := payload.key()) is not None and lasts.pop(key, None) != number:
+                raise InternalError(f"number {number} was released, but nothing of its key is out")
+        return following
+
+    def passed(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            del self._next[number]
+
+    def behind(self, number: int, most: int, limit: int) -> list[Payload]:
+        behind: list[Payload] = []
+        nexts = self._next
+        one = nexts.get(number)
+        while one is not None and len(behind) < most and (number := one.offset()) <= limit:
+            behind.append(one)
+            one = nexts.get(number)
+        return behind
+
+    @property
+    def count(self) -> int:
+        return len(self._last)
+
+
+def shards_for(ordering: Ordering) -> Shards:
+    """The shards of a new source."""
+    return {"key": ByKey, "partition": ByPartition, "unordered": Shards}[ordering]()
+
+
+# --- at once ---
 
 OBSERVED_S = 0.010
 FIRST_OBSERVED_S = 0.001
-"""How long completions are counted before their rate is believed: the first time this long, then twice as long each
-time. Until a rate is known nothing waits in the workers' queue, and each completion is worth a turn of the loop."""
+"""For how long what ends is counted before its rate is believed: the first time this long, then twice as long each
+time. Until a rate is known nothing waits in the workers' queue, and each end is worth a turn of the loop."""
 
 AHEAD_S = 0.05
 """How much work, in time, may wait in the workers' queue. Handlers that began together end together: the next ones then
@@ -51,17 +245,6 @@ costs; with slower ones each item goes alone."""
 ALONE = 25
 """So many times as long where workers are left over: a key's items then go one after another without a turn of the loop
 between them, and no other key waits for it."""
-
-
-UNLIMITED = 1 << 62
-"""Items: no limit."""
-
-FORGET_AT = 10_000
-"""Keys from which on those that are at rest are forgotten: their buckets are full."""
-
-_ROUNDING_S = 1e-9
-"""A token that is due within this is there: times are floats."""
-
 
 ENOUGH = 100
 """Items of different shards that keep workers busy for a turn of the loop, without those behind them."""
@@ -106,12 +289,12 @@ class HandOver:
         """So many places are kept by items whose calls are through."""
         self._withheld = places
 
-    def completed(self, items: int, calls: int) -> None:
+    def ended(self, items: int, calls: int) -> None:
         self._items += items
         self._calls += calls
 
     def observe(self, now: float, calls: int) -> None:
-        """All completions of a turn are counted, and so many calls are out still: see how fast the workers are."""
+        """All that ended before a turn is counted, and so many calls are out still: see how fast the workers are."""
         elapsed = now - self._since
         if not self._calls:
             if not calls:  # idle
@@ -172,6 +355,26 @@ class HandOver:
         return max(1, int(self._items_per_s * self._call_s * times) // max(1, min(calls, self.at_once)))
 
 
+# --- in a time ---
+
+UNLIMITED = 1 << 62
+"""Items: no limit."""
+
+FORGET_AT = 10_000
+"""Keys from which on those that are at rest are forgotten: their buckets are full."""
+
+_ROUNDING_S = 1e-9
+"""A token that is due within this is there: times are floats."""
+
+
+class Rated(Protocol):
+    """Whose rate it is: a source."""
+
+    @property
+    def wanted(self) -> bool:
+        """False once nothing of it counts any more."""
+
+
 class Bucket:
     """One token bucket."""
 
@@ -187,7 +390,7 @@ class Bucket:
         spare_s = now + self._burst_s + _ROUNDING_S - max(self._used_to, now)
         return 0 if spare_s < 0 else int(spare_s / self._interval_s) + 1
 
-    def take(self, count: int, now: float) -> None:
+    def spend(self, count: int, now: float) -> None:
         self._used_to = max(self._used_to, now) + count * self._interval_s
 
     def due(self) -> float:
@@ -204,8 +407,8 @@ class Buckets:
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
         self._all = self._made(rates.records_per_s)
-        self._sources: dict[Source, Bucket] = {}
-        self._keys: dict[tuple[Source, bytes], Bucket] = {}
+        self._sources: dict[Rated, Bucket] = {}
+        self._keys: dict[tuple[Rated, bytes], Bucket] = {}
         self._forget_at = FORGET_AT
         self.limited = self._all is not None or rates.per_partition is not None or rates.per_key is not None
         """Whether there is any limit."""
@@ -222,7 +425,7 @@ class Buckets:
         """When the next item may start, over all."""
         return None if self._all is None else self._all.due()
 
-    def of(self, source: Source) -> Bucket | None:
+    def of(self, source: Rated) -> Bucket | None:
         if self._rates.per_partition is None:
             return None
         if source not in self._sources:
@@ -230,15 +433,15 @@ class Buckets:
             self._sources[source] = Bucket(self._rates.per_partition, self._rates.burst_ms)
         return self._sources[source]
 
-    def take(self, source: Source, count: int, now: float) -> None:
+    def spend(self, source: Rated, count: int, now: float) -> None:
         """So many items of `source` start."""
         if self._all is not None:
-            self._all.take(count, now)
+            self._all.spend(count, now)
         if (bucket := self.of(source)) is not None:
-            bucket.take(count, now)
+            bucket.spend(count, now)
 
-    def take_key(self, source: Source, key: bytes | None, now: float) -> float | None:
-        """Take a token of the key: None; or when there will be one."""
+    def spend_key(self, source: Rated, key: bytes | None, now: float) -> float | None:
+        """Spend a token of the key: None; or when there will be one."""
         if self._rates.per_key is None or key is None:
             return None
         name = (source, key)
@@ -248,54 +451,10 @@ class Buckets:
             bucket = self._keys[name] = Bucket(self._rates.per_key, self._rates.burst_ms)
         if bucket.room(now) < 1:
             return bucket.due()
-        bucket.take(1, now)
+        bucket.spend(1, now)
         return None
 
     def _forget_resting(self, now: float) -> None:
         if len(self._keys) >= self._forget_at:
             self._keys = {name: one for name, one in self._keys.items() if not one.is_full(now) and name[0].wanted}
             self._forget_at = max(FORGET_AT, 2 * len(self._keys))
-
-
-class Stall:
-    """S3: an application that hangs must not look like a healthy member of its group."""
-
-    __slots__ = ("_since", "_timeout_s")
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._since: float | None = None
-        """Since when handlers run without an end of any of them; None while none runs, or without a limit."""
-
-    def moved(self, now: float, *, runs: bool) -> None:
-        """A handler began where none ran, or ended; `runs` says whether one runs now."""
-        self._since = now if runs and self._timeout_s else None
-
-    def begun(self, now: float) -> None:
-        """Handlers were started."""
-        if self._since is None:
-            self.moved(now, runs=True)
-
-    def is_stalled(self, now: float) -> bool:
-        return self._since is not None and now >= self._since + self._timeout_s
-
-    def next_check(self) -> float | None:
-        return None if self._since is None else self._since + self._timeout_s
-
-    def text(self, running: Sequence[Running], handed_over: Unit, now: float) -> str:
-        """What to tell, of the calls that run, and of what was handed over first and is wanted still."""
-        end = "; mend the handler, or raise stall_timeout_ms (0: no limit)"
-        if not running:
-            items = [handed_over.item_at(handed_over.first)] if isinstance(handed_over, Call) else handed_over.items
-            first = next(item for item in items if item.source.wanted)
-            return (
-                f"{first.name}: no handler has ended for {self._timeout_s:g} s, and none has begun on this record, "
-                f"which was handed over {now - handed_over.since:.0f} s ago: the workers still make their resource, or "
-                f"cannot begin{end}"
-            )
-        call = min(running, key=lambda one: one.since)
-        others = f", and {len(running) - 1} more run" if len(running) > 1 else ""
-        return (
-            f"{call.name}: no handler has ended for {self._timeout_s:g} s, and this record has been in its handler for "
-            f"longest ({now - call.since:.0f} s), at {call.where()}{others}{end}"
-        )

@@ -19,10 +19,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import UNLIMITED, Buckets
+from keylane.flow.admission import KEY_OF, UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.items import Batch, Call, joined
-from keylane.flow.ordering import KEY_OF
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 
@@ -162,10 +161,10 @@ class FlowCore:
             self._auto.full()
         return taken
 
-    def take_turned_over(self) -> list[Item]:
+    def pop_turned_over(self) -> list[Item]:
         """What came to its turn and goes to its owner (`Source.turn_over`)."""
-        taken, self._turned_over = self._turned_over, []
-        return taken
+        popped, self._turned_over = self._turned_over, []
+        return popped
 
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._buckets.room(now))
@@ -214,11 +213,11 @@ class FlowCore:
             return False
         if not self._buckets.limited:
             return True
-        due = self._buckets.take_key(source, KEY_OF(item.payload), now)
+        due = self._buckets.spend_key(source, KEY_OF(item.payload), now)
         if due is not None:
             self.put_off(item, due)
             return False
-        self._buckets.take(source, 1, now)
+        self._buckets.spend(source, 1, now)
         return True
 
     def _keep_in_rotation(self, source: Source, *, is_taken: bool) -> None:
@@ -259,10 +258,10 @@ class FlowCore:
         """Whether there is enough for a batch, or has been something for long enough, or something is tried again."""
         least = self._batch_min_size
         if least > 1:
-            found = 0
+            ready = 0
             for source in self._rotation:
-                found += source.startable(least - found)
-                if found >= least or source.tries_again:
+                ready += source.startable(least - ready)
+                if ready >= least or source.tries_again:
                     break
             else:
                 if self._lingers_since is None:
@@ -273,7 +272,7 @@ class FlowCore:
         return True
 
     def _fill(self, now: float) -> list[list[Item]]:
-        """One batch from as many sources as it takes, and those that go alone which were found on the way."""
+        """One batch from as many sources as it takes, and those that go alone which were met on the way."""
         batch: list[Item] = []
         alone: list[list[Item]] = []
         size = self._batch_size
@@ -293,7 +292,7 @@ class FlowCore:
 
     # --- what workers report ---
 
-    def completed(self, units: Iterable[Unit], now: float) -> None:
+    def calls_ended(self, units: Iterable[Unit], now: float) -> None:
         """Workers report calls and batches back, with what each item came to."""
         through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
@@ -318,13 +317,13 @@ class FlowCore:
             elif unit.outcomes:
                 self._came_to(unit.item_at(0), unit.outcomes[0], now)
                 continue
-            if (found := through.get(source)) is None:
-                found = through[source] = ([], [], [])
+            if (of_source := through.get(source)) is None:
+                of_source = through[source] = ([], [], [])
             if isinstance(unit.numbers, range):
-                found[0].append((unit.numbers, unit.payloads))
+                of_source[0].append((unit.numbers, unit.payloads))
             else:
-                found[1].extend(unit.numbers)
-                found[2].extend(unit.payloads)
+                of_source[1].extend(unit.numbers)
+                of_source[2].extend(unit.payloads)
         self._reported(items, calls)
         for source, (runs, others, payloads) in through.items():
             for run, some in joined(runs):
@@ -351,7 +350,7 @@ class FlowCore:
     def _reported(self, items: int, calls: int) -> None:
         self.with_workers -= items
         assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
-        self.hand_over.completed(items, calls)
+        self.hand_over.ended(items, calls)
 
     def _observe(self, since: float, outcome: Outcome, source: Source, now: float) -> None:
         """A call ended; the automatic limit learns from that."""
@@ -414,7 +413,7 @@ class FlowCore:
             self.with_workers -= len(numbers) + ended
             if ended:
                 has_ended = True
-                self.hand_over.completed(ended, 0)
+                self.hand_over.ended(ended, 0)
                 self._several_ended(call, end, now)
         return has_ended
 
@@ -460,7 +459,7 @@ class FlowCore:
                 item.source.owner.ended(item, item.outcome, now)
 
     def _settle(self, together: Chain, now: float) -> None:
-        """Complete the items of a chain in order, as far as is known what they came to."""
+        """The items of a chain are gone in order, as far as is known what they came to."""
         while (item := together.head) is not None and item in together.results:
             outcome = together.results.pop(item)
             if outcome is not None:
@@ -473,7 +472,7 @@ class FlowCore:
             self._gone(item, passed=not is_last)
 
     def _undo(self, together: Chain) -> None:
-        """The first incomplete item of a chain goes on alone; the others wait for it again."""
+        """The first item of a chain that is not gone goes on alone; the others wait for it again."""
         rest = together.undo()
         if rest and rest[0].source.wanted:
             rest[0].source.put_back([one.number for one in rest], [one.payload for one in rest], behind=True)
@@ -569,7 +568,7 @@ class FlowCore:
         """What has waited long enough is ready again, before newer items of its source. Returns whether items have
         ended meanwhile of calls that still run."""
         has_ended = self._recall(now)
-        for item in self._schedule.take_due(now):
+        for item in self._schedule.pop_due(now):
             item.source.again(item)
             self.offer(item.source)
         return has_ended

@@ -15,12 +15,12 @@ from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from keylane.flow.ordering import NUMBER_OF, Ready, shards_for
+from keylane.flow.admission import NUMBER_OF, Ready, shards_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keylane.flow.ordering import Payload, Shards
+    from keylane.flow.admission import Payload, Shards
     from keylane.flow.outcomes import Outcome
     from keylane.options import Ordering
 
@@ -232,7 +232,7 @@ def sources_of(unit: Unit) -> Sequence[Source]:
 
 
 class Chain:
-    """Items of one shard in one batch. They complete in this order, and leave it when they do: items and chains that
+    """Items of one shard in one batch. They are gone in this order, and leave it when they are: items and chains that
     name one another would wait for the garbage collector. All of it is the flow's."""
 
     __slots__ = ("_at", "held", "items", "results")
@@ -241,13 +241,13 @@ class Chain:
         self.items = items
         self._at = 0
         self.results: dict[Item, Outcome] = {}
-        """What items came to while an earlier one is not complete."""
+        """What items came to while an earlier one is not gone."""
         self.held: set[Item] = set()
         """Those that their owner sees through."""
 
     @property
     def head(self) -> Item | None:
-        """The first that is not complete."""
+        """The first that is not gone."""
         return self.items[self._at] if self._at < len(self.items) else None
 
     @property
@@ -256,7 +256,7 @@ class Chain:
         return sum(one.chain is self and one not in self.results for one in self.held)
 
     def pass_head(self) -> bool:
-        """The head is complete, and leaves; whether it was the last."""
+        """The head is gone, and leaves; whether it was the last."""
         self.items[self._at].leave_chain()
         self._at += 1
         return self._at == len(self.items)
@@ -291,13 +291,13 @@ class Owner(Protocol):
 class Source:
     """The items of one order, and the one who moves them:
 
-    | state | where | it becomes |
-    |---|---|---|
-    | ready | the first of its shard in `_ready`, those that were out before in `_again`, those beyond what may start in `_beyond`; behind the first, in `_shards` | running (`take`, `take_batch`) |
-    | running | in a call or a batch with the workers | gone (`release`), held, waiting (`put_off`), ready (`put_back`, `not_begun`) |
-    | waiting | in the flow's schedule: the next attempt, a time, a rate | ready (`again`) |
-    | held by its owner | its outputs are on their way, somebody is to see its result | gone, waiting, ready |
-    | gone | nowhere: the next of its shard is ready | |
+    | state | who holds it | what brings it there | it becomes |
+    |---|---|---|---|
+    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
+    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up); ready (`not_begun`, `put_back`) |
+    | waiting | the flow's `Schedule`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
+    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
+    | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |
 
     A source that comes again is another one: what names a closed one changes nothing. Thread safety: the flow's, but
     for `may_begin` and `wanted`, which workers read.
@@ -384,11 +384,6 @@ class Source:
         return len(self._beyond) + len(self._again) + len(self._ready)
 
     @property
-    def is_held_back(self) -> bool:
-        """Whether something is ready beyond what may start."""
-        return bool(self._beyond)
-
-    @property
     def tries_again(self) -> bool:
         """Whether the first that is ready failed before."""
         return bool(self._again) and self._again[0].attempt > 1
@@ -463,7 +458,7 @@ class Source:
     def _next_ready(self, limit: int, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
         """Up to `most` that are ready for the first time and may start."""
         while self._ready:
-            numbers, payloads = self._ready.take(most)
+            numbers, payloads = self._ready.pop(most)
             if numbers[-1] <= limit:
                 return numbers, payloads
             within = bisect_right(numbers, limit)
@@ -485,8 +480,8 @@ class Source:
                 break
             if self._again:
                 first = self._again.popleft()
-            elif found := self._next_ready(limit, 1)[1]:
-                first = Item(self, found[0].offset(), found[0])
+            elif ready := self._next_ready(limit, 1)[1]:
+                first = Item(self, ready[0].offset(), ready[0])
             else:
                 break
             first.begin(now)

@@ -32,14 +32,14 @@ def delay_s(retries: Retries, attempt: int, error: BaseException, seen: Any, ran
     if not callable(retries.delay_ms):
         return backoff_s(retries, attempt, random)
     try:
-        found = retries.delay_ms(attempt, error, seen)
+        wait_ms = retries.delay_ms(attempt, error, seen)
     except Exception as raised:
         raise UsageError(f"the function Retries.delay_ms raised {type(raised).__name__}: {raised}; mend it") from raised
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < float("inf"):
+    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms < float("inf"):
         raise UsageError(
-            f"the function Retries.delay_ms returned {number_or_kind(found)}: return milliseconds, at least 0"
+            f"the function Retries.delay_ms returned {number_or_kind(wait_ms)}: return milliseconds, at least 0"
         )
-    return found / 1000
+    return wait_ms / 1000
 
 
 def backoff_s(retries: Retries, attempt: int, random: Callable[[], float]) -> float:
@@ -71,7 +71,7 @@ class Schedule:
     def next_due(self) -> float | None:
         return self._heap[0][0] if self._heap else None
 
-    def take_due(self, now: float) -> list[Item]:
+    def pop_due(self, now: float) -> list[Item]:
         """What is due at `now`, and still belongs to an open source."""
         due = []
         while self._heap and self._heap[0][0] <= now:

@@ -32,13 +32,13 @@ from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching
-from keylane.kafka.questions import Questions, RefusedError
+from keylane.kafka.questions import Questions
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
 from keylane.pipeline import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
     from concurrent.futures import Future
 
     from keylane.kafka.group_descriptions import GroupDescription, Partition
@@ -170,32 +170,48 @@ class Admin:
 
         A topic that exists is left as it is, whatever its partition count.
         """
-        settings = dict(config or {})
-        wanted = [NewTopic(name, count, replication_factor, config=settings) for name, count in partitions.items()]
-        timeout_s = self._questions.timeout_s
-        futures = self._client.create_topics(wanted, request_timeout=timeout_s) if wanted else {}
-        created = set()
-        for name, future in futures.items():
-            try:
-                self._ask(f"create the topic {name!r}", partial(_answer, future), again=False)
-            except RefusedError as refused:
-                if refused.code != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-            else:
-                created.add(name)
-        return created
+        known = self.topics() if partitions else {}
+        new = {
+            name: NewTopic(name, count, replication_factor, config=dict(config or {}))
+            for name, count in partitions.items()
+            if name not in known
+        }
+
+        def send(names: Iterable[str], timeout_s: float) -> dict[str, Future[None]]:
+            return self._client.create_topics([new[name] for name in names], request_timeout=timeout_s)
+
+        return set(self._change_topics("create", list(new), send, {KafkaError.TOPIC_ALREADY_EXISTS}))
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics, and what groups have committed in them; one that does not exist is passed over."""
-        names = list(topics)
-        timeout_s = self._questions.timeout_s
-        futures = self._client.delete_topics(names, request_timeout=timeout_s) if names else {}
-        for name, future in futures.items():
+
+        def send(names: Iterable[str], timeout_s: float) -> dict[str, Future[None]]:
+            return self._client.delete_topics(list(names), request_timeout=timeout_s)
+
+        self._change_topics("delete", list(topics), send, NO_PARTITION)
+
+    def _change_topics(
+        self,
+        verb: str,
+        names: list[str],
+        send: Callable[[Iterable[str], float], dict[str, Future[None]]],
+        is_so: Container[int],
+    ) -> list[str]:
+        """Returns those that we changed. All are sent in one request, and what has no answer again, alone: where it is
+        so by then, that is by the request before."""
+        futures = dict(send(names, self._questions.timeout_s)) if names else {}  # the client goes on with its own
+
+        def attempt(name: str, timeout_s: float) -> bool:
+            first = futures.pop(name, None)
             try:
-                self._ask(f"delete the topic {name!r}", partial(_answer, future), again=False)
-            except RefusedError as refused:
-                if refused.code not in NO_PARTITION:
+                _answer(first or send([name], timeout_s)[name], timeout_s)
+            except KafkaException as raised:
+                if error_of(raised).code() not in is_so:
                     raise
+                return first is None
+            return True
+
+        return [name for name in names if self._ask(f"{verb} the topic {name!r}", partial(attempt, name))]
 
     def log_ends(self, partitions: Iterable[Partition], *, read_committed: bool = False) -> dict[Partition, int | None]:
         """The log end offset of each partition (the next offset to be written); None for one that does not exist.

@@ -198,7 +198,7 @@ class ConditionalCommits:
         return link
 
     def _refusal(self, response: Response, changes: Mapping[Partition, Change]) -> PeerError:
-        rows = {(topic, row.partition): row for topic, found in response.topics for row in found}
+        rows = {(topic, row.partition): row for topic, some in response.topics for row in some}
         if response.error != CONDITION_FAILED:
             names = [f"{topic}-{one}" for (topic, one), row in rows.items() if row.error == response.error]
             where = f" for {', '.join(names)}" if names else ""

@@ -135,10 +135,10 @@ def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = N
         answer = queue.answer(timeout_s)
         if answer is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
-        error, found = answer
-        if error is not None and not any(one.error for one in found):  # else the error of the whole is a partition's
+        error, answered = answer
+        if error is not None and not any(one.error for one in answered):  # else the error of the whole is a partition's
             raise KafkaException(error)
-        return found
+        return answered
     finally:
         queue.close()
 
@@ -148,7 +148,7 @@ def problems_of(error: KafkaError | None, partitions: Sequence[GroupOffset]) -> 
     each: dict[tuple[str, int], KafkaError | None] = {(one.topic, one.partition): one.error for one in partitions}
     if error is not None and not any(each.values()):
         each = dict.fromkeys(each, error)
-    return {name: commit_problem(found) for name, found in each.items() if found is not None}
+    return {name: commit_problem(one) for name, one in each.items() if one is not None}
 
 
 def delete(client: Consumer, group: str, names: Iterable[tuple[str, int]], timeout_s: float) -> list[GroupOffset]:
@@ -300,14 +300,14 @@ def _offsets(offsets: Sequence[Offset]) -> Iterator[Any]:
 
 
 def _read(partitions: Any) -> list[GroupOffset]:
-    found = []
+    read = []
     for index in range(partitions.contents.cnt):
         one = partitions.contents.elems[index]
         metadata = ctypes.string_at(one.metadata, one.metadata_size) if one.metadata else b""
         error = KafkaError(one.err) if one.err else None
         text = metadata.removesuffix(b"\0").decode(errors="replace")
-        found.append(GroupOffset(one.topic.decode(), one.partition, one.offset, text, error))
-    return found
+        read.append(GroupOffset(one.topic.decode(), one.partition, one.offset, text, error))
+    return read
 
 
 def _raise(code: int) -> None:

@@ -352,11 +352,11 @@ class GroupMember:
         such generation. Whoever uses it later is refused by the broker if the group has gone on. Any thread."""
         with ExitStack() as stack:
             with self._owning:
-                found = None
+                member = None
                 ours = self._membership.ours
                 if not self._leaving and all(ours.get(name) == epoch for name, epoch in epochs.items()):
-                    found = stack.enter_context(exact_transactions.member(self._client))
-            yield found if found is not None and found.is_in_group else None
+                    member = stack.enter_context(exact_transactions.member(self._client))
+            yield member if member is not None and member.is_in_group else None
 
     # --- commits ---
 

@@ -60,10 +60,10 @@ class Questions:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
             self._last_error = describe(error)
 
-    def ask(self, what: str, attempt: Callable[[float], T], *, again: bool = True) -> T:
+    def ask(self, what: str, attempt: Callable[[float], T]) -> T:
         """Call `attempt` with the seconds that it may take; it raises `KafkaException` for an error of Kafka's.
 
-        `again=False` is for what must not be done twice. `what` completes "cannot ...".
+        `what` completes "cannot ...".
         """
         began = time.monotonic()
         for_s = self.timeout_s
@@ -71,7 +71,7 @@ class Questions:
             took_s = time.monotonic() - began
             left_s = max(for_s - took_s, 0.001)
             try:  # a dead node may have been asked: time is left for the living, and more each time for the slow
-                answer = attempt(min(left_s, max(self.timeout_s / 3, took_s / 2)) if again else left_s)
+                answer = attempt(min(left_s, max(self.timeout_s / 3, took_s / 2)))
             except KafkaException as raised:
                 error = error_of(raised)
             else:
@@ -81,7 +81,7 @@ class Questions:
             cluster_is_there = error.code() in NOT_NOW and self._look()
             if cluster_is_there:
                 for_s = self.timeout_s + min(2 * self.timeout_s, FAIL_OVER_S)
-            if not again or error.code() not in NOT_NOW or time.monotonic() + ASK_AGAIN_S >= began + for_s:
+            if error.code() not in NOT_NOW or time.monotonic() + ASK_AGAIN_S >= began + for_s:
                 raise self._failure(what, error, time.monotonic() - began, cluster_is_there=cluster_is_there)
             time.sleep(ASK_AGAIN_S)
 

@@ -201,17 +201,17 @@ def borrowed(settings: Mapping[str, str], group_id: str) -> Iterator[RangeReader
 
 def _stretches(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans, with those joined that are too near for a seek between them."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for start, stop in spans:
-        if found and start - found[-1][1] <= SEEK_GAP:
-            found[-1] = (found[-1][0], stop)
+        if stretches and start - stretches[-1][1] <= SEEK_GAP:
+            stretches[-1] = (stretches[-1][0], stop)
         else:
-            found.append((start, stop))
-    return found
+            stretches.append((start, stop))
+    return stretches
 
 
 def _within(messages: Sequence[Message], spans: Sequence[tuple[int, int]]) -> list[Message]:
-    found, index = [], 0
+    within, index = [], 0
     for message in messages:
         offset = message.offset()
         assert offset is not None
@@ -220,8 +220,8 @@ def _within(messages: Sequence[Message], spans: Sequence[tuple[int, int]]) -> li
         if index == len(spans):
             break
         if offset >= spans[index][0]:
-            found.append(message)
-    return found
+            within.append(message)
+    return within
 
 
 def _columns(messages: list[Any], *, headers: bool) -> Columns:

@@ -3,9 +3,7 @@
 Doors: the package itself, `codec`.
 """
 
-from keylane.offsets.bound import DispatchBound
 from keylane.offsets.codec import Encoding, decode, encode, encoding_of, is_map
-from keylane.offsets.offset_map import OffsetMap
-from keylane.offsets.tracker import PartitionTracker
+from keylane.offsets.tracker import DispatchBound, OffsetMap, PartitionTracker
 
 __all__ = ["DispatchBound", "Encoding", "OffsetMap", "PartitionTracker", "decode", "encode", "encoding_of", "is_map"]

@@ -23,13 +23,10 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from keylane.errors import MetadataError, UsageError
-from keylane.offsets.offset_map import MAX_OFFSET, OffsetMap
+from keylane.offsets.tracker import MAX_OFFSET, MAX_SPAN, OffsetMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MAX_SPAN = 2**31 - 1
-"""Offsets that a map may speak of: what a BitSet v2 or one RunLength v2 run can say (int32)."""
 
 V1_LIMIT = 2**15 - 1
 """The longest length that a v1 encoding can say (int16)."""

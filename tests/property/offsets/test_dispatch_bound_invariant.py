@@ -39,7 +39,7 @@ def run(cap: int, seed: int, steps: int, batch: int, stuck_share: float, far: in
         chance.shuffle(buffered)
         waiting = []
         for offset in buffered:
-            if tracker.may_dispatch(offset, bound):
+            if offset <= tracker.dispatch_limit(bound):
                 tracker.mark_dispatched(offset)
                 (stuck if chance.random() < stuck_share else running).append(offset)
             else:

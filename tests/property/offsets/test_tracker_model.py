@@ -158,9 +158,8 @@ class TrackerAgainstModel(RuleBasedStateMachine):
         base = self.base
         for offset in self.polled:
             within = len([o for o in range(base, offset + 1) if o not in self.complete])
-            allowed = offset <= self.reach or SMALL.allows(offset - base + 1, within)
-            assert self.tracker.may_dispatch(offset, SMALL) == allowed
-            assert (offset <= limit) == allowed
+            fits = offset - base + 1 <= SMALL.max_span or within <= SMALL.max_incomplete
+            assert (offset <= limit) == (offset <= self.reach or fits)
 
     @invariant()
     def the_commit_rule_agrees(self) -> None:

@@ -72,7 +72,7 @@ LATER = ["True", *["7 rows"] * 3]
 @pytest.mark.parametrize(
     ("program", "says", "driver"),
     [
-        pytest.param(IMPORTED_FIRST, ["7 rows"], None, id="imported first"),
+        pytest.param(IMPORTED_FIRST, ["7 rows"], None, id="imported first", marks=pytest.mark.soak),
         pytest.param(IMPORTED_LATER, LATER, None, id="imported later"),
         pytest.param(IMPORTED_FIRST, ["7 rows"], "jupyter", id="first, in a notebook", marks=pytest.mark.soak),
         pytest.param(IMPORTED_LATER, LATER, "jupyter", id="later, in a notebook", marks=pytest.mark.soak),

@@ -121,24 +121,25 @@ def demo(place: Path, master: str) -> Iterator[Demo]:
 
 
 @pytest.mark.parametrize(
-    ("victim", "master"), [("worker", "local[3]"), ("broker", "local[3]"), ("executor", "local-cluster[2,2,1024]")]
+    ("victims", "master"), [(("worker", "broker"), "local[3]"), (("executor",), "local-cluster[2,2,1024]")]
 )
-def test_a_kill_in_the_middle_loses_nothing_and_the_run_finishes_by_itself(
-    tmp_path: Path, victim: str, master: str
+def test_kills_in_the_middle_lose_nothing_and_the_run_finishes_by_itself(
+    tmp_path: Path, victims: tuple[str, ...], master: str
 ) -> None:
     with demo(tmp_path, master) as run:
-        pid = getattr(run, victim)()
-        if victim == "broker":
-            known = covered(run.admin, "weather")
-            os.kill(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGKILL)
-            known = covered(run.admin, "weather")
+        for victim in victims:
+            pid = getattr(run, victim)()
+            if victim == "broker":
+                known = covered(run.admin, "weather")
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+                known = covered(run.admin, "weather")
         report = run.finish()
     assert [report[name] for name in ("records", "lost", "out_of_order", "altered", "foreign", "lag")] == [
         RECORDS, 0, 0, 0, 0, 0
     ]  # fmt: skip
-    assert report["broker_restarts"] == (victim == "broker")
+    assert report["broker_restarts"] == ("broker" in victims)
     with BrokerProcess(tmp_path / "kept" / "broker") as broker:
         seen = Outputs.read(broker.bootstrap, "flights", "flights.enriched")
     assert len(seen.inputs) == RECORDS

@@ -148,7 +148,7 @@ def test_a_forgotten_partition_stops_nothing() -> None:
 
 def observe(window: HandOver, records: int, calls: int, now: float) -> None:
     """A turn with so many completions, after which calls are still out."""
-    window.completed(records, calls)
+    window.ended(records, calls)
     window.observe(now, 1)
 
 
@@ -167,8 +167,8 @@ def test_all_completions_of_a_turn_are_in_one_count() -> None:
     window = HandOver(16, may_queue=True)
     for _ in range(10):
         observe(window, 0, 0, 1.0)
-    window.completed(1, 1)
-    window.completed(99, 99)
+    window.ended(1, 1)
+    window.ended(99, 99)
     window.observe(1.1, 1)
     assert window.size == 16 + int(100 / 1.1 * AHEAD_S)
 

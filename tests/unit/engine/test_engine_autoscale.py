@@ -140,7 +140,7 @@ def test_the_core_moves_its_hand_over_by_what_comes_back() -> None:
     now = 0.0
     while core.snapshot(now).processed < 1_000:
         now += 0.01
-        core.completed(running, now)
+        core.calls_ended(running, now)
         running = started(core, now)
     assert core.snapshot(now).concurrency > 8
     core.adjust(5, None)
@@ -156,7 +156,7 @@ def test_what_was_not_run_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     for call, outcome in zip(running, outcomes, strict=True):
         if outcome is not None:
             call.note(0, outcome)
-        core.completed([call], 0.0)
+        core.calls_ended([call], 0.0)
     assert seen == [False, True]
 
 

@@ -23,7 +23,7 @@ from kit.fakes import FakeBroker, FakeEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.flow.items import Unit
     from keylane.flow.outcomes import Outcome
 
@@ -71,7 +71,7 @@ class Batches:
         assert isinstance(batch, Batch)
         for item, outcome in zip(batch.items, outcomes, strict=True):
             item.came_to(outcome)
-        self.core.completed([batch], self.now)
+        self.core.calls_ended([batch], self.now)
         return self.plan()
 
     def begin(self) -> int:
@@ -86,7 +86,7 @@ class Batches:
 
     def come_back(self, call: Call) -> None:
         self.out.remove(call)
-        self.core.completed([call], self.now)
+        self.core.calls_ended([call], self.now)
 
     def report(self, *outcomes: Outcome) -> list[list[int]]:
         """The first records of the oldest call end; it comes back with the last of them, or the first that is not

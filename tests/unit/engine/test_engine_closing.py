@@ -12,9 +12,8 @@ import pytest
 from keylane import Context, HandlerError, Pipeline, Record, Retries, Skip, UsageError
 from keylane.consumer.closing import FINAL_COMMIT_S, Closing, Phase
 from keylane.consumer.start import Start
-from keylane.flow.admission import Stall
 from keylane.flow.items import Call
-from keylane.flow.workers import Running
+from keylane.flow.workers import Running, Stall
 from keylane.offsets import OffsetMap, decode
 from keylane.options import Batch, Threads
 from keylane.parallel_consumer import ParallelConsumer

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.consumer.core import Core
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
 
 T0, T1 = ("t", 0), ("t", 1)
 BOUND = DispatchBound.for_cap(4096)
@@ -56,7 +56,7 @@ class Running:
 
     def finish(self, count: int) -> Plan:
         done, self.calls = self.calls[:count], self.calls[count:]
-        self.core.completed(done, self.now)
+        self.core.calls_ended(done, self.now)
         return self.plan()
 
 

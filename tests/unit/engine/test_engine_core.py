@@ -23,7 +23,7 @@ from keylane.records import PlainMessage, Returned
 from kit.engines import SomeWorkers, make_core
 
 if TYPE_CHECKING:
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
     from keylane.flow.items import Source
     from keylane.flow.outcomes import Outcome
 
@@ -84,7 +84,7 @@ class World:
         calls = [self.calls.pop((partition, offset)) for offset in offsets]
         for call in calls:
             came_to(call, outcome)
-        self.core.completed(calls, self.now)
+        self.core.calls_ended(calls, self.now)
         return self.plan()
 
     @property
@@ -689,7 +689,7 @@ def test_a_completion_of_an_earlier_epoch_changes_nothing() -> None:
     assert world.running == [0, 1], "they run again: nothing was committed"
     for call in old:
         came_to(call, None)
-    world.core.completed(list(old), world.now)
+    world.core.calls_ended(list(old), world.now)
     snapshot = world.core.snapshot(world.now)
     assert (snapshot.processed, snapshot.partitions[0].base) == (0, 0)
     assert world.core._counters["stale"] == 2

@@ -22,7 +22,7 @@ from kit.fakes import FakeBroker, FakeEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.consumer.plan import Plan
+    from keylane.consumer.modes.at_least_once import Plan
 
 T0 = ("t", 0)
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
@@ -64,7 +64,7 @@ class Running:
             list(call.begin(1.0))
             if outcome is not None:
                 call.note(0, outcome)
-        self.core.completed(done, self.now)
+        self.core.calls_ended(done, self.now)
         return self.plan()
 
     @property

@@ -68,7 +68,7 @@ class World:
         call = self.running.pop((partition, offset))
         if outcome is not None:
             call.note(0, outcome)
-        self.core.completed([call], self.now)
+        self.core.calls_ended([call], self.now)
         return self.plan()
 
     def check(self) -> float:

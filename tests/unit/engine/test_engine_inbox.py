@@ -13,24 +13,24 @@ WAIT_S = 20.0
 
 def test_everything_that_is_there_is_taken_in_order() -> None:
     inbox = Inbox()
-    assert inbox.take(0) == []
+    assert inbox.get(0) == []
     for number in range(3):
         inbox.put(number)
     assert len(inbox._events) == 3
-    assert inbox.take(0) == [0, 1, 2]
+    assert inbox.get(0) == [0, 1, 2]
     assert inbox._events == []
-    assert inbox.take(0) == []
+    assert inbox.get(0) == []
 
 
 def test_a_wait_ends_with_its_time_or_with_an_event() -> None:
     inbox = Inbox()
     start = monotonic()
-    assert inbox.take(0.05) == []
+    assert inbox.get(0.05) == []
     assert monotonic() - start >= 0.05
-    assert inbox.take(-1.0) == [], "it is due already"
+    assert inbox.get(-1.0) == [], "it is due already"
     later = threading.Timer(0.05, inbox.put, ["event"])
     later.start()
-    assert inbox.take(WAIT_S) == ["event"]
+    assert inbox.get(WAIT_S) == ["event"]
     later.join()
 
 
@@ -53,8 +53,8 @@ def test_what_comes_while_the_loop_looks_rings_again() -> None:
     inbox = Inbox()
     inbox._events = PutMeanwhile(inbox)
     inbox.put("first")
-    assert inbox.take(0) == ["first"]
-    assert inbox.take(0) == ["meanwhile"]
+    assert inbox.get(0) == ["first"]
+    assert inbox.get(0) == ["meanwhile"]
 
 
 def test_events_of_many_threads_are_taken_once_each_and_in_each_one_s_order() -> None:
@@ -71,7 +71,7 @@ def test_events_of_many_threads_are_taken_once_each_and_in_each_one_s_order() ->
     taken: list[tuple[int, int]] = []
     deadline = monotonic() + WAIT_S
     while len(taken) < threads * events and monotonic() < deadline:
-        taken += inbox.take(WAIT_S)
+        taken += inbox.get(WAIT_S)
     for one in putters:
         one.join()
     for thread in range(threads):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import InternalError
+from keylane.flow.admission import RUN, ByKey, ByPartition, Ready, Shards, shards_for
 from keylane.flow.items import joined
-from keylane.flow.ordering import RUN, ByKey, ByPartition, Ready, Shards, shards_for
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.flow.ordering import Payload
+    from keylane.flow.admission import Payload
 
 
 def records(*keys: bytes | None, first: int = 0) -> list[Payload]:
@@ -129,7 +129,7 @@ def test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time() -> None:
     taken = []
     while len(ready):
         left = list(ready.numbers)
-        numbers, some = ready.take(3)
+        numbers, some = ready.pop(3)
         assert list(numbers) == offsets(some) == left[: len(numbers)]
         taken.append(list(numbers))
     assert taken == [[1], [10, 11, 12], [13], [3, 5]]
@@ -141,7 +141,7 @@ def test_a_long_feed_is_many_runs_that_stay_in_order() -> None:
     ready.put(range(-RUN - 1, 0), records(*[None] * (RUN + 1), first=-RUN - 1), first=True)
     taken: list[int] = []
     while len(ready):
-        taken += ready.take(1_000)[0]
+        taken += ready.pop(1_000)[0]
     assert taken == list(range(-RUN - 1, 3 * RUN + 1))
 
 

@@ -41,8 +41,8 @@ def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:
     schedule.add(early, 5.0)
     schedule.add(same, 5.0)
     assert schedule.next_due == 5.0
-    assert schedule.take_due(4.9) == []
-    assert schedule.take_due(5.0) == [early, same]
+    assert schedule.pop_due(4.9) == []
+    assert schedule.pop_due(5.0) == [early, same]
     assert schedule.next_due == 9.0
     assert len(schedule) == 1
 
@@ -54,7 +54,7 @@ def test_work_of_a_closed_assignment_is_dropped() -> None:
     schedule.add(item(2, gone), 9.0)
     schedule.add(item(3, kept), 9.0)
     gone.wanted = False
-    assert schedule.take_due(2.0) == []
+    assert schedule.pop_due(2.0) == []
     schedule.forget_closed()
     assert len(schedule) == 1
-    assert schedule.take_due(9.0)[0].number == 3
+    assert schedule.pop_due(9.0)[0].number == 3

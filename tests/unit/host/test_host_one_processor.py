@@ -172,7 +172,7 @@ def test_all_that_were_kept_together_move_together() -> None:
 
     def run() -> None:
         keeper = OneProcessor(lambda: 0.5, Others())
-        keeper.take(100.0)
+        keeper.keep(100.0)
         assert keeper.next_check == 100.0 + CHECK_S
         first = os.sched_getaffinity(0)
         inherits = threading.Thread(target=end.wait)
@@ -202,7 +202,7 @@ def test_a_place_that_somebody_else_chose_is_left() -> None:
 
     def run() -> tuple[set[int], float]:
         keeper = OneProcessor(lambda: 0.5, Others())
-        keeper.take(0.0)
+        keeper.keep(0.0)
         os.sched_setaffinity(0, allowed)
         keeper.check(2.0)
         return os.sched_getaffinity(0), keeper.next_check
@@ -214,7 +214,7 @@ def test_one_processor_alone_is_never_compared() -> None:
     def run() -> float:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         keeper = OneProcessor(lambda: 0.5)
-        keeper.take(0.0)
+        keeper.keep(0.0)
         return keeper.next_check
 
     assert in_a_thread(run) == float("inf")
@@ -244,7 +244,7 @@ def test_a_move_that_is_refused_is_named_once(
 
     def run() -> float:
         keeper = OneProcessor(lambda: 0.5, Others())
-        keeper.take(0.0)
+        keeper.keep(0.0)
         monkeypatch.setattr(one_processor, "move", refuse)
         keeper.check(2.0)
         return keeper.next_check
@@ -286,7 +286,7 @@ def test_a_consumer_leaves_a_processor_that_another_process_takes(monkeypatch: p
 
     def run() -> tuple[set[int], set[int]]:
         keeper = OneProcessor(lambda: 0.5)
-        keeper.take(monotonic())
+        keeper.keep(monotonic())
         first = os.sched_getaffinity(0)
         burn = "import sys\nprint(flush=True)\nwhile True: pass"
         neighbour = subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE)  # inherits our processor

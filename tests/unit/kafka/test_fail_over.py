@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import BrokerUnavailableError
 from keylane.kafka import logs as logs_module
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
@@ -219,11 +219,8 @@ def test_a_cluster_that_is_there_is_given_the_time_of_a_fail_over() -> None:
     assert 0.7 < monotonic() - began < 1.5
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_what_must_not_be_done_twice_has_all_of_the_time_and_a_refusal_is_told_at_once(*, again: bool) -> None:
-    given, attempt = failing(KafkaError.GROUP_ID_NOT_FOUND if again else KafkaError._TIMED_OUT)
-    with pytest.raises(PeerError) as caught:
-        questions(Broker(there=True), 10.0).ask("do", attempt, again=again)
-    assert isinstance(caught.value, RefusedError) is again
-    assert (given[0] > 9) is not again
+def test_a_refusal_is_told_at_once() -> None:
+    given, attempt = failing(KafkaError.GROUP_ID_NOT_FOUND)
+    with pytest.raises(RefusedError):
+        questions(Broker(there=True), 10.0).ask("do", attempt)
     assert len(given) == 1

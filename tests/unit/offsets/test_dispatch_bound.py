@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from keylane.offsets import DispatchBound, Encoding, OffsetMap, encode
-from keylane.offsets.codec import MAX_SPAN
+from keylane.offsets import DispatchBound, Encoding, OffsetMap, PartitionTracker, encode
+from keylane.offsets.tracker import MAX_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def test_the_figures_for_kafkas_default_cap() -> None:
@@ -26,16 +31,21 @@ def test_the_figures_are_what_the_v2_encodings_hold_and_no_less(cap: int) -> Non
     assert len(encode(spread(bound.max_incomplete + 1), Encoding.RUN_LENGTH_V2)) > cap
 
 
+def limit(bound: DispatchBound, offsets: Sequence[int]) -> int:
+    """Up to where these may start, of a partition that has nothing else."""
+    tracker = PartitionTracker(0)
+    tracker.observe(offsets)
+    return tracker.dispatch_limit(bound)
+
+
 def test_one_limit_is_enough() -> None:
     bound = DispatchBound(max_span=100, max_incomplete=3)
-    assert bound.allows(100, 90)
-    assert bound.allows(10_000_000, 3)
-    assert not bound.allows(101, 4)
-    assert not bound.allows(MAX_SPAN + 1, 1)  # beyond 32-bit lengths no map can be written
+    assert limit(bound, range(200)) == 99
+    assert limit(bound, [0, 5_000_000, 9_999_999]) == 9_999_999
+    assert limit(bound, [0, 50, 100, 101]) == 100
+    assert limit(bound, [0, MAX_SPAN]) == MAX_SPAN - 1  # beyond 32-bit lengths no map can be written
 
 
 @pytest.mark.parametrize("cap", [-1, 0, 1, 8, 11])
 def test_without_room_for_any_map_records_run_one_by_one(cap: int) -> None:
-    bound = DispatchBound.for_cap(cap)
-    assert bound.allows(1, 1)
-    assert not bound.allows(2, 1)
+    assert limit(DispatchBound.for_cap(cap), range(10)) == 0

@@ -127,7 +127,7 @@ def test_what_is_pending_when_it_is_stopped_is_named() -> None:
         assert began.wait(30)
         running.stop()
         taken = []
-        while (found := running.take(wait=True)) is not None:
+        while (found := running.pop_results(wait=True)) is not None:
             taken += found
         assert (taken, list(running.pending.values())) == (["quick"], [("stuck", None)])
 

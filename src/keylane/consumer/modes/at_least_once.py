@@ -1,4 +1,5 @@
-"""`AtLeastOnce`: records start as they come, periodic commits say what is complete. The protocol of the other modes.
+"""`AtLeastOnce`: records start as they come, periodic commits say what is complete. The protocol of the other
+modes, with `Plan`, what a core and its mode ask the loop to do.
 
 The idea: the core asks its mode at each step, and each mode overrides the steps that it takes in another way. Exactly
 once is this one, around a handler that knows what was done before (`keylane.delivery.exactly_once`).
@@ -6,11 +7,10 @@ once is this one, around a handler that knows what was done before (`keylane.del
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.closing import Phase
-from keylane.consumer.plan import RevokeAnswer
 from keylane.errors import InternalError
 
 if TYPE_CHECKING:
@@ -18,18 +18,90 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from keylane.consumer.closing import Closing
-    from keylane.consumer.commits import Acknowledgements, CommitEntry, Commits
+    from keylane.consumer.commits import Acknowledgements, CommitEntry, Commits, Told
     from keylane.consumer.deliveries import Deliveries
     from keylane.consumer.events import TransactionAnswered
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.partitions import Partition, Partitions
-    from keylane.consumer.plan import Plan
     from keylane.consumer.revokes import Revokes
     from keylane.consumer.start import TopicPartition
     from keylane.flow.core import FlowCore
     from keylane.flow.items import Unit
     from keylane.pipeline import Pipeline
     from keylane.telling import Log
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeAnswer:
+    """The last commit of revoked partitions: commit these, then they are forgotten."""
+
+    token: Any
+    """What `revoking` was given."""
+    entries: list[CommitEntry]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do now. Nothing in it may be left out, or done twice."""
+
+    dispatch: Sequence[Unit] = ()
+    produce: list[Delivery] = field(default_factory=list)
+    results: list[Delivery] = field(default_factory=list)
+    """Succeeded, and to be shown to user code before they are complete."""
+    commit: list[CommitEntry] | None = None
+    """With transactions, the end of the one that is under way."""
+    abort: bool | None = None
+    """Abort the transaction; True: by giving up its producer."""
+    reload: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    """Partitions that begin anew from their committed maps, if they still have this epoch."""
+    told: list[Told] = field(default_factory=list)
+    """What user code is to hear of commits."""
+    revoked: list[RevokeAnswer] = field(default_factory=list)
+    credit: int = 0
+    """Records that may be polled now."""
+    pause: Sequence[Partition] = ()
+    resume: Sequence[Partition] = ()
+    ask_committed: Sequence[TopicPartition] = ()
+    withdraw: bool = False
+    """Take back from the workers what may not start any more."""
+    cancel: bool = False
+    """Tell the workers that some results can no longer count."""
+
+    def hand_over(self, units: Sequence[Unit]) -> None:
+        self.dispatch = units
+
+    def send(self, deliveries: list[Delivery], results: list[Delivery]) -> None:
+        self.produce, self.results = deliveries, results
+
+    def poll(self, credit: int, pause: Sequence[Partition], resume: Sequence[Partition]) -> None:
+        """So many records, and of fewer or more partitions; `resume` beside those that are to resume already."""
+        self.credit, self.pause = credit, pause
+        self.resume = (*(one for one in self.resume if not one.is_poll_paused), *resume)
+
+    def resume_poll(self, partition: Partition) -> None:
+        self.resume = (*self.resume, partition)
+
+    def ask(self, names: Sequence[TopicPartition]) -> None:
+        self.ask_committed = names
+
+    def commit_these(self, entries: list[CommitEntry] | None) -> None:
+        self.commit = entries
+
+    def abort_it(self, *, renew: bool | None) -> None:
+        """None: there is nothing to abort."""
+        self.abort = renew
+
+    def begin_anew(self, epochs: list[tuple[TopicPartition, int]]) -> None:
+        self.reload = epochs
+
+    def end_calls(self) -> None:
+        """What runs cannot count any more."""
+        self.cancel = True
+
+    def withdraw_calls(self, *, cancel: bool = False) -> None:
+        """Have the workers give back what may not start any more; `cancel`: and end what cannot count."""
+        self.withdraw = True
+        self.cancel = self.cancel or cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +185,7 @@ class AtLeastOnce:
 
     def outputs(self) -> list[Delivery]:
         """What is to be produced now."""
-        return self._parts.deliveries.take_outputs()
+        return self._parts.deliveries.pop_outputs()
 
     def is_undone_by(self, delivery: Delivery) -> bool:  # noqa: ARG002 - for others
         """Whether what became of this delivery has undone what came before it."""

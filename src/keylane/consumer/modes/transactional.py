@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.consumer.closing import Phase
-from keylane.consumer.modes.at_least_once import AtLeastOnce
+from keylane.consumer.modes.at_least_once import AtLeastOnce, RevokeAnswer
 from keylane.consumer.modes.transaction import State, Transaction
 from keylane.consumer.partitions import partition_of
-from keylane.consumer.plan import RevokeAnswer
 from keylane.errors import PeerError
+from keylane.flow.admission import KEY_OF, NUMBER_OF
 from keylane.flow.items import Call
-from keylane.flow.ordering import KEY_OF, NUMBER_OF
 from keylane.flow.outcomes import Failure
 from keylane.records import PlainMessage
 
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 
     from keylane.consumer.deliveries import DeadLetterState
     from keylane.consumer.events import TransactionAnswered
-    from keylane.consumer.modes.at_least_once import Parts
+    from keylane.consumer.modes.at_least_once import Parts, Plan
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.partitions import Partition
-    from keylane.consumer.plan import Plan
     from keylane.consumer.start import TopicPartition
     from keylane.flow.items import Item, Unit
 
@@ -156,7 +154,7 @@ class Transactional(AtLeastOnce):
 
     def hand_over(self, units: Sequence[Unit], now: float, *, may_start: bool) -> Sequence[Unit]:  # noqa: ARG002 - the protocol's
         parts = self._parts
-        for item in parts.flow.take_turned_over():
+        for item in parts.flow.pop_turned_over():
             undone = self._due[partition_of(item.source)].pop(item.number)
             item.restore(undone.attempt, undone.first_s)
             item.begin(now)

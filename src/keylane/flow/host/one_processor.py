@@ -94,7 +94,7 @@ class OneProcessor:
         self._before: Times | None = None
         self.next_check = inf
 
-    def take(self, now: float) -> None:
+    def keep(self, now: float) -> None:
         """Stay where the calling thread is. Where the system has no such call, or refuses, that is logged and the
         threads run everywhere."""
         try:
@@ -107,7 +107,7 @@ class OneProcessor:
 
     def check(self, now: float) -> None:
         """Move all threads that are where the loop's is, if another processor has clearly more to give."""
-        assert self._before is not None, "take() comes first"
+        assert self._before is not None, "keep() comes first"
         try:
             before, after, (mine, *others) = self._before, self._look(now), os.sched_getaffinity(0)
             if others:  # somebody else decided

@@ -1,9 +1,9 @@
 """Workers: what runs the function, behind one small protocol. Threads, one asyncio loop, or processes.
 
-And what they report: `Inbox` is where, `Meter` and `Histogram` are how long calls took. A histogram's buckets are
-powers of two, so that finding one is a shift and `bit_length`. What is quick is sampled: after a duration below
-`QUICK_NS` only every sixteenth is measured, and stands for those before it, so that a record that takes a microsecond
-does not spend a tenth of it on being measured.
+And what they report: `Inbox` is where, `Meter` and `Histogram` are how long calls took, `Stall` is whether any ends. A
+histogram's buckets are powers of two, so that finding one is a shift and `bit_length`. What is quick is sampled: after
+a duration below `QUICK_NS` only every sixteenth is measured, and stands for those before it, so that a record that
+takes a microsecond does not spend a tenth of it on being measured.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import reduce
 from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.flow.items import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -139,7 +141,7 @@ class Inbox:
     """What the loop waits on: a list, and a bell that rings once for all that is put until the loop looks. A queue
     that locks and unlocks for each event takes 0.1 µs more an item.
 
-    Thread safety: `put` is for any thread, and for a signal handler; `take` is the loop's. Each of their steps is
+    Thread safety: `put` is for any thread, and for a signal handler; `get` is the loop's. Each of their steps is
     atomic, and between none of them an event can come without a bell.
     """
 
@@ -167,7 +169,7 @@ class Inbox:
             sleep(rest_s)
         return rest_s
 
-    def take(self, timeout_s: float | None) -> list[Any]:
+    def get(self, timeout_s: float | None) -> list[Any]:
         """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
         if not self._bell.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
             return []
@@ -237,3 +239,47 @@ class Meter:
 def merged(meters: Iterable[Meter]) -> Histogram:
     """The histograms of all of them together."""
     return reduce(Histogram.merge, (meter.histogram() for meter in meters), Histogram())
+
+
+class Stall:
+    """S3: an application that hangs must not look like a healthy member of its group. Thread safety: a loop's."""
+
+    __slots__ = ("_since", "_timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._since: float | None = None
+        """Since when handlers run without an end of any of them; None while none runs, or without a limit."""
+
+    def moved(self, now: float, *, runs: bool) -> None:
+        """A handler began where none ran, or ended; `runs` says whether one runs now."""
+        self._since = now if runs and self._timeout_s else None
+
+    def begun(self, now: float) -> None:
+        """Handlers were started."""
+        if self._since is None:
+            self.moved(now, runs=True)
+
+    def is_stalled(self, now: float) -> bool:
+        return self._since is not None and now >= self._since + self._timeout_s
+
+    def next_check(self) -> float | None:
+        return None if self._since is None else self._since + self._timeout_s
+
+    def text(self, running: Sequence[Running], handed_over: Unit, now: float) -> str:
+        """What to tell, of the calls that run, and of what was handed over first and is wanted still."""
+        end = "; mend the handler, or raise stall_timeout_ms (0: no limit)"
+        if not running:
+            items = [handed_over.item_at(handed_over.first)] if isinstance(handed_over, Call) else handed_over.items
+            first = next(item for item in items if item.source.wanted)
+            return (
+                f"{first.name}: no handler has ended for {self._timeout_s:g} s, and none has begun on this record, "
+                f"which was handed over {now - handed_over.since:.0f} s ago: the workers still make their resource, or "
+                f"cannot begin{end}"
+            )
+        call = min(running, key=lambda one: one.since)
+        others = f", and {len(running) - 1} more run" if len(running) > 1 else ""
+        return (
+            f"{call.name}: no handler has ended for {self._timeout_s:g} s, and this record has been in its handler for "
+            f"longest ({now - call.since:.0f} s), at {call.where()}{others}{end}"
+        )

@@ -74,12 +74,12 @@ class Function:
         return Later(delay_s) if delay_s > 0 else None
 
 
-def sort_out(take: Callable[[], AnyUnit | None]) -> tuple[list[AnyUnit], list[AnyUnit]]:
-    """Take all that waits, up to a None: what may begin, and what is of sources that may begin nothing any more."""
+def sort_out(pop: Callable[[], AnyUnit | None]) -> tuple[list[AnyUnit], list[AnyUnit]]:
+    """Pop all that waits, up to a None: what may begin, and what is of sources that may begin nothing any more."""
     kept_ones: list[AnyUnit] = []
     withdrawn: list[AnyUnit] = []
     with suppress(IndexError, Empty):  # of a deque, of a queue
-        while (unit := take()) is not None:
+        while (unit := pop()) is not None:
             (kept_ones if all(one.may_begin for one in sources_of(unit)) else withdrawn).append(unit)
     return kept_ones, withdrawn
 

@@ -149,11 +149,11 @@ class ThreadWorkers:
         kept = None if self._function.not_before is None else self._function.kept
         takes_context, measured = self._takes_context, self._meters[slot].add
         lease, units, running, report = self._lease, self._units, self._running, self._report
-        began, take, is_to_go_on = self._began, self._waiting.popleft, self._wake.get
+        began, next_unit, is_to_go_on = self._began, self._waiting.popleft, self._wake.get
         unmeasured = left_out = 0
         while True:
             try:
-                unit = take()
+                unit = next_unit()
             except IndexError:
                 running[slot] = None
                 if not is_to_go_on():

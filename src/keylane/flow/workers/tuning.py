@@ -26,7 +26,7 @@ class Keeper(Protocol):
     gap_s: float
     """How long the loop lets others go on between the steps of a turn, while the workers have enough to do."""
 
-    def take(self, now: float) -> None:
+    def keep(self, now: float) -> None:
         """Before anything is started that is to be kept."""
 
     def check(self, now: float) -> None: ...

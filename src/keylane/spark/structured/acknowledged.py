@@ -176,10 +176,10 @@ def made_of(plan: Plan, batch: int, reports: list[TaskReport]) -> CarryList:
     return CarryList(batch, plan.id, plan.seq, carried, dead)
 
 
-def to_commit(found: dict[tuple[str, int], OffsetMap]) -> list[GroupOffset]:
+def to_commit(maps: dict[tuple[str, int], OffsetMap]) -> list[GroupOffset]:
     """Offsets with their maps; a partition whose map does not fit is put off."""
     made = []
-    for name, one in found.items():
+    for name, one in maps.items():
         metadata = encode(one)
         if len(metadata) > DEFAULT_METADATA_CAP:
             logger.warning("%s-%d: the offset map has %d characters; its commit is put off", *name, len(metadata))

@@ -64,14 +64,14 @@ class CarryList:
     @classmethod
     def from_json(cls, text: str) -> CarryList:
         """Raises `ValueError`, `KeyError` or `TypeError` for what is no list."""
-        found: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = json.loads(text)
         carried = {
             (topic, int(partition)): {int(offset): (int(attempts), int(due)) for offset, attempts, due in rows}
-            for topic, some in found["carried"].items()
+            for topic, some in fields["carried"].items()
             for partition, rows in some.items()
         }
-        dead = frozenset((str(t), int(p), int(o)) for t, p, o in found["dead"])
-        return cls(int(found["batch"]), str(found["id"]), int(found["seq"]), carried, dead)
+        dead = frozenset((str(t), int(p), int(o)) for t, p, o in fields["dead"])
+        return cls(int(fields["batch"]), str(fields["id"]), int(fields["seq"]), carried, dead)
 
 
 class Lists:

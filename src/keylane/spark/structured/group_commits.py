@@ -54,14 +54,14 @@ class GroupCommits(QueryListener):
         progress = event.progress
         if self._stopped or (self._query is not None and progress.name != self._query):
             return
-        found: dict[tuple[str, int], OffsetMap] = {}
+        ended: dict[tuple[str, int], OffsetMap] = {}
         for source in progress.sources:
-            found |= ended_at(source.endOffset)
-        if not found:
+            ended |= ended_at(source.endOffset)
+        if not ended:
             return
         self._run_id = str(progress.runId)
         try:
-            self._joined({topic for topic, _ in found}).commit(to_commit(found))
+            self._joined({topic for topic, _ in ended}).commit(to_commit(ended))
         except KeylaneError:
             logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
             self._stopped = True
@@ -87,15 +87,15 @@ class GroupCommits(QueryListener):
 def ended_at(text: str | None) -> dict[tuple[str, int], OffsetMap]:
     """Where a source's `endOffset` has its partitions; empty for a source that is not Kafka."""
     try:
-        found = json.loads(text or "null")
+        value = json.loads(text or "null")
     except ValueError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return {}
-    if {"id", "seq", "from", "next"} <= found.keys():
-        return group_offsets(Plan.from_json(found))
+    if {"id", "seq", "from", "next"} <= value.keys():
+        return group_offsets(Plan.from_json(value))
     offsets = {}
-    for topic, partitions in found.items():
+    for topic, partitions in value.items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
             if not partition.isdecimal() or not isinstance(offset, int):
                 return {}

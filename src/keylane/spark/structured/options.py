@@ -267,8 +267,8 @@ def _subscription(given: _Given) -> Subscription:
         name: text for name in ("assign", "subscribe", "subscribePattern") if (text := given.get(name)) is not None
     }
     if len(chosen) != 1:
-        found = " and ".join(chosen) or "none of them"
-        raise UsageError(f"give exactly one of the options assign, subscribe, subscribePattern; there is {found}")
+        there = " and ".join(chosen) or "none of them"
+        raise UsageError(f"give exactly one of the options assign, subscribe, subscribePattern; there is {there}")
     ((name, text),) = chosen.items()
     if name == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
@@ -317,21 +317,21 @@ def _position(given: _Given, side: str, default: str) -> Position:
 
 
 def _by_partition(option: str, text: str, *, least: int) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    numbers: dict[TopicPartition, int] = {}
     for topic, partitions in _json(option, text).items():
         for partition, number in partitions.items() if isinstance(partitions, dict) else ((None, None),):
             if partition is None or not partition.isdecimal() or type(number) is not int or number < least:
                 raise UsageError(f'{option}={text!r}: give numbers by partition, like {{"{topic}":{{"0":23,"1":42}}}}')
-            found[topic, int(partition)] = number
-    return found
+            numbers[topic, int(partition)] = number
+    return numbers
 
 
 def _json(option: str, text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         words = "earliest, latest, committed or JSON" if option.endswith("Offsets") else "JSON"
         raise UsageError(f'{option}={text!r}: give {words} like {{"topic":…}}')
-    return found
+    return value

@@ -60,16 +60,16 @@ class Plan:
         return made
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Plan:
+    def from_json(cls, fields: Mapping[str, Any]) -> Plan:
         """Raises `PeerError` for an offset that is not of this source."""
         try:
-            done = {name: (int(base), str(text)) for name, (base, text) in _flat(found.get("done", {})).items()}
+            done = {name: (int(base), str(text)) for name, (base, text) in _flat(fields.get("done", {})).items()}
             return cls(
-                found["id"], int(found["seq"]), _flat(found["from"]), _flat(found["next"]), done, found.get("redo")
+                fields["id"], int(fields["seq"]), _flat(fields["from"]), _flat(fields["next"]), done, fields.get("redo")
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PeerError(
-                f"the checkpoint holds the offset {str(found)[:200]}, which is not of this source: use a new "
+                f"the checkpoint holds the offset {str(fields)[:200]}, which is not of this source: use a new "
                 "checkpoint, with startingOffsets=committed to go on where a group stands"
             ) from None
 
@@ -111,7 +111,7 @@ def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> d
     left: dict[TopicPartition, list[int]] = defaultdict(list)
     for topic, partition, offset in carried:
         left[topic, partition].append(offset)
-    found = {}
+    maps = {}
     for name, stop in plan.next.items():
         known = decode(plan.done[name][1], plan.done[name][0]) if name in plan.done else OffsetMap(0)
         incomplete: list[int | range] = [*left[name]]
@@ -120,8 +120,8 @@ def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> d
             highest = known.highest_completed
             incomplete += [range(*run) for run in known.incomplete_within(stop, highest + 1)]
         base = min(left[name], default=known.first_incomplete(stop))
-        found[name] = OffsetMap(base, incomplete, max(highest, base - 1)).trimmed()
-    return found
+        maps[name] = OffsetMap(base, incomplete, max(highest, base - 1)).trimmed()
+    return maps
 
 
 def new_records(before: Plan, log_ends: Mapping[TopicPartition, int]) -> int:

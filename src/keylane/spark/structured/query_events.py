@@ -52,8 +52,8 @@ class FromJvm:
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         if self._listener.wants_progress:
-            found = {"progress": json.loads(event.progress().json())}
-            self._listener.onQueryProgress(QueryProgressEvent.fromJson(found))
+            fields = {"progress": json.loads(event.progress().json())}
+            self._listener.onQueryProgress(QueryProgressEvent.fromJson(fields))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass

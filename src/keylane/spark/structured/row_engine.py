@@ -19,12 +19,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, InternalError
-from keylane.flow.admission import Stall
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
 from keylane.flow.outcomes import Failure
-from keylane.flow.workers import Always, Inbox, WorkerDied, WorkersFailed
+from keylane.flow.workers import Always, Inbox, Stall, WorkerDied, WorkersFailed
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
@@ -189,15 +188,15 @@ class RowEngine:
             if self._begun is not None and self.pending:
                 self._wait_for_first_calls(self._begun)
             while True:
-                found = self.take(wait=len(self.pending) >= MAX_PENDING)
-                if found is None:
+                results = self.pop_results(wait=len(self.pending) >= MAX_PENDING)
+                if results is None:
                     return
-                yield from found
+                yield from results
                 if len(self.pending) < MAX_PENDING:
                     break
         self._inbox.put(_NO_MORE)
-        while self.pending and (found := self.take(wait=True)) is not None:
-            yield from found
+        while self.pending and (results := self.pop_results(wait=True)) is not None:
+            yield from results
 
     def feed(self, rows: Iterable[tuple[Carried, bytes | None]]) -> None:
         """Hand over values with their keys."""
@@ -212,7 +211,7 @@ class RowEngine:
         """Any thread: start nothing more, and cancel what can be cancelled; what is pending then does not come back."""
         self._inbox.put(_STOP)
 
-    def take(self, *, wait: bool) -> list[Carried] | None:
+    def pop_results(self, *, wait: bool) -> list[Carried] | None:
         """What handlers have returned; with `wait`, at least one. None once it was stopped and all is taken.
 
         Raises what the engine failed with: a resource that could not be made.
@@ -220,13 +219,13 @@ class RowEngine:
         if wait:
             self._wait_for(max(1, min(WORTH_WAKING, len(self.pending))))
         over = self._over
-        found: list[Carried] = []
+        results: list[Carried] = []
         while self._results:
             number, result = self._results.popleft()
             del self.pending[number]
-            found.append(result)
-        if found or not over:
-            return found
+            results.append(result)
+        if results or not over:
+            return results
         self._thread.join()
         if self._failure is not None:
             raise as_told(self._failure)
@@ -302,11 +301,11 @@ class RowEngine:
     def _turn(self) -> bool:
         """Take what has come, and hand over what may run; whether there is more to do."""
         self._inbox.rest(self._flow.stocked_s)
-        events = self._inbox.take(0) or self._inbox.take(self._wait_s())
+        events = self._inbox.get(0) or self._inbox.get(self._wait_s())
         now = monotonic()
         units = [event for event in events if isinstance(event, Call | Batch)]
         if units:
-            self._flow.completed(units, now)
+            self._flow.calls_ended(units, now)
             self._stall.moved(now, runs=self._flow.calls > 0)
         for event in events:
             if event is _STOP:

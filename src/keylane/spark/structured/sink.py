@@ -149,5 +149,5 @@ def _outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
     """Strings as UTF-8."""
-    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return found
+    values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return values

@@ -228,8 +228,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _tasks(wanted: Mapping[TopicPartition, Spans], options: SourceOptions) -> list[InputPartition]:
-    found = spans.tasks(wanted, options.min_partitions, options.max_records_per_partition)
-    return [OffsetRanges(topic, partition, some) for (topic, partition), some in found]
+    tasks = spans.tasks(wanted, options.min_partitions, options.max_records_per_partition)
+    return [OffsetRanges(topic, partition, some) for (topic, partition), some in tasks]
 
 
 def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:

@@ -14,15 +14,15 @@ Spans = tuple[tuple[int, int], ...]
 
 def joined(parts: Iterable[tuple[int, int]]) -> Spans:
     """The union, whatever the parts' order."""
-    found: list[tuple[int, int]] = []
+    union: list[tuple[int, int]] = []
     for start, stop in sorted(parts):
         if start >= stop:
             continue
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], stop))
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], stop))
         else:
-            found.append((start, stop))
-    return tuple(found)
+            union.append((start, stop))
+    return tuple(union)
 
 
 def incomplete(start: int, stop: int, done: OffsetMap | None) -> Spans:
@@ -45,11 +45,11 @@ def split(spans: Spans, parts: int) -> list[Spans]:
     parts = min(parts, total)
     if parts <= 1:
         return [spans] if total else []
-    found: list[Spans] = []
-    rest, taken = list(spans), 0
+    made: list[Spans] = []
+    rest, given = list(spans), 0
     for number in range(1, parts + 1):
-        room, part = total * number // parts - taken, []
-        taken += room
+        room, part = total * number // parts - given, []
+        given += room
         while room:
             start, stop = rest[0]
             cut = min(stop, start + room)
@@ -59,8 +59,8 @@ def split(spans: Spans, parts: int) -> list[Spans]:
                 del rest[0]
             else:
                 rest[0] = (cut, stop)
-        found.append(tuple(part))
-    return found
+        made.append(tuple(part))
+    return made
 
 
 def tasks(
