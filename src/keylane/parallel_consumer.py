@@ -31,12 +31,12 @@ from keylane.kafka.logs import matching
 from keylane.kafka.membership import Target
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.transactional_producer import TransactionalProducer
-from keylane.options import Rates
+from keylane.options import Rates, check_kind
 from keylane.pipeline import External
 from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from keylane.consumer.loop import Loop
@@ -213,22 +213,18 @@ class ParallelConsumer:
         Those in handlers finish and are committed. The consumer stays in its group and goes on polling, as far as its
         buffer has room.
         """
-        self._tell(events.Pause(_named(partitions)))
+        self._tell(events.Pause(named(partitions)))
 
     def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Go on with these partitions; None goes on with all, whatever was paused."""
-        self._tell(events.Resume(_named(partitions)))
+        self._tell(events.Resume(named(partitions)))
 
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None:
         """Change how many handlers run at once (threads: within `threads`) or the rates, from now on; None leaves it.
 
         Safe from any thread, before the run and during it. Raises `UsageError` for what cannot work.
         """
-        if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
-            raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
-        if rates is not None and not isinstance(rates, Rates):
-            raise UsageError(f"rates={rates!r}: give keylane.Rates(...)")
-        self._tell(events.Adjust(max_concurrency, rates))
+        self._tell(adjusted(max_concurrency, rates))
 
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
@@ -238,28 +234,29 @@ class ParallelConsumer:
         is its nearer end. A `rebalance_listener` hears of it as of a partition that goes and comes. Safe from any
         thread while the consumer runs. Under "exactly_once" an offset below what is purged ends the run.
         """
-        for name, offset in offsets.items():
-            _named([name])
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-                raise UsageError(f"seek: {name!r} to {offset!r}: give an offset of at least 0")
-        self._seek({name: Target(offset=offset) for name, offset in offsets.items()}, None)
+        self._seek(targets_at(offsets), None)
 
     def seek_to_time(self, time_ms: int, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """The same, to the first record with this timestamp (milliseconds since the epoch) or a later one; None seeks
         in all partitions that this member has."""
-        if isinstance(time_ms, bool) or not isinstance(time_ms, int) or time_ms < 0:
-            raise UsageError(f"seek_to_time({time_ms!r}): give milliseconds since the epoch")
-        names, target = _named(partitions), Target(time_ms=time_ms)
-        self._seek({} if names is None else dict.fromkeys(names, target), target if names is None else None)
+        self._seek(*targets_from(time_ms, partitions))
 
-    def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
-        if self._pipeline.guarantee == "transactional":
-            raise UsageError(
-                "seek: under delivery='transactional' offsets move with transactions alone; stop, and reset"
-            )
+    def move(
+        self, targets: Mapping[tuple[str, int], Target], moved: Callable[[Sequence[tuple[str, int]]], None]
+    ) -> None:
+        """keylane's: `seek`, and tell which of these go on there now: this member had no others."""
+        self._seek(targets, None, moved)
+
+    def _seek(
+        self,
+        targets: Mapping[tuple[str, int], Target],
+        others: Target | None,
+        moved: Callable[[Sequence[tuple[str, int]]], None] | None = None,
+    ) -> None:
+        check_seek(self._pipeline)
         if self._consumer is None:
             raise UsageError("seek: the consumer does not run yet; what it starts with is the group's offset")
-        self._consumer.seek(targets, others)
+        self._consumer.seek(targets, others, moved)
 
     def liveness(self) -> Liveness:
         """How this member stays one, and how long it may start handlers; see `Liveness`."""
@@ -378,7 +375,8 @@ class ParallelConsumer:
             self._on_progress(self.snapshot())
 
 
-def _named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...] | None:
+def named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...] | None:
+    """What `pause`, `resume` and `seek_to_time` are for. Raises `UsageError` for what is no partition."""
     if partitions is None:
         return None
     names = tuple(partitions)
@@ -386,6 +384,40 @@ def _named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int
         if not (isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and isinstance(name[1], int)):
             raise UsageError(f"partitions={names!r}: give (topic, partition) pairs, or None for all")
     return names
+
+
+def adjusted(max_concurrency: int | None, rates: Rates | None) -> events.Adjust:
+    """What `adjust` asks for. Raises `UsageError` for what cannot work."""
+    if max_concurrency is not None and (isinstance(max_concurrency, bool) or not max_concurrency >= 1):
+        raise UsageError(f"max_concurrency={max_concurrency!r}: give a whole number of at least 1")
+    if rates is not None:
+        check_kind("rates", rates, (Rates,))
+    return events.Adjust(max_concurrency, rates)
+
+
+def targets_at(offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Target]:
+    """Where `seek` goes. Raises `UsageError` for what is no offset."""
+    for name, offset in offsets.items():
+        named([name])
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise UsageError(f"seek: {name!r} to {offset!r}: give an offset of at least 0")
+    return {name: Target(offset=offset) for name, offset in offsets.items()}
+
+
+def targets_from(
+    time_ms: int, partitions: Iterable[tuple[str, int]] | None
+) -> tuple[dict[tuple[str, int], Target], Target | None]:
+    """Where `seek_to_time` goes: these, and all others. Raises `UsageError` for what is no time."""
+    if isinstance(time_ms, bool) or not isinstance(time_ms, int) or time_ms < 0:
+        raise UsageError(f"seek_to_time({time_ms!r}): give milliseconds since the epoch")
+    names, target = named(partitions), Target(time_ms=time_ms)
+    return ({}, target) if names is None else (dict.fromkeys(names, target), None)
+
+
+def check_seek(pipeline: Pipeline) -> None:
+    """Raises `UsageError` where no consumer of the pipeline can seek."""
+    if pipeline.guarantee == "transactional":
+        raise UsageError("seek: under delivery='transactional' offsets move with transactions alone; stop, and reset")
 
 
 def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.kafka.membership import Target
 from keylane.offsets import OffsetMap
 from kit.filling import filling
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 DAY_MS = 24 * 3_600_000
 
@@ -158,6 +160,23 @@ def test_seek_back_forwards_and_by_time(stage: Stage) -> None:
         running.consumer.seek({(stage.topic, 0): -1})
     with pytest.raises(kl.UsageError, match="the consumer does not run yet"):
         kl.ParallelConsumer(stage.pipeline(print)).seek({(stage.topic, 0): 1})
+
+
+def test_a_seek_tells_where_it_was_done_once_it_is_committed(stage: Stage) -> None:
+    told: SimpleQueue[tuple[list[tuple[str, int]], dict[int, int]]] = SimpleQueue()
+
+    def moved(names: Sequence[tuple[str, int]]) -> None:
+        told.put((sorted(names), {name[1]: one.base for name, one in stage.committed().items()}))
+
+    with Running(stage) as running:
+        running.until(lambda: set(running.ran) == every() and stage.all_is_committed())
+        running.consumer.pause()
+        running.consumer.move({(stage.topic, 0): Target(offset=6), ("not ours", 3): Target(offset=5)}, moved)
+        running.consumer.move({("not ours", 3): Target(offset=5)}, moved)
+        assert told.get(timeout=60) == ([(stage.topic, 0)], {0: 6, 1: 10})
+        assert told.get(timeout=60)[0] == []
+        running.consumer.resume()
+        running.until(lambda: running.ran.count((0, 6)) == 2)
 
 
 def test_a_seek_waits_for_handlers_and_repeats_no_other_partition(stage: Stage) -> None:

@@ -82,7 +82,7 @@ def fields_in_src() -> frozenset[str]:
 def is_there(name: str) -> bool:
     """A package or file, what stands in one, or a text that src uses."""
     place, parts = house.SOURCES, name.split(".")[1:]
-    while parts and (place / parts[0]).is_dir():
+    while parts and (place / parts[0] / "__init__.py").exists():  # a folder without one is what Python has left there
         place /= parts.pop(0)
     if parts and (file := place / f"{parts[0]}.py").exists():
         place = file

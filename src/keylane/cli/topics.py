@@ -122,12 +122,12 @@ def run_create(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise UsageError(f"{option} {number}: give a whole number of at least 1")
     admin, wanted = admin_of(args), list(dict.fromkeys(args.topics))
-    known = admin.topics()
-    if not args.if_not_exists and (there := [name for name in wanted if name in known]):
+    known = {} if args.if_not_exists else admin.topics()
+    if there := [name for name in wanted if name in known]:
         count = known[there[0]]
         raise UsageError(f"topic {there[0]!r} exists already, with {count} partitions: see --if-not-exists")
     created = admin.create_topics(
-        dict.fromkeys((name for name in wanted if name not in known), args.partitions or BROKERS_DEFAULT),
+        dict.fromkeys(wanted, args.partitions or BROKERS_DEFAULT),
         replication_factor=args.replication_factor or BROKERS_DEFAULT,
         config=dict(args.config),
     )

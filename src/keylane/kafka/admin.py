@@ -177,7 +177,7 @@ class Admin:
             if name not in known
         }
 
-        def send(names: Iterable[str], timeout_s: float) -> dict[str, Future[None]]:
+        def send(names: list[str], timeout_s: float) -> dict[str, Future[None]]:
             return self._client.create_topics([new[name] for name in names], request_timeout=timeout_s)
 
         return set(self._change_topics("create", list(new), send, {KafkaError.TOPIC_ALREADY_EXISTS}))
@@ -185,8 +185,8 @@ class Admin:
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics, and what groups have committed in them; one that does not exist is passed over."""
 
-        def send(names: Iterable[str], timeout_s: float) -> dict[str, Future[None]]:
-            return self._client.delete_topics(list(names), request_timeout=timeout_s)
+        def send(names: list[str], timeout_s: float) -> dict[str, Future[None]]:
+            return self._client.delete_topics(names, request_timeout=timeout_s)
 
         self._change_topics("delete", list(topics), send, NO_PARTITION)
 
@@ -194,7 +194,7 @@ class Admin:
         self,
         verb: str,
         names: list[str],
-        send: Callable[[Iterable[str], float], dict[str, Future[None]]],
+        send: Callable[[list[str], float], dict[str, Future[None]]],
         is_so: Container[int],
     ) -> list[str]:
         """Returns those that we changed. All are sent in one request, and what has no answer again, alone: where it is

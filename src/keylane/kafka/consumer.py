@@ -242,9 +242,15 @@ class KafkaConsumer:
     ) -> dict[tuple[str, int], CommitProblem]:
         return {} if self._external else self._member.commit_now(offsets, timeout_s)
 
-    def seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
-        """Go on elsewhere with these partitions, and with all others that are assigned. Any thread."""
-        self._member.seek(targets, others)
+    def seek(
+        self,
+        targets: Mapping[tuple[str, int], Target],
+        others: Target | None,
+        moved: Callable[[Sequence[tuple[str, int]]], None] | None = None,
+    ) -> None:
+        """Go on elsewhere with these partitions, and with all others that are assigned; `moved` is told, on a thread of
+        the client's, which do so now. Any thread."""
+        self._member.seek(targets, others, moved)
 
     def _heard(self, heard_at: float) -> None:
         self._presence.heard(heard_at)

@@ -14,7 +14,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -62,6 +62,10 @@ CLOSE_S = 5.0
 
 
 LEFT = CommitProblem("this member has left the group", moved_on=True)
+
+
+Moved: TypeAlias = "Callable[[Sequence[Name]], None]"
+"""Is told which partitions go on where they were sought."""
 
 
 class Reader(Protocol):
@@ -113,8 +117,12 @@ class GroupMember:
         self.on_lost: Callable[[], None] = lambda: None
         """Told when the group has given the partitions to others."""
         self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs)
-        self._seeks: SimpleQueue[tuple[Mapping[Name, Target], Target | None]] = SimpleQueue()
-        """Where partitions are to go on; the second is for all that are not in the first."""
+        self._seeks: SimpleQueue[tuple[Mapping[Name, Target], Target | None, Moved | None]] = SimpleQueue()
+        """Where partitions are to go on; the second is for all that are not in the first; and who is to hear of it."""
+        self._moved: Moved | None = None
+        """Who is to hear of the seek that is under way."""
+        self._moved_names: list[Name] = []
+        """What of it goes on where it was sought."""
         self._reloads: SimpleQueue[Sequence[tuple[Name, int]]] = SimpleQueue()
         self._suspected: SimpleQueue[str] = SimpleQueue()
         self._owning = threading.Lock()
@@ -137,9 +145,9 @@ class GroupMember:
         self._starts.heard = listener.on_heard
         self._thread.start()
 
-    def seek(self, targets: Mapping[Name, Target], others: Target | None) -> None:
+    def seek(self, targets: Mapping[Name, Target], others: Target | None, moved: Moved | None = None) -> None:
         """Go on elsewhere with these partitions, as far as they are assigned. Any thread."""
-        self._seeks.put((targets, others))
+        self._seeks.put((targets, others, moved))
 
     def suspect(self, topic: str) -> None:
         """A broker does not know this topic. Any thread."""
@@ -213,6 +221,7 @@ class GroupMember:
         while not self._reloads.empty():
             self._do(self._membership.reloaded(self._reloads.get()))
         if not self._membership.is_ending:
+            self._tell_moved()
             self._begin_seek()
             self._look_for_topics()
 
@@ -224,10 +233,17 @@ class GroupMember:
     def _begin_seek(self) -> None:
         """Have the records of what is sought come to their end, as for a revoke that the group does not see."""
         try:
-            targets, others = self._seeks.get_nowait()
+            targets, others, self._moved = self._seeks.get_nowait()
         except Empty:
             return
         self._do(self._membership.sought(targets, others))
+
+    def _tell_moved(self) -> None:
+        """The seek before is over: it was done, or its partitions went."""
+        moved, names = self._moved, self._moved_names
+        self._moved, self._moved_names = None, []
+        if moved is not None:
+            moved(names)
 
     def _look_for_topics(self) -> None:
         """Find out which of those that a broker did not know are no more, and which are there again."""
@@ -325,6 +341,8 @@ class GroupMember:
             else:
                 self._listening.on_assigned(starts)
             self._reader.assign(starts)
+            if action.targets:
+                self._moved_names += [(one.topic, one.partition) for one in starts]
 
     def _starts_of(self, action: Begin) -> list[Start]:
         """Those of the topics that are there."""

@@ -1,4 +1,15 @@
-"""The authenticated TCP socket between a lane and its driver: snapshots one way, `go` and `stop` the other.
+"""The authenticated TCP socket between a lane and its driver: what each says to the other, and nothing else.
+
+| from | message | when |
+|---|---|---|
+| lane | `Hello` | once, first |
+| driver | `Go`, with what was asked of all lanes so far | once: the lane may join its group |
+| lane | `Snapshot` | four times a second; left out while the driver does not keep up |
+| driver | `Ask` | a user pauses, seeks, …: `Answer` follows, in the order in which things were done |
+| driver | "stop" | the lane drains and ends |
+
+Messages are pickled, one by one. There are no versions of them: before anything else a lane compares its keylane with
+the driver's, and another version ends the query.
 
 Both ends prove that they know the query's key (`multiprocessing.connection`'s challenge) before anything is unpickled.
 A closed socket is a message too: to the lane, that the driver is gone; to the driver, that the lane's process has
@@ -25,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from keylane.consumer.snapshot import Snapshot
+    from keylane.spark.controls import Change, Request, Value
+    from keylane.spark.outcome import LaneFailure
 
 logger = logging.getLogger(__name__)
-
-Order = Literal["go", "stop"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """How long the other end may take to prove its key: a stray connection must not hold a thread for ever."""
@@ -68,8 +79,35 @@ class Hello:
     host: str
 
 
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Join the group, and begin with this."""
+
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Do this while you run."""
+
+    number: int
+    what: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """It is done, or could not be."""
+
+    number: int
+    value: Value = None
+    failure: LaneFailure | None = None
+
+
+Order = Go | Ask | Literal["stop"]
+
+
 class DriverEnd:
-    """The driver's end of one lane's socket. `send` is for the supervisor's thread, receiving for the socket's own."""
+    """The driver's end of one lane's socket. `send` is for any thread, receiving for the socket's own."""
 
     def __init__(self, connection: Connection[Any, Any], hello: Hello) -> None:
         self.hello = hello
@@ -77,16 +115,19 @@ class DriverEnd:
         self._connection = connection
         self._lock = threading.Lock()  # a descriptor must not be closed, and used anew, in the middle of a send
 
+    def __str__(self) -> str:
+        return f"lane {self.hello.lane} (process {self.hello.pid} on {self.hello.host})"
+
     def send(self, order: Order) -> None:
         """Sends an order. A socket that is gone is not an error here: the receiving thread reports it."""
         with self._lock, contextlib.suppress(OSError):
             self._connection.send(order)
 
-    def receive(self) -> Snapshot:
-        """The lane's next snapshot. Raises `OSError` or `EOFError` when the socket is closed."""
-        snapshot: Snapshot = self._connection.recv()
+    def receive(self) -> Snapshot | Answer:
+        """What the lane says next. Raises `OSError` or `EOFError` when the socket is closed."""
+        message: Snapshot | Answer = self._connection.recv()
         self.last_heard = time.monotonic()
-        return snapshot
+        return message
 
     def shut_down(self) -> None:
         """Ends both directions, so that a thread blocked in `receive` wakes and closes the socket."""
@@ -114,13 +155,21 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A lane answered what it was asked."""
+
+    end: DriverEnd
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Departed:
     """A lane's socket is closed: its process has ended, or can no longer be heard."""
 
     end: DriverEnd
 
 
-SocketEvent = Arrived | Reported | Departed
+SocketEvent = Arrived | Reported | Answered | Departed
 
 
 class DriverSocket:
@@ -177,7 +226,8 @@ class DriverSocket:
         self._deliver(Arrived(end))
         try:
             while not self._closed:
-                self._deliver(Reported(end, end.receive()))
+                message = end.receive()
+                self._deliver(Answered(end, message) if isinstance(message, Answer) else Reported(end, message))
         except (OSError, EOFError) as error:
             logger.debug("lane %d's socket is closed: %r", end.hello.lane, error)
         finally:
@@ -188,7 +238,7 @@ class DriverSocket:
 
 
 class LaneEnd:
-    """The lane's end of its socket. Used by one thread at a time."""
+    """The lane's end of its socket. `receive` is for one thread at a time, sending for any."""
 
     def __init__(self, address: Address, hello: Hello) -> None:
         """Connects and says hello. Raises `PeerError` when the driver cannot be reached."""
@@ -198,6 +248,7 @@ class LaneEnd:
             self._connection = _authenticated(connected, address.key, first=answer_challenge, then=deliver_challenge)
             self._writable = select.poll()
             self._writable.register(self._connection, select.POLLOUT)
+            self._sending = threading.Lock()
             self._connection.send(hello)
         except (OSError, EOFError, AuthenticationError) as error:
             raise PeerError(
@@ -217,10 +268,14 @@ class LaneEnd:
 
     def send(self, snapshot: Snapshot) -> None:
         """Sends a snapshot, or drops it when the driver does not keep up: the next one holds everything again."""
-        if not self._writable.poll(0):
-            return
+        if self._writable.poll(0):
+            self.post(snapshot)
+
+    def post(self, message: Snapshot | Answer) -> None:
+        """Sends a message that must not be left out: it may have to wait for the driver."""
         try:
-            self._connection.send(snapshot)
+            with self._sending:
+                self._connection.send(message)
         except OSError as error:
             raise ConnectionError(f"the driver is gone: {error!r}") from error
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from keylane.spark.channel import DriverEnd
     from keylane.spark.restarts import Restarts
 
+GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck")
+"""Numbers of a snapshot that are of now; the others count from the start."""
+
 State = Literal["launching", "connected", "running", "backing off", "removed", "ended"]
 Goal = Literal["run", "move", "leave"]
 
@@ -135,5 +138,5 @@ class LaneRecord:
 
 def counters(snapshot: Snapshot) -> Snapshot:
     """A snapshot's sums without its gauges: what remains of a process that has ended."""
-    gauges: dict[str, Any] = dict.fromkeys(("in_flight", "handed_over", "unseen", "buffered"), 0)
+    gauges: dict[str, Any] = dict.fromkeys(GAUGES, 0)
     return dataclasses.replace(snapshot, **gauges, oldest=None, partitions=(), waits=None)

@@ -1,7 +1,8 @@
 """The lane itself: what runs inside the one task of its Spark job, in the executor's Python worker.
 
 A lane is a member of the consumer group: it builds a `ParallelConsumer` and runs it in the worker's main thread. One
-more thread, the *link*, talks to the driver and watches for the three ways in which a lane is asked to end early:
+more thread, the *link*, talks to the driver, does what users ask for there (`pause`, `seek`, …), and watches for the
+three ways in which a lane is asked to end early:
 the driver says `stop`; the driver is gone (its socket closed); the executor is gone (SIGHUP from Spark's daemon, or
 another parent process). Each of them stops intake, lets the records in handlers finish, commits, and leaves.
 """
@@ -15,20 +16,29 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.errors import InternalError
 from keylane.pipeline import Partitions
-from keylane.spark.channel import Address, Hello, LaneEnd
+from keylane.spark.channel import Address, Answer, Ask, Go, Hello, LaneEnd
+from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from keylane.consumer.intake import Liveness
     from keylane.consumer.snapshot import Snapshot
+    from keylane.kafka.membership import Target
+    from keylane.options import Rates
     from keylane.pipeline import Pipeline
+    from keylane.spark.channel import Order
+    from keylane.spark.controls import Change, Name, Request
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +56,11 @@ class Runner(Protocol):
     def stop(self) -> None: ...
     def close(self) -> None: ...
     def snapshot(self) -> Snapshot: ...
+    def pause(self, partitions: Iterable[Name] | None = None) -> None: ...
+    def resume(self, partitions: Iterable[Name] | None = None) -> None: ...
+    def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
+    def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
+    def liveness(self) -> Liveness: ...
 
 
 MakeRunner = Callable[["Pipeline", "LaneTask"], Runner]
@@ -134,6 +149,8 @@ def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
             return LaneOutcome(link.ending, None)
         runner = make_runner()
         try:
+            for change in link.changes:
+                apply(runner, change)
             with link.serving(runner):
                 runner.run()
         finally:
@@ -145,6 +162,17 @@ def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
     return LaneOutcome(link.ending, snapshot)
 
 
+def apply(runner: Runner, change: Change) -> None:
+    """What a user asked of all lanes."""
+    match change:
+        case Pause(names):
+            runner.pause(names)
+        case Resume(names):
+            runner.resume(names)
+        case Adjust(max_concurrency, rates):
+            runner.adjust(max_concurrency=max_concurrency, rates=rates)
+
+
 class Link:
     """The lane's conversation with its driver, and why the lane must end.
 
@@ -154,6 +182,10 @@ class Link:
 
     def __init__(self, end: LaneEnd) -> None:
         self.ending: Ending = "work done"
+        self.changes: tuple[Change, ...] = ()
+        """What the lane begins with."""
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        """From whichever thread did what was asked for; the link's sends them."""
         self._end_of_lane = end
         self._parent = os.getppid()
         self._runner: Runner | None = None
@@ -169,7 +201,8 @@ class Link:
             except ConnectionError:
                 self._end("driver gone")
                 break
-            if order == "go":
+            if isinstance(order, Go):
+                self.changes = order.changes
                 return True
             if order == "stop":
                 self._end("stopped")
@@ -232,12 +265,43 @@ class Link:
         """One exchange with the driver, of at most a tick. False when the driver is gone."""
         try:
             self._end_of_lane.send(runner.snapshot())
-            if self._end_of_lane.receive(TICK_S) == "stop":
-                self._end("stopped")
+            until = time.monotonic() + TICK_S
+            while (left_s := until - time.monotonic()) > 0 and not self._finished.is_set():
+                order = self._end_of_lane.receive(left_s)
+                if order is not None:
+                    self._obey(order, runner)
+                with suppress(Empty):
+                    while True:
+                        self._end_of_lane.post(self._answers.get_nowait())
         except ConnectionError:
             self._end("driver gone")
             return False
         return True
+
+    def _obey(self, order: Order, runner: Runner) -> None:
+        match order:
+            case "stop":
+                self._end("stopped")
+            case Ask(number, what):
+                try:
+                    self._do(number, what, runner)
+                except Exception as error:  # the answer: whoever asked raises it
+                    self._answers.put(Answer(number, failure=LaneFailure.of(error)))
+
+    def _do(self, number: int, what: Request, runner: Runner) -> None:
+        match what:
+            case Seek(targets):
+                runner.move(targets, partial(self._moved, number))
+            case TellLiveness():
+                self._answers.put(Answer(number, runner.liveness()))
+            case change:
+                apply(runner, change)
+                self._end_of_lane.send(runner.snapshot())  # which its loop makes after the change
+                self._answers.put(Answer(number))
+
+    def _moved(self, number: int, names: Sequence[Name]) -> None:
+        """Any thread: a seek is done in these, and in no others."""
+        self._answers.put(Answer(number, tuple(names)))
 
     def _look_at_parent(self) -> None:
         if os.getppid() != self._parent:

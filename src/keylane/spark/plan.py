@@ -51,6 +51,8 @@ class LanePlan:
     limits: RestartLimits
     drain_timeout_s: float
     session_timeout_s: float
+    revoke_timeout_s: float
+    """How long a partition that goes elsewhere waits for its records in handlers."""
     progress_interval_s: float
     recent_progress: int
     """How many progress events are kept."""

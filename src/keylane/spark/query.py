@@ -5,13 +5,20 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from keylane.consumer.events import Pause, Resume
+from keylane.consumer.intake import Liveness
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import UsageError
+from keylane.parallel_consumer import adjusted, check_seek, named, targets_at, targets_from
+from keylane.spark.controls import Seek, TellLiveness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from keylane.consumer.health import Health
+    from keylane.kafka.membership import Target
+    from keylane.options import Rates
+    from keylane.pipeline import Pipeline
     from keylane.spark.lane_record import LaneStatus
     from keylane.spark.progress import QueryName
     from keylane.spark.scaling import LaneBounds
@@ -19,24 +26,28 @@ if TYPE_CHECKING:
 
 
 class LaneQuery:
-    """Made by `keylane.spark.start`. Thread safety: any thread, at any time."""
+    """Made by `keylane.spark.start`. Thread safety: any thread, at any time.
+
+    `pause`, `resume`, `adjust`, `seek`, `seek_to_time` and `liveness` are `ParallelConsumer`'s, for all lanes at once.
+    Each returns once every lane that it concerns has done it, and raises `PeerError`, naming the lane, when one has not
+    within half a minute (a seek: and `revoke_timeout_ms`). A lane that ends meanwhile holds up nobody. What is paused
+    and adjusted holds for lanes that start later, too.
+    """
 
     def __init__(
         self,
         name: QueryName,
+        pipeline: Pipeline,
         supervisor: Supervisor,
         check_lanes: Callable[[int], int],
         bounds: LaneBounds | None,
-        *,
-        is_fixed: bool = False,
     ) -> None:
-        """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold. `is_fixed`: their
-        number cannot change, since partitions are assigned by hand."""
+        """`check_lanes` raises `UsageError` for a number of lanes that the session does not hold."""
         self._name = name
+        self._pipeline = pipeline
         self._supervisor = supervisor
         self._check_lanes = check_lanes
         self._bounds = bounds
-        self._is_fixed = is_fixed
 
     def __repr__(self) -> str:
         return f"<LaneQuery group={self._name.group!r} id={self.id} runId={self.runId} {self.status['message']!r}>"
@@ -96,9 +107,61 @@ class LaneQuery:
                 f"set_lanes({count}): this query was started with lanes=({self._bounds.least}, {self._bounds.most}), "
                 "and its lanes follow the lag"
             )
-        if self._is_fixed:
+        if self._pipeline.assignment:
             raise UsageError(f"set_lanes({count}): the pipeline assigns partitions by hand, to a fixed number of lanes")
         self._supervisor.set_lanes(self._check_lanes(count))
+
+    def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Start no more records of these partitions (None: of any) until `resume`, on whichever lane they are.
+
+        Those in handlers finish and are committed. Lanes stay in their group, and partitions stay paused when they move
+        to another lane, and when their lane starts again.
+        """
+        self._supervisor.ask(Pause(named(partitions)))
+
+    def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Go on with these partitions; None goes on with all, whatever was paused."""
+        self._supervisor.ask(Resume(named(partitions)))
+
+    def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None:
+        """Change how many handlers each lane runs at once (threads: within `threads`), or the rates of each, from now
+        on; None leaves it. Raises `UsageError` for what cannot work."""
+        self._supervisor.ask(adjusted(max_concurrency, rates))
+
+    def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Go on with these partitions at these offsets, forwards or backwards, on the lanes that have them.
+
+        Their records in handlers come to an end first (within `revoke_timeout_ms`), and are committed; the new offset
+        is committed before anything of it runs, and what was complete above it runs again. An offset outside of the log
+        is its nearer end. A partition that no lane has, or that is on its way from one lane to another, is sought once
+        a lane has it. When this returns, the new offset is committed. Should a lane die in the middle of it, the lane
+        that has the partition next seeks again.
+
+        Raises `UsageError` for a topic that the pipeline does not read, and once the query has ended, and `PeerError`
+        naming partitions that no lane came to have.
+        """
+        self._seek(targets_at(offsets), None)
+
+    def seek_to_time(self, time_ms: int, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """The same, to the first record with this timestamp (milliseconds since the epoch) or a later one; None seeks
+        in all partitions of the topics."""
+        self._seek(*targets_from(time_ms, partitions))
+
+    def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
+        check_seek(self._pipeline)
+        for topic, partition in targets:
+            by_hand = self._pipeline.assignment
+            if (topic, partition) not in by_hand if by_hand else not self._pipeline.reads_topic(topic):
+                raise UsageError(
+                    f"seek: {(topic, partition)!r} is not of what the pipeline reads: {self._pipeline.reads}"
+                )
+        self._supervisor.ask(Seek(targets, others))
+
+    def liveness(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[int, Liveness]:
+        """How each lane stays a member, and how long it may start handlers (see `Liveness`), by the lane's number: of
+        the lanes that run, or of those that have one of these partitions."""
+        answers = self._supervisor.ask(TellLiveness(named(partitions)))
+        return {lane: told for lane, told in answers.items() if isinstance(told, Liveness)}
 
     def snapshot(self) -> Snapshot:
         """What all lanes together have done and hold, counted over their restarts."""

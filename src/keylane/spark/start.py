@@ -117,6 +117,7 @@ def start(
         limits=limits,
         drain_timeout_s=pipeline.drain_timeout_ms / 1000,
         session_timeout_s=timeout_ms / 1000,
+        revoke_timeout_s=pipeline.revoke_timeout_ms / 1000,
         progress_interval_s=progress_interval_ms / 1000,
         recent_progress=int(str(spark.conf.get("spark.sql.streaming.numRecentProgressUpdates", "100"))),
         prepare=static.await_earlier if static is not None else lambda _: None,
@@ -124,7 +125,7 @@ def start(
         closed=static.ended if static is not None else lambda: None,
     )
     supervisor = _supervise(plan, context, task_cpus, listeners)
-    return LaneQuery(query, supervisor, slots.check, bounds, is_fixed=bool(pipeline.assignment))
+    return LaneQuery(query, pipeline, supervisor, slots.check, bounds)
 
 
 def _supervise(

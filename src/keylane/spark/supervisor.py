@@ -11,12 +11,14 @@ import pickle
 import queue
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
-from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError
-from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
+from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
+from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Go, Reported, SocketEvent
+from keylane.spark.controls import Controls, Done, Seek, Send
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
@@ -27,10 +29,10 @@ from keylane.spark.restarts import Restarts
 from keylane.spark.scaling import Scaler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from keylane.consumer.snapshot import Snapshot
-    from keylane.spark.channel import DriverEnd
+    from keylane.spark.controls import Effect, Request, Value
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LaneJobs, LanePlan
     from keylane.spark.publisher import View
@@ -77,7 +79,19 @@ class _SetLanes:
     count: int
 
 
-_Event = SocketEvent | _JobEnded | _Stop | _SetLanes
+_Answer: TypeAlias = "Future[dict[int, Value]]"
+"""What lanes answered, by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The user asks lanes for something, and waits."""
+
+    what: Request
+    answer: _Answer
+
+
+_Event = SocketEvent | _JobEnded | _Stop | _SetLanes | _Asked
 
 
 class Supervisor:
@@ -92,6 +106,11 @@ class Supervisor:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._socket = DriverSocket(bind, advertise, key, self._events.put)
         self._lanes = [LaneRecord(lane, Restarts(plan.limits)) for lane in range(plan.lanes)]
+        self._controls: Controls[DriverEnd] = Controls(plan.log_ends, plan.revoke_timeout_s)
+        self._open_calls: dict[int, tuple[Request, _Answer]] = {}
+        self._asking = threading.Lock()
+        """Guards that nobody asks once nobody answers."""
+        self._is_over = False
         self._scaler = None if plan.bounds is None else Scaler(plan.bounds)
         self._publisher = Publisher(plan, self._lanes, listeners)
         self._stop_requested = threading.Event()
@@ -142,6 +161,22 @@ class Supervisor:
         """Asks for more lanes or fewer. Returns at once."""
         self._events.put(_SetLanes(count))
 
+    def ask(self, what: Request) -> dict[int, Value]:
+        """Asks lanes for something, and returns what they answered once all have that it concerns. Raises what a lane
+        could not do, and `PeerError` when one does not answer in time."""
+        answer: _Answer = Future()
+        with self._asking:
+            if self._is_over:
+                return self._answer_at_the_end(what)
+            self._events.put(_Asked(what, answer))
+        return answer.result()
+
+    def _answer_at_the_end(self, what: Request) -> dict[int, Value]:
+        """What a call comes to when no lane runs, or ever will."""
+        if isinstance(what, Seek):
+            raise UsageError("seek: the query has ended; `keylane groups reset` moves a group that nobody is in")
+        return {}
+
     # The thread.
 
     def _run(self) -> None:
@@ -165,7 +200,23 @@ class Supervisor:
                     logger.info("the session ended before its lanes were stopped: %s", self._error)
                     self._error = None
                 self._publisher.publish_end(self._error)
+                self._end_calls()
                 self.ended.set()
+
+    def _end_calls(self) -> None:
+        """Nobody shall wait for lanes that have ended."""
+        with self._asking:
+            self._is_over = True
+        waiting = [(asked.what, asked.answer) for asked in self._left_over() if isinstance(asked, _Asked)]
+        for what, answer in [*self._open_calls.values(), *waiting]:
+            try:
+                answer.set_result(self._answer_at_the_end(what))
+            except UsageError as error:
+                answer.set_exception(error)
+
+    def _left_over(self) -> Iterable[_Event]:
+        while not self._events.empty():
+            yield self._events.get()
 
     def _supervise(self) -> None:
         now = time.monotonic()
@@ -206,7 +257,7 @@ class Supervisor:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return False
-            if isinstance(event, Departed | Reported):
+            if isinstance(event, Departed | Reported | _Asked):
                 self._handle(event, time.monotonic())
         return True
 
@@ -216,6 +267,7 @@ class Supervisor:
         if any(lane.state == "connected" for lane in self._lanes):
             times.append(time.monotonic() + WAITING_POLL_S)
         times += [lane.since for lane in self._lanes if lane.state == "backing off"]
+        times += [due for due in (self._controls.next_due,) if due is not None]
         return min(times)
 
     # Events.
@@ -226,8 +278,16 @@ class Supervisor:
                 self._arrived(event, self._lanes[end.hello.lane], now)
             case Reported(end, snapshot):
                 self._reported(self._lanes[end.hello.lane], end, snapshot)
+            case Answered(end, answer):
+                error = None if answer.failure is None else answer.failure.exception(end.hello.lane)
+                self._carry_out(self._controls.answered(end, answer.number, answer.value, error))
             case Departed(end):
                 self._lanes[end.hello.lane].departed(end)
+                self._carry_out(self._controls.went(end))
+            case _Asked(what, answer):
+                number, effects = self._controls.ask(what, now)
+                self._open_calls[number] = (what, answer)
+                self._carry_out(effects)
             case _JobEnded(index, launch, result):
                 lane = self._lanes[index]
                 if launch == lane.launches and lane.state != "ended":
@@ -236,6 +296,18 @@ class Supervisor:
                 self._stop_lanes(now)
             case _SetLanes(count):
                 self._resize(count, now)
+
+    def _carry_out(self, effects: Iterable[Effect[DriverEnd]]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(end, number, what):
+                    end.send(Ask(number, what))
+                case Done(number, values, error):
+                    _, answer = self._open_calls.pop(number)
+                    if error is not None:
+                        answer.set_exception(error)
+                    else:
+                        answer.set_result({end.hello.lane: value for end, value in values.items()})
 
     def _arrived(self, event: Arrived, lane: LaneRecord, now: float) -> None:
         end = event.end
@@ -260,6 +332,8 @@ class Supervisor:
         if lane.executor_id is None:  # Spark may learn of a task after the task has told us of itself
             lane.executor_id = self._jobs.executor_of(lane.lane)
         before, lane.snapshot = lane.status.partitions, snapshot
+        has = [(one.topic, one.partition) for one in snapshot.partitions]
+        self._carry_out(self._controls.reported(end, has))
         if snapshot.failures:
             self._publisher.tell_failures(time.monotonic())
         if lane.status.partitions != before and self._ending_since is None:
@@ -425,6 +499,7 @@ class Supervisor:
                 case "running" if not lane.given_up:
                     self._give_up_if_silent(lane, now)
         name_unscheduled(self._lanes, self._plan.query.group, now)
+        self._carry_out(self._controls.expire(now))
         if now >= self._publisher.next_report:
             self._publisher.report(now)
             if self._ending_since is None:
@@ -469,7 +544,7 @@ class Supervisor:
             return
         lanes = len(present)
         load = self._publisher.load
-        busy = load.in_flight / (lanes * self._plan.concurrency)
+        busy = load.in_flight / (lanes * (self._controls.settings.max_concurrency or self._plan.concurrency))
         wanted = self._scaler.plan(now, lanes, load.lag, load.rate, busy)
         if wanted > lanes:
             wanted = max(lanes, min(wanted, self._plan.room()))
@@ -486,7 +561,7 @@ class Supervisor:
             )
         if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
             lane.enter("running", now)
-            lane.end.send("go")
+            lane.end.send(Go(self._controls.started(lane.end)))
 
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
-from keylane.spark.channel import Address, Arrived, Departed, DriverSocket, Hello, LaneEnd, Reported, SocketEvent
+from keylane.spark.channel import Address, Arrived, Departed, DriverSocket, Go, Hello, LaneEnd, Reported, SocketEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,9 @@ def test_a_lane_says_hello_reports_and_takes_orders(driver: DriverSocket, events
     assert isinstance(reported, Reported)
     assert (reported.end, reported.snapshot.processed) == (arrived.end, 3)
     assert lane.receive(0.0) is None
-    arrived.end.send("go")
+    arrived.end.send(Go())
     arrived.end.send("stop")
-    assert [lane.receive(PATIENCE_S), lane.receive(PATIENCE_S)] == ["go", "stop"]
+    assert [lane.receive(PATIENCE_S), lane.receive(PATIENCE_S)] == [Go(), "stop"]
     lane.close()
     assert events.get(timeout=PATIENCE_S) == Departed(arrived.end)
     arrived.end.send("stop")  # to a lane that has gone: nothing to raise

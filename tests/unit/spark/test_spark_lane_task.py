@@ -16,19 +16,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import keylane as kl
+from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.intake import Liveness
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import FencedError, TopicDeletedError
-from keylane.spark.channel import Arrived, Departed, DriverSocket, Reported, SocketEvent
+from keylane.kafka.membership import Target
+from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverSocket, Go, Reported, SocketEvent
+from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keylane.spark.controls import Request
     from keylane.spark.outcome import LaneOutcome
 
 PATIENCE_S = 10.0
 Event = TypeVar("Event", bound=SocketEvent)
 PIPELINE = kl.Pipeline(kafka={"bootstrap.servers": "b", "group.id": "g"}, topics=["t"], handler=print)
+
+
+LIVENESS = Liveness(10_000, 3_000, 300_000, 0, 6_000)
 
 
 class Runner:
@@ -40,6 +48,8 @@ class Runner:
         self.running = threading.Event()
         self.closed = False
         self.broken = False
+        self.done: list[tuple[str, Any]] = []
+        """What was asked of it, in order."""
         self._act = act or self._wait
 
     def _wait(self) -> None:
@@ -57,6 +67,24 @@ class Runner:
 
     def close(self) -> None:
         self.closed = True
+
+    def pause(self, partitions: Any = None) -> None:
+        self.done.append(("pause", partitions))
+
+    def resume(self, partitions: Any = None) -> None:
+        self.done.append(("resume", partitions))
+
+    def adjust(self, *, max_concurrency: int | None = None, rates: kl.Rates | None = None) -> None:
+        self.done.append(("adjust", max_concurrency))
+
+    def move(self, targets: Any, moved: Any) -> None:
+        if not targets:
+            raise kl.UsageError("nowhere to go")
+        self.done.append(("seek", targets))
+        threading.Thread(target=moved, args=([*targets],)).start()  # as the client's thread does
+
+    def liveness(self) -> Liveness:
+        return LIVENESS
 
     def snapshot(self) -> Snapshot:
         if self.broken and threading.current_thread().name == "keylane-lane-link":
@@ -116,7 +144,7 @@ def test_a_lane_starts_at_go_reports_and_stops_when_told(driver: Driver) -> None
     end = driver.next(Arrived).end
     assert (end.hello.pid, end.hello.launch) == (os.getpid(), 1)
     assert not lane.has_runner(), "it must not join the group before the driver lets it"
-    end.send("go")
+    end.send(Go())
     assert driver.next(Reported).snapshot.processed == 7
     end.send("stop")
     outcome = lane.result()
@@ -126,6 +154,28 @@ def test_a_lane_starts_at_go_reports_and_stops_when_told(driver: Driver) -> None
     assert lane.runner.pipeline.kafka == {**PIPELINE.kafka, "group.instance.id": "lane-0"}
     assert outcome.snapshot == Snapshot(processed=7, commits=1), "the last snapshot is taken after the close"
     driver.next(Departed)
+
+
+def test_a_lane_begins_with_what_was_asked_before_and_does_what_is_asked_while_it_runs(driver: Driver) -> None:
+    lane = Lane(driver)
+    lane.start()
+    end = driver.next(Arrived).end
+    end.send(Go((Pause(None), Adjust(3, None))))
+    driver.next(Reported)
+    assert lane.runner is not None
+    assert lane.runner.done == [("pause", None), ("adjust", 3)]
+    a, there = ("t", 0), Target(offset=5)
+    requests: list[Request] = [Resume((a,)), TellLiveness(), Seek({a: there}), Seek({})]
+    for number, what in enumerate(requests):
+        end.send(Ask(number, what))
+    answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(4))}
+    assert lane.runner.done[2:] == [("resume", (a,)), ("seek", {a: there})]
+    assert [answers[number].value for number in range(3)] == [None, LIVENESS, (a,)]
+    failure = answers[3].failure
+    assert failure is not None
+    assert str(failure.exception(0)) == "nowhere to go"
+    end.send("stop")
+    assert lane.result().ending == "stopped"
 
 
 def test_a_lane_that_is_stopped_before_go_never_makes_a_consumer(driver: Driver) -> None:
@@ -142,7 +192,7 @@ def test_a_lane_whose_driver_is_gone_drains_and_ends(driver: Driver, *, started:
     lane.start()
     end = driver.next(Arrived).end
     if started:
-        end.send("go")
+        end.send(Go())
         driver.next(Reported)
     driver.socket.close()
     outcome = lane.result()
@@ -153,7 +203,7 @@ def test_a_lane_whose_driver_is_gone_drains_and_ends(driver: Driver, *, started:
 def test_work_that_is_done_ends_the_lane(driver: Driver) -> None:
     lane = Lane(driver, Runner(PIPELINE, act=lambda: None))
     lane.start()
-    driver.next(Arrived).end.send("go")
+    driver.next(Arrived).end.send(Go())
     outcome = lane.result()
     assert (outcome.ending, outcome.failure) == ("work done", None)
 
@@ -175,7 +225,7 @@ def test_a_failure_is_a_value_with_the_original_error(driver: Driver, error: Exc
 
     lane = Lane(driver, Runner(PIPELINE, act))
     lane.start()
-    driver.next(Arrived).end.send("go")
+    driver.next(Arrived).end.send(Go())
     failure = lane.result().failure
     assert failure is not None
     assert failure.lasting == lasting
@@ -195,7 +245,7 @@ def test_an_error_that_cannot_be_pickled_is_quoted(driver: Driver) -> None:
 
     lane = Lane(driver, Runner(PIPELINE, act))
     lane.start()
-    driver.next(Arrived).end.send("go")
+    driver.next(Arrived).end.send(Go())
     failure = lane.result().failure
     assert failure is not None
     seen = failure.exception(4)
@@ -206,7 +256,7 @@ def test_an_error_that_cannot_be_pickled_is_quoted(driver: Driver) -> None:
 def test_a_link_that_fails_stops_the_lane_with_an_internal_error(driver: Driver) -> None:
     lane = Lane(driver, Runner(PIPELINE))
     lane.start()
-    driver.next(Arrived).end.send("go")
+    driver.next(Arrived).end.send(Go())
     driver.next(Reported)
     assert lane.runner is not None
     lane.runner.broken = True
@@ -229,7 +279,7 @@ def test_a_hangup_drains_the_lane_and_the_worker_stays_usable(driver: Driver) ->
     before = signal.getsignal(signal.SIGHUP)
     threads = set(threading.enumerate())
     runner = Runner(PIPELINE)
-    letting_go = threading.Thread(target=lambda: driver.next(Arrived).end.send("go"))
+    letting_go = threading.Thread(target=lambda: driver.next(Arrived).end.send(Go()))
 
     def hang_up() -> None:
         if runner.running.wait(PATIENCE_S):
@@ -252,7 +302,7 @@ def test_a_lane_whose_parent_has_changed_ends(driver: Driver, monkeypatch: pytes
     """An executor can also vanish without a signal: SIGKILL of Spark's daemon leaves workers to another parent."""
     lane = Lane(driver)
     lane.start()
-    driver.next(Arrived).end.send("go")
+    driver.next(Arrived).end.send(Go())
     driver.next(Reported)
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert lane.result().ending == "executor gone"

@@ -18,13 +18,18 @@ from pyspark.sql.streaming.listener import (
 )
 
 import keylane as kl
+from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.health import Health
+from keylane.consumer.intake import Liveness
 from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.flow.failures import FailureKind
+from keylane.kafka.membership import Target
 from keylane.spark import supervisor as supervisor_module
-from keylane.spark.channel import Hello, LaneEnd
+from keylane.spark.channel import Answer, Ask, Go, Hello, LaneEnd
+from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.jobs import JobFailure
+from keylane.spark.lane_record import GAUGES
 from keylane.spark.listeners import Listeners
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 from keylane.spark.plan import LanePlan
@@ -117,12 +122,16 @@ PLAN = LanePlan(
     limits=RestartLimits(max_failures=2),
     drain_timeout_s=5.0,
     session_timeout_s=5.0,
+    revoke_timeout_s=0.0,
     progress_interval_s=0.05,
     recent_progress=10,
     prepare=lambda _: None,
     committed=dict,
     closed=lambda: None,
 )
+
+
+PIPELINE = kl.Pipeline(kafka={"bootstrap.servers": "b", "group.id": "g"}, topics=["t"], handler=print)
 
 
 class Listener(StreamingQueryListener):
@@ -150,14 +159,14 @@ class Query:
         self.events = Listener()
         listeners = Listeners(plan.query, [self.events])
         self.supervisor = Supervisor(plan, self.jobs, "127.0.0.1", "127.0.0.1", b"key", listeners)
-        self.handle = LaneQuery(plan.query, self.supervisor, lambda count: count, plan.bounds)
+        self.handle = LaneQuery(plan.query, PIPELINE, self.supervisor, lambda count: count, plan.bounds)
         listeners.started("2026-01-01T00:00:00.000Z")
         self.supervisor.start()
 
     def running(self, lane: int, launch: int = 1) -> LaneEnd:
         """Connects the lane's process and waits until it is let go."""
         end = self.jobs.of(lane, launch).connect()
-        assert end.receive(PATIENCE_S) == "go"
+        assert end.receive(PATIENCE_S) == Go()
         return end
 
     def all_running(self) -> list[LaneEnd]:
@@ -300,7 +309,8 @@ def test_a_lane_that_died_starts_again_and_its_counters_stay(queries: Callable[.
     query = queries()
     ends = query.all_running()
     part = PartitionSnapshot("t", 0, 5, 5, 4, 0, 5, 9)
-    ends[0].send(Snapshot(processed=5, in_flight=3, partitions=(part,)))
+    gauges: dict[str, Any] = dict.fromkeys(GAUGES, 3)
+    ends[0].send(Snapshot(processed=5, partitions=(part,), **gauges))
     query.until(lambda: query.handle.snapshot().processed == 5)
     assert query.handle.lanes[0].partitions == ("t-0",)
     ends[0].close()
@@ -309,7 +319,8 @@ def test_a_lane_that_died_starts_again_and_its_counters_stay(queries: Callable[.
     again.send(Snapshot(processed=2, in_flight=1))
     query.until(lambda: query.handle.snapshot().processed == 7)
     merged = query.handle.snapshot()
-    assert (merged.in_flight, merged.partitions) == (1, ())
+    assert [getattr(merged, name) for name in GAUGES] == [int(name == "in_flight") for name in GAUGES]
+    assert merged.partitions == ()
     lane = query.handle.lanes[0]
     assert (lane.launches, lane.failures, lane.state) == (2, 1, "running")
     assert query.handle.lanes[1].launches == 1
@@ -377,7 +388,7 @@ def test_a_successor_waits_until_its_predecessors_process_has_ended(queries: Cal
     query.until(lambda: query.states()[0] == "connected")
     assert successor.receive(0.2) is None, "it must not start beside its predecessor"
     ends[0].close()
-    assert successor.receive(PATIENCE_S) == "go"
+    assert successor.receive(PATIENCE_S) == Go()
     for end in (successor, ends[1]):
         end.close()
 
@@ -389,7 +400,7 @@ def test_a_predecessor_that_is_silent_for_its_session_timeout_is_taken_for_lost(
     ends = query.all_running()
     query.jobs.of(0).on_end(DIED)
     successor = query.jobs.of(0, launch=2).connect(pid=200)
-    assert successor.receive(PATIENCE_S) == "go"
+    assert successor.receive(PATIENCE_S) == Go()
     assert "process 100 on host has been silent" in caplog.text
     for end in (successor, *ends):
         end.close()
@@ -402,7 +413,7 @@ def test_a_task_that_spark_started_again_counts_as_a_failure_and_goes_on(queries
     query.until(lambda: query.handle.snapshot().processed == 5)
     ends[0].close()
     retried = query.jobs.of(0).connect(pid=300, task_attempt=1)
-    assert retried.receive(PATIENCE_S) == "go"
+    assert retried.receive(PATIENCE_S) == Go()
     query.until(lambda: query.handle.lanes[0].pid == 300)
     lane = query.handle.lanes[0]
     assert (lane.launches, lane.failures) == (1, 1)
@@ -505,7 +516,7 @@ def test_the_first_lanes_start_together(queries: Callable[..., Query], monkeypat
     first = query.jobs.of(0).connect()
     assert first.receive(0.2) is None
     second = query.jobs.of(1).connect()
-    assert [first.receive(PATIENCE_S), second.receive(PATIENCE_S)] == ["go", "go"]
+    assert [first.receive(PATIENCE_S), second.receive(PATIENCE_S)] == [Go(), Go()]
     for end in (first, second):
         end.close()
 
@@ -576,7 +587,7 @@ def test_a_lane_whose_process_is_silent_is_given_up_and_starts_again(
     query.until(while_the_other_reports(lambda: query.jobs.cancelled == [0]))
     again = query.jobs.of(0, launch=2).connect(pid=200)
     query.until(while_the_other_reports(lambda: query.handle.lanes[0].pid == 200))
-    assert again.receive(PATIENCE_S) == "go"
+    assert again.receive(PATIENCE_S) == Go()
     assert "lane 0: process 100 on host was not heard for 0 s" in caplog.text
     assert query.handle.lanes[0].failures == 1
     assert query.handle.exception() is None
@@ -749,3 +760,221 @@ def test_partitions_that_are_assigned_by_hand_are_divided(queries: Callable[...,
     query = queries(assignment=tuple(("t", number) for number in range(5)))
     shares = [list(query.jobs.of(lane).task.assignment) for lane in range(2)]
     assert shares == [[("t", 0), ("t", 2), ("t", 4)], [("t", 1), ("t", 3)]]
+
+
+# What users ask of lanes while they run.
+
+LIVENESS = Liveness(10_000, 3_000, 300_000, 0, 6_000)
+
+
+class Caller(threading.Thread):
+    """A user's thread in a call of the query's."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.value = self._call()
+        except Exception as error:
+            self.error = error
+
+    def result(self) -> Any:
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the call does not end"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def asked(end: LaneEnd) -> Ask:
+    order = end.receive(PATIENCE_S)
+    assert isinstance(order, Ask)
+    return order
+
+
+def has(*partitions: int) -> Snapshot:
+    return Snapshot(partitions=tuple(PartitionSnapshot("t", one, 5, 5, 4, 0, 5, 9) for one in partitions))
+
+
+def test_pause_resume_and_adjust_return_when_all_lanes_have_done_it(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    rates = kl.Rates(records_per_s=9)
+    for call, what in (
+        (lambda: query.handle.pause([("t", 1)]), Pause((("t", 1),))),
+        (query.handle.resume, Resume(None)),
+        (lambda: query.handle.adjust(max_concurrency=3, rates=rates), Adjust(3, rates)),
+    ):
+        caller = Caller(call)
+        orders = [asked(end) for end in ends]
+        assert [one.what for one in orders] == [what, what]
+        ends[0].post(Answer(orders[0].number))
+        caller.join(0.05)
+        assert caller.is_alive(), "one lane has not answered"
+        ends[1].post(Answer(orders[1].number))
+        assert caller.result() is None
+    for end in ends:
+        end.close()
+
+
+def test_a_lane_that_dies_before_it_answers_begins_with_what_was_asked(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    caller = Caller(query.handle.pause)
+    order = asked(ends[1])
+    ends[0].close()
+    query.jobs.of(0).on_end(DIED)
+    ends[1].post(Answer(order.number))
+    assert caller.result() is None
+    again = query.jobs.of(0, launch=2).connect()
+    assert again.receive(PATIENCE_S) == Go((Pause(None),))
+    for end in (again, ends[1]):
+        end.close()
+
+
+def test_lanes_that_come_later_begin_with_what_was_asked(queries: Callable[..., Query]) -> None:
+    query = queries(lanes=1)
+    query.handle.pause([("t", 0)])
+    query.handle.adjust(max_concurrency=2)
+    begin = Go((Pause((("t", 0),)), Adjust(2, None)))
+    first = query.jobs.of(0).connect()
+    assert first.receive(PATIENCE_S) == begin
+    query.handle.set_lanes(2)
+    second = query.jobs.of(1).connect()
+    assert second.receive(PATIENCE_S) == begin
+    for end in (first, second):
+        end.close()
+
+
+def test_a_lane_that_does_not_answer_in_time_is_named(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keylane.spark.controls.ANSWER_S", 0.1)
+    query = queries(lanes=1)
+    end = query.running(0)
+    with pytest.raises(kl.PeerError, match=r"^pause: no answer within .* from lane 0 \(process 100 on host\)"):
+        Caller(query.handle.pause).result()
+    end.close()
+
+
+def test_a_seek_goes_to_the_lane_that_has_the_partition_and_follows_it(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    caller = Caller(lambda: query.handle.seek({("t", 0): 7}))
+    query.until(lambda: bool(query.supervisor._open_calls))
+    ends[0].send(has(0))
+    ends[1].send(has(1))
+    order = asked(ends[0])
+    assert order.what == Seek({("t", 0): Target(offset=7)})
+    ends[0].close()  # in the middle of it
+    query.jobs.of(0).on_end(DIED)
+    query.jobs.of(0, launch=2)
+    ends[1].send(has(0, 1))
+    order = asked(ends[1])
+    assert order.what == Seek({("t", 0): Target(offset=7)})
+    ends[1].post(Answer(order.number, (("t", 0),)))
+    assert caller.result() is None
+    ends[1].close()
+
+
+def test_seek_to_time_is_in_all_partitions_or_in_those_named(queries: Callable[..., Query]) -> None:
+    query = queries(lanes=1, log_ends={("t", 0): 9, ("t", 1): 9})
+    end = query.running(0)
+    target = Target(time_ms=17)
+    for call, names in (
+        (lambda: query.handle.seek_to_time(17), [("t", 0), ("t", 1)]),
+        (lambda: query.handle.seek_to_time(17, [("t", 1)]), [("t", 1)]),
+    ):
+        caller = Caller(call)
+        query.until(lambda: bool(query.supervisor._open_calls))
+        end.send(has(0, 1))
+        order = asked(end)
+        assert order.what == Seek(dict.fromkeys(names, target))
+        end.post(Answer(order.number, tuple(names)))
+        assert caller.result() is None
+    end.close()
+
+
+def test_what_a_lane_could_not_do_is_raised_to_the_caller(queries: Callable[..., Query]) -> None:
+    query = queries(lanes=1)
+    end = query.running(0)
+    caller = Caller(query.handle.pause)
+    end.post(Answer(asked(end).number, failure=LaneFailure.of(kl.UsageError("not here"))))
+    with pytest.raises(kl.UsageError, match="not here"):
+        caller.result()
+    end.close()
+
+
+def test_liveness_is_told_by_lane(queries: Callable[..., Query]) -> None:
+    query = queries()
+    ends = query.all_running()
+    caller = Caller(query.handle.liveness)
+    for end in ends:
+        order = asked(end)
+        assert order.what == TellLiveness()
+        end.post(Answer(order.number, LIVENESS))
+    assert caller.result() == {0: LIVENESS, 1: LIVENESS}
+    for end in ends:
+        end.close()
+
+
+def test_calls_end_with_the_query_and_after_it(queries: Callable[..., Query]) -> None:
+    query = queries(lanes=1)
+    end = query.running(0)
+    waiting = [Caller(query.handle.pause), Caller(query.handle.liveness), Caller(lambda: query.handle.seek({}))]
+    seeking = Caller(lambda: query.handle.seek({("t", 0): 1}))
+    query.until(lambda: len(query.supervisor._open_calls) == 3)
+    query.supervisor.stop()
+    query.finish(end, 0)
+    assert [one.result() for one in waiting] == [None, {}, None]
+    with pytest.raises(kl.UsageError, match="seek: the query has ended"):
+        seeking.result()
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    query.handle.pause()
+    assert query.handle.liveness() == {}
+    with pytest.raises(kl.UsageError, match="seek: the query has ended"):
+        query.handle.seek({("t", 0): 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda handle: handle.pause(["t"]), r"partitions=\('t',\): give \(topic, partition\) pairs"),
+        (lambda handle: handle.adjust(max_concurrency=0), "max_concurrency=0"),
+        (lambda handle: handle.adjust(rates=5), r"rates=5: give keylane\.Rates"),
+        (lambda handle: handle.seek({("t", 0): -1}), "give an offset of at least 0"),
+        (lambda handle: handle.seek({("u", 0): 1}), r"\('u', 0\) is not of what the pipeline reads"),
+        (lambda handle: handle.seek_to_time(-1), r"seek_to_time\(-1\)"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_as_by_a_consumer(
+    queries: Callable[..., Query], call: Callable[[LaneQuery], None], words: str
+) -> None:
+    with pytest.raises(kl.UsageError, match=words):
+        call(queries().handle)
+
+
+def test_what_lanes_may_run_at_once_is_what_they_were_adjusted_to(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def plan(self: Any, now: float, lanes: int, lag: int | None, rate: float, busy: float) -> int:
+        seen.append(busy)
+        return lanes
+
+    monkeypatch.setattr("keylane.spark.scaling.Scaler.plan", plan)
+    query = queries(lanes=1, bounds=LaneBounds(1, 2, 1_000))
+    end = query.running(0)
+    end.send(Snapshot(in_flight=5))
+    query.until(lambda: 0.5 in seen)
+    caller = Caller(lambda: query.handle.adjust(max_concurrency=5))
+    end.post(Answer(asked(end).number))
+    caller.result()
+    query.until(lambda: 1.0 in seen)
+    end.close()

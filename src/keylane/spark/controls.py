@@ -1,0 +1,267 @@
+"""What users ask of a query's lanes while they run: what the driver remembers of it, and what goes to which lane. Pure.
+
+The idea: what holds from now on (`Settings`: pauses, bounds) is told to every lane that runs, and given to each lane
+that starts later; so it holds whatever lanes do and wherever partitions go. A seek is done once: each partition is
+sought by the one lane that says it has it now, and by the next one only if that one did not have it any more, or went.
+
+A call ends when every lane that it concerns has answered. A lane that goes meanwhile holds up nobody: nothing of it
+runs, and its successor starts with what was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from keylane.consumer.intake import Liveness
+    from keylane.kafka.membership import Target
+    from keylane.options import Rates
+
+Name = tuple[str, int]
+"""Topic and partition."""
+
+ANSWER_S = 30.0
+"""A lane answers in a fraction of a second. One that does not is starved or frozen, and given up before long."""
+
+MOST_LOSSES = 2
+"""Lanes that may end in the middle of one seek: one may be killed, but a seek that ends lanes must not end them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Go on elsewhere with these, and with all others that are known."""
+
+    targets: Mapping[Name, Target]
+    others: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TellLiveness:
+    """Say how you stay a member; of the lanes that have one of these partitions (None: of all lanes)."""
+
+    names: tuple[Name, ...] | None = None
+
+
+Change: TypeAlias = Pause | Resume | Adjust
+Request: TypeAlias = Change | Seek | TellLiveness
+Value: TypeAlias = "tuple[Name, ...] | Liveness | None"
+"""Of a lane's answer: where a seek was done, how it stays a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for every lane, also for one that starts later."""
+
+    all_paused: bool = False
+    paused: frozenset[Name] = frozenset()
+    max_concurrency: int | None = None
+    rates: Rates | None = None
+
+    def after(self, change: Change) -> Settings:
+        match change:
+            case Pause(None):
+                return replace(self, all_paused=True)
+            case Resume(None):
+                return replace(self, all_paused=False, paused=frozenset())
+            case Pause(names):
+                return replace(self, paused=self.paused.union(names or ()))
+            case Resume(names):
+                return replace(self, paused=self.paused.difference(names or ()))
+            case Adjust(most, rates):
+                most = self.max_concurrency if most is None else most
+                return replace(self, max_concurrency=most, rates=self.rates if rates is None else rates)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What brings a new consumer here."""
+        made: list[Change] = []
+        if self.all_paused:
+            made.append(Pause(None))
+        if self.paused:
+            made.append(Pause(tuple(sorted(self.paused))))
+        if self.max_concurrency is not None or self.rates is not None:
+            made.append(Adjust(self.max_concurrency, self.rates))
+        return tuple(made)
+
+
+Lane = TypeVar("Lane")
+"""One process of a lane, as whoever uses this knows it: anything that can be a key, and whose text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Generic[Lane]):
+    """Ask this lane; its answer has this number."""
+
+    lane: Lane
+    number: int
+    what: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Lane]):
+    """The call of this number is through."""
+
+    number: int
+    values: Mapping[Lane, Value] = field(default_factory=dict)
+    """What lanes answered."""
+    error: BaseException | None = None
+
+
+Effect: TypeAlias = Send[Lane] | Done[Lane]
+
+
+@dataclass(slots=True)
+class _Call(Generic[Lane]):
+    number: int
+    what: Request
+    due: float
+    waits_for: set[Lane] = field(default_factory=set)
+    values: dict[Lane, Value] = field(default_factory=dict)
+    left: dict[Name, Lane | None] = field(default_factory=dict)
+    """Of a seek: partitions that are not there yet, and who is at them."""
+    losses: int = 0
+    """Lanes that ended in the middle of it."""
+
+    @property
+    def is_through(self) -> bool:
+        return not self.waits_for and not self.left
+
+    @property
+    def overdue(self) -> PeerError:
+        if isinstance(self.what, Seek):
+            left = ", ".join(f"{topic}-{partition} ({_at(lane)})" for (topic, partition), lane in self.left.items())
+            return PeerError(
+                f"seek: not done in time: {left}. A partition that no lane has may be another member's, or its topic "
+                "was deleted; what a lane is at may still be done: look where the group stands, and seek again"
+            )
+        name, lanes = _NAMES[type(self.what)], ", ".join(sorted(map(str, self.waits_for)))
+        after = "" if isinstance(self.what, TellLiveness) else "; what starts in their place begins with it"
+        return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
+
+
+_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness"}
+
+
+def _at(lane: object) -> str:
+    return "no lane has it" if lane is None else f"{lane} is at it"
+
+
+class Controls(Generic[Lane]):
+    """The calls that are under way, and what holds. Thread safety: one thread at a time."""
+
+    def __init__(self, known: Iterable[Name], revoke_timeout_s: float) -> None:
+        """`known`: partitions that there are; a seek may take `revoke_timeout_s` for records in handlers."""
+        self.settings = Settings()
+        self._known = set(known)
+        self._seek_s = revoke_timeout_s + ANSWER_S
+        self._calls: dict[int, _Call[Lane]] = {}
+        self._has: dict[Lane, frozenset[Name]] = {}
+        """The partitions of each lane that runs, as it said last."""
+        self._number = 0
+
+    def ask(self, what: Request, now: float) -> tuple[int, list[Effect[Lane]]]:
+        """A user's call: its number, and what follows at once. The lanes that `started` are concerned."""
+        self._number += 1
+        is_seek = isinstance(what, Seek)
+        call = self._calls[self._number] = _Call[Lane](
+            self._number, what, now + (self._seek_s if is_seek else ANSWER_S)
+        )
+        if isinstance(what, Seek):
+            names = what.targets if what.others is None else {*what.targets, *self._known}
+            call.left = dict.fromkeys(sorted(names))
+        elif isinstance(what, TellLiveness):
+            wanted = what.names
+            call.waits_for = {one for one, has in self._has.items() if wanted is None or has.intersection(wanted)}
+        else:
+            self.settings = self.settings.after(what)
+            call.waits_for = set(self._has)
+        sends: list[Effect[Lane]] = [Send(lane, call.number, what) for lane in call.waits_for]
+        return call.number, sends + self._ended(call)
+
+    def started(self, lane: Lane) -> tuple[Change, ...]:
+        """A lane is let go: what it has to begin with."""
+        self._has[lane] = frozenset()
+        return self.settings.changes
+
+    def reported(self, lane: Lane, names: Iterable[Name]) -> list[Effect[Lane]]:
+        """A lane says which partitions it has now: it seeks in those that wait for that."""
+        if lane not in self._has:
+            return []
+        self._has[lane] = has = frozenset(names)
+        self._known |= has
+        effects: list[Effect[Lane]] = []
+        sought: set[Name] = set()
+        for call in self._calls.values():  # of two seeks in one partition the later one is the last
+            waits = [name for name, at in call.left.items() if at is None and name in has and name not in sought]
+            sought.update(call.left)
+            if waits and isinstance(call.what, Seek):
+                call.left.update(dict.fromkeys(waits, lane))
+                targets = {name: call.what.targets.get(name, call.what.others) for name in waits}
+                effects.append(
+                    Send(lane, call.number, Seek({name: one for name, one in targets.items() if one is not None}))
+                )
+        return effects
+
+    def answered(
+        self, lane: Lane, number: int, value: Value = None, error: BaseException | None = None
+    ) -> list[Effect[Lane]]:
+        """A lane did what it was asked for, or could not."""
+        call = self._calls.get(number)
+        if call is None:
+            return []  # it was given up
+        if error is not None:
+            del self._calls[number]
+            return [Done(number, error=error)]
+        if isinstance(call.what, Seek):
+            done = value if isinstance(value, tuple) else ()
+            call.left = {
+                name: None if at == lane else at for name, at in call.left.items() if not (at == lane and name in done)
+            }
+        elif lane in call.waits_for:
+            call.waits_for.discard(lane)
+            call.values[lane] = value
+        return self._ended(call)
+
+    def went(self, lane: Lane) -> list[Effect[Lane]]:
+        """A lane's process has ended. What it was to seek in is the next one's."""
+        self._has.pop(lane, None)
+        effects: list[Effect[Lane]] = []
+        for call in list(self._calls.values()):
+            call.waits_for.discard(lane)
+            lost = [name for name, at in call.left.items() if at == lane]
+            call.left.update(dict.fromkeys(lost))
+            call.losses += bool(lost)
+            if call.losses < MOST_LOSSES:
+                effects += self._ended(call)
+            else:
+                del self._calls[call.number]
+                error = PeerError(
+                    f"seek: {call.losses} lanes ended in the middle of it, the last one {lane} at "
+                    f"{', '.join(f'{topic}-{partition}' for topic, partition in lost)}: the log says why"
+                )
+                effects.append(Done(call.number, error=error))
+        return effects
+
+    @property
+    def next_due(self) -> float | None:
+        """When a call has taken too long."""
+        return min((call.due for call in self._calls.values()), default=None)
+
+    def expire(self, now: float) -> list[Effect[Lane]]:
+        """Ends the calls that have taken too long."""
+        late = [call for call in self._calls.values() if now >= call.due]
+        for call in late:
+            del self._calls[call.number]
+        return [Done(call.number, error=call.overdue) for call in late]
+
+    def _ended(self, call: _Call[Lane]) -> list[Effect[Lane]]:
+        if not call.is_through:
+            return []
+        del self._calls[call.number]
+        return [Done(call.number, call.values)]
