@@ -7,12 +7,15 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 import keylane as kl
 from keylane.http import Calls, Request
 from keylane.spark import CarryOver, parallel_map
 from keylane.spark.structured.parallel_map import RowMap
+from keylane.spark.structured.row_task import STEPS_KEPT, MapTask, limit_of
 
 HERE = {"bootstrap.servers": "127.0.0.1:9092"}
 DEAD = {"on_exhausted": kl.DeadLetter("dead"), "kafka": HERE}
@@ -90,3 +93,23 @@ def test_it_has_the_options_of_every_flow() -> None:
 def test_the_settings_of_dead_letters_are_not_shown() -> None:
     step = parallel_map(function, "a int", on_exhausted=kl.DeadLetter("dead"), kafka=HERE | {"sasl.password": "secret"})
     assert "secret" not in repr(step)
+
+
+def test_a_process_keeps_the_automatic_limits_of_the_steps_that_ran_last() -> None:
+    first = limit_of("first", 8)
+    assert limit_of("first", 8) is first
+    for number in range(STEPS_KEPT):
+        limit_of(str(number), 8)
+    assert limit_of("first", 8) is not first
+    assert limit_of.cache_info().currsize == STEPS_KEPT
+
+
+def test_the_automatic_limit_of_threads_is_at_most_as_many_as_there_are() -> None:
+    schema = StructType([StructField("n", LongType())])
+    step = RowMap(lambda row: (row.n,), schema, max_concurrency="auto", workers=kl.Threads(3))
+    limit_of.cache_clear()
+    made = MapTask(step, schema, schema)(iter([pa.RecordBatch.from_pydict({"n": [*range(10)]})]))
+    assert sum(one.num_rows for one in made) == 10
+    found = limit_of.cache_info().misses
+    limit_of(step.counts.step, 3)
+    assert limit_of.cache_info().misses == found, "the task made that one"

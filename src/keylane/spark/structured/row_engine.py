@@ -19,6 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, InternalError
+from keylane.flow.autoscale import AutoLimit
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
@@ -35,7 +36,6 @@ from keylane.spark.structured.rows import FedRow, row_arrives, row_departs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keylane.flow.autoscale import AutoLimit
     from keylane.flow.items import Carried, Item
     from keylane.flow.outcomes import Outcome
     from keylane.flow.workers import Histogram
@@ -115,11 +115,11 @@ class RowEngine:
         made: Made,
         name_of: Callable[[Carried, int], str],
         held: Held | None = None,
-        auto: AutoLimit | None = None,
+        auto: Callable[[int], AutoLimit] = AutoLimit,
     ) -> None:
         """`options.handler` gets the values that are fed; those with the same key run one after another, unless
-        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` what is known of
-        the limit from before. A row that `held` gives a result for does not run."""
+        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the
+        automatic limit, of at most so many. A row that `held` gives a result for does not run."""
         self._made = made
         self._name_of = name_of
         self._results: deque[tuple[int, Carried]] = deque()
@@ -133,12 +133,12 @@ class RowEngine:
         """What was fed and has not come back, by number, in that order."""
         self.counters: Counter[str] = Counter()
         self._inbox = Inbox()
+        waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
+        self._begun: deque[None] | None = deque() if _is_direct(options) and not waits else None
+        """One for each of the first calls; None once they have begun, or where they do not begin at once."""
         if held is not None and options.not_before is None:
             options = replace(options, not_before=_now)
         self._workers = make_workers(options, self._function(options, held), self._inbox.put, "keylane-rows", Always())
-        waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
-        self._begun: deque[None] | None = deque() if _is_direct(options) and (held is not None or not waits) else None
-        """One for each of the first calls; None once they have begun, or where they do not begin at once."""
         self._first_calls = self._workers.concurrency
         """How many calls begin before the task's thread makes more rows."""
         depth_first = options.traversal == "depth_first"  # what waits with the workers would be others' turn

@@ -11,7 +11,7 @@ import logging
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -53,8 +53,8 @@ BATCH_ROWS = 1_000
 _MANY = 250
 """Rows that are made at once: the first calls run while the others are made."""
 
-LIMITS: dict[str, AutoLimit] = {}
-"""By step, what tasks of this process have found under `max_concurrency="auto"`: the next one goes on from there."""
+STEPS_KEPT = 16
+"""Steps of which this process keeps what their tasks have found under `max_concurrency="auto"`, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class RowRun:
             self._made,
             name_of,
             held=None if carry is None else carry.held,
-            auto=_limit_of(options),
+            auto=partial(limit_of, options.counts.step),
         )
         self._processed = self._skipped = self._put_off = 0
 
@@ -207,11 +207,10 @@ def _task_cpus() -> int:
     return 1 if context is None else context.cpus()
 
 
-def _limit_of(options: RowOptions) -> AutoLimit | None:
-    """What is known of the step's limit in this process."""
-    if options.max_concurrency != "auto":
-        return None
-    return LIMITS.setdefault(options.counts.step, AutoLimit(options.most_concurrent))
+@lru_cache(STEPS_KEPT)
+def limit_of(step: str, most: int) -> AutoLimit:  # noqa: ARG001 - what it is known by
+    """What tasks of this process have found of the step's limit: the next one goes on from there."""
+    return AutoLimit(most)
 
 
 def _since(before: tuple[FailureKind, ...]) -> tuple[FailureKind, ...]:
