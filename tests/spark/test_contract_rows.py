@@ -13,34 +13,41 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import fields
-from itertools import groupby, pairwise
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from aiohttp import web
 from opentelemetry import trace
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import keylane as kl
 from keylane.kafka.bulk import read_to_end
 from keylane.spark import parallel_map
-from keylane.spark.structured.columns import source_schema
-from keylane.spark.structured.row_task import MapTask
-from kit.contract import VALUES, Covered, leaf_names, other_than_usual
+from kit.contract import VALUES, Covered, fails_without, leaf_names
+from kit.row_bench import (
+    KEYS,
+    PARTITIONS,
+    ROWS,
+    InAQuery,
+    InATask,
+    Place,
+    RowBench,
+    key_of,
+    number_of,
+    numbers,
+    out_of_order,
+    partition_of,
+    records,
+    spans,
+    timed,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from keylane.broker.process import BrokerProcess
 
-ROWS = 60
-KEYS = 7
-COLUMNS = source_schema(include_headers=True)
-RETURNS = StructType([StructField("number", LongType()), StructField("told", StringType())])
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PATIENCE_S = 60.0
 ONCE = kl.Retries(max_attempts=1)
@@ -54,43 +61,10 @@ SHOWN_ELSEWHERE = {
     "Batch.linger_ms": f"{UNIT}_rows_in_batches.py::test_the_last_rows_of_a_task_linger_for_no_others",
 }
 """What depends on when rows come, or on a whole query."""
+FAILS_WITH = {"kafka": (KeyError,)}
+"""By option, errors that are not keylane's: the step would have been refused."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-class Place(Protocol):
-    """Where a step runs: all rows in one task."""
-
-    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]: ...
-
-
-class Accumulator:
-    """Spark's, as far as one process goes."""
-
-    def __init__(self, value: Any, param: Any) -> None:
-        self.value, self._param = value, param
-
-    def add(self, term: Any) -> None:
-        self.value = self._param.addInPlace(self.value, term)
-
-
-class InATask:
-    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Accumulator))
-        step.counts.begin(spark)
-        task = MapTask(step, COLUMNS, step.returns)
-        batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(COLUMNS, timezone="UTC"))
-        return [row for made in task(iter([batch])) for row in made.to_pylist()]
-
-
-class InAQuery:
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-
-    def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        made = [tuple(map(row.get, COLUMNS.fieldNames())) for row in rows]
-        frame = self._spark.createDataFrame(made, COLUMNS).coalesce(1)
-        return [row.asDict() for row in frame.transform(step).collect()]
 
 
 @pytest.fixture(params=["in a task", pytest.param("in a query", marks=pytest.mark.soak)])
@@ -98,104 +72,64 @@ def place(request: pytest.FixtureRequest) -> Place:
     return InATask() if request.param == "in a task" else InAQuery(request.getfixturevalue("spark"))
 
 
-class Bench:
-    def __init__(self, place: Place, folder: Path) -> None:
-        self.folder = folder
-        self.given: set[str] = set()
-        """Options that a step had another value of than steps usually have."""
-        self._place = place
-        self.step: Any = None
-
-    def run(self, function: Callable[..., Any], rows: list[dict[str, Any]] | None = None, **options: Any) -> list[Any]:
-        """The rows that come back."""
-        self.step = parallel_map(function, RETURNS, **options)
-        self.given |= other_than_usual(self.step, parallel_map(function, RETURNS))
-        return [SimpleNamespace(**one) for one in self._place.run(self.step, rows or records())]
-
-    def snapshot(self) -> kl.Snapshot:
-        found: kl.Snapshot = self.step.snapshot()
-        return found
-
-    def file(self, name: str) -> list[str]:
-        found = self.folder / name
-        return found.read_text().splitlines() if found.exists() else []
-
-
 @pytest.fixture
-def bench(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(place, tmp_path)
+def bench(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RowBench]:
+    made = RowBench(place, tmp_path)
     yield made
     said: set[str] = getattr(request.function, "covers", set())
     assert said <= made.given, f"{sorted(said - made.given)}: no step had a value that is not the usual one"
 
 
-def records(count: int = ROWS, keys: int = KEYS, partitions: int = 4) -> list[dict[str, Any]]:
-    """Rows of the source, of all keys and partitions in turn."""
-    return [
-        {
-            "key": b"key-%d" % (number % keys),
-            "value": b"%d" % number,
-            "topic": "in",
-            "partition": number % partitions,
-            "offset": number // partitions,
-            "headers": [{"key": "number", "value": b"%d" % number}],
-        }
-        for number in range(count)
-    ]
+async def second_time(row: Any, context: kl.Context) -> Any:
+    """The first of each key, or partition, fails once: what follows waits for it."""
+    began = time.monotonic_ns()
+    if number_of(row) < PARTITIONS and context.attempt == 1:
+        raise ValueError("not yet")
+    await asyncio.sleep(0.004 - 0.002 * number_of(row) / ROWS)
+    return number_of(row), f"{began} {time.monotonic_ns()}"
 
 
-def number_of(row: Any) -> int:
-    return int(row.value)
-
-
-def numbers(found: Iterable[Any]) -> list[int]:
-    return sorted(one.number for one in found)
-
-
-def timed(pause_s: float = 0.002) -> Callable[..., Any]:
-    """A function that tells when it began and ended."""
-
-    async def call(row: Any) -> Any:
-        began = time.monotonic_ns()
-        await asyncio.sleep(pause_s)
-        return {"number": number_of(row), "told": f"{began} {time.monotonic_ns()}"}
-
-    return call
-
-
-def spans(found: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """When each began, when it ended, and its number; in the order in which they began."""
-    return sorted((*map(int, one.told.split()), one.number) for one in found)
-
-
-def overlaps(times: Sequence[tuple[int, int, int]]) -> bool:
-    return any(first[1] > second[0] for first, second in pairwise(times))
+SOON = kl.Retries(delay_ms=20, jitter=0)
 
 
 @covers("ordering", "key")
-@pytest.mark.parametrize("ordering", ["key", "partition"])
-def test_what_has_an_order_runs_one_after_another_in_it(bench: Bench, ordering: Any) -> None:
-    given = records(partitions=5)
-    found = bench.run(timed(), given, ordering=ordering, key="key" if ordering == "key" else None)
-    bench.given.add("key")  # in the other case
+def test_rows_of_a_key_run_one_after_another_in_their_order(bench: RowBench) -> None:
+    found = bench.run(second_time, ordering="key", key="key", retries=SOON)
     assert numbers(found) == list(range(ROWS))
-    assert overlaps(spans(found)), "different ones run at once"
-    of = KEYS if ordering == "key" else 5
-    for number in range(of):
-        times = [one for one in spans(found) if one[2] % of == number]
-        assert not overlaps(times)
-        assert [one[2] for one in times] == list(range(number, ROWS, of))
+    assert out_of_order(found, key_of) == []
+    assert out_of_order(found, partition_of), "of other keys they run at once"
+
+
+@covers("ordering")
+def test_rows_of_a_partition_run_one_after_another_in_their_order(bench: RowBench) -> None:
+    found = bench.run(second_time, ordering="partition", retries=SOON)
+    assert numbers(found) == list(range(ROWS))
+    assert out_of_order(found, partition_of) == []
+    assert out_of_order(found, key_of), "of other partitions they run at once"
+
+
+@covers("key")
+def test_a_key_may_be_of_several_columns(bench: RowBench) -> None:
+    found = bench.run(second_time, ordering="key", key=("partition", "key"), retries=SOON)
+    assert out_of_order(found, lambda number: number % (KEYS * PARTITIONS)) == []
+    assert out_of_order(found, key_of)
+
+
+def test_without_an_order_all_run_at_once(bench: RowBench) -> None:
+    found = bench.run(timed(0.05))
+    assert numbers(found) == list(range(ROWS))
+    assert len(out_of_order(found, lambda _: 0)) == ROWS - 1
 
 
 @covers("order_by")
-def test_rows_are_sorted_before_they_run(bench: Bench) -> None:
+def test_rows_are_sorted_before_they_run(bench: RowBench) -> None:
     given = records(partitions=1)
     found = bench.run(timed(0), [*reversed(given)], ordering="partition", order_by="offset")
     assert [number for _, _, number in spans(found)] == list(range(ROWS))
 
 
 @covers("max_concurrency", "resource")
-def test_max_concurrency_and_the_resource_of_a_task(bench: Bench) -> None:
+def test_max_concurrency_and_the_resource_of_a_task(bench: RowBench) -> None:
     place = str(bench.folder / "resource")
 
     @contextmanager
@@ -213,13 +147,13 @@ def test_max_concurrency_and_the_resource_of_a_task(bench: Bench) -> None:
         context.resource[0] -= 1
         return number_of(row), str(now)
 
-    found = bench.run(count, resource=resource, max_concurrency=3)
+    found = bench.run(count, resource=resource, max_concurrency=3, retries=ONCE)
     assert max(int(one.told) for one in found) == 3
     assert bench.file("resource") == ["entered", "left"]
     assert numbers(found) == list(range(ROWS))
 
 
-def test_the_automatic_limit_begins_low_and_grows(bench: Bench) -> None:
+def test_the_automatic_limit_begins_low_and_grows(bench: RowBench) -> None:
     """And the next task of the process goes on from there."""
     running = [0]
 
@@ -231,19 +165,19 @@ def test_the_automatic_limit_begins_low_and_grows(bench: Bench) -> None:
         return number_of(row), f"{time.monotonic_ns()} {now}"
 
     told = []
-    step = parallel_map(count, RETURNS, max_concurrency="auto")
+    bench.begin(count, max_concurrency="auto")
     for _ in range(2):
-        found = [SimpleNamespace(**one) for one in bench._place.run(step, records(400))]
+        found = bench.again(records(400))
         told.append([at_once for _, at_once in sorted(tuple(map(int, one.told.split())) for one in found)])
     first, second = told
     assert max(first[:90]) == 4
     assert max(first) >= 8
-    if isinstance(bench._place, InATask):  # of a query's tasks another process may have the second
+    if bench.is_in_one_process:  # of a query's tasks another one may have the second
         assert max(second[:90]) > 4
 
 
 @covers("Threads.count")
-def test_threads(bench: Bench) -> None:
+def test_threads(bench: RowBench) -> None:
     def name(row: Any) -> Any:
         time.sleep(0.002)
         return number_of(row), str(threading.get_ident())
@@ -254,7 +188,7 @@ def test_threads(bench: Bench) -> None:
 
 
 @covers("Processes.count")
-def test_worker_processes(bench: Bench) -> None:
+def test_worker_processes(bench: RowBench) -> None:
     def compute(row: Any, context: kl.Context) -> Any:
         if row.offset == 3 and context.attempt == 1:
             raise ValueError("not yet")
@@ -270,7 +204,7 @@ def test_worker_processes(bench: Bench) -> None:
 
 @pytest.mark.parametrize("workers", [None, kl.Processes(1)])
 @covers("Batch.size")
-def test_batches_and_one_result_a_row(bench: Bench, workers: Any) -> None:
+def test_batches_and_one_result_a_row(bench: RowBench, workers: Any) -> None:
     def handle(rows: list[Any]) -> list[Any]:
         made: list[Any] = [(int(row.value), str(len(rows))) for row in rows]
         return [ValueError("not this one") if number % 10 == 3 else (number, told) for number, told in made]
@@ -281,7 +215,7 @@ def test_batches_and_one_result_a_row(bench: Bench, workers: Any) -> None:
     assert bench.snapshot().skipped == ROWS // 10
 
 
-def test_what_a_batch_raises_is_a_failed_attempt_of_its_rows_which_go_on_in_order(bench: Bench) -> None:
+def test_what_a_batch_raises_is_a_failed_attempt_of_its_rows_which_go_on_in_order(bench: RowBench) -> None:
     async def handle(rows: list[Any], context: kl.Context) -> list[Any]:
         began = time.monotonic_ns()
         await asyncio.sleep(0.001)
@@ -292,24 +226,26 @@ def test_what_a_batch_raises_is_a_failed_attempt_of_its_rows_which_go_on_in_orde
     retries = kl.Retries(max_attempts=3, delay_ms=1)
     found = bench.run(handle, batch=kl.Batch(4), ordering="key", key="key", retries=retries)
     assert numbers(found) == list(range(ROWS))
-    for key in range(KEYS):
-        times = [one for one in spans(found) if one[2] % KEYS == key]
-        assert not overlaps(times)
-        assert [one[2] for one in times] == list(range(key, ROWS, KEYS))
+    assert out_of_order(found, key_of) == []
 
 
 @covers("not_before")
 @pytest.mark.parametrize("workers", [None, kl.Processes(1)])
-def test_not_before(bench: Bench, workers: Any) -> None:
-    due_ms = (time.time() + 2) * 1000
+def test_not_before(bench: RowBench, workers: Any) -> None:
+    due_ms: list[float] = []
+
+    def later(row: Any) -> float | None:
+        if not due_ms:
+            due_ms.append((time.time() + 1) * 1000)
+        return due_ms[0] if row.partition == 1 else None
 
     def tell(row: Any) -> Any:
-        return number_of(row), str(time.time() * 1000 >= due_ms)
+        return number_of(row), str(time.time())
 
-    found = bench.run(tell, not_before=lambda row: due_ms if row.partition == 1 else None, workers=workers)
+    found = bench.run(tell, not_before=later, workers=workers)
     assert numbers(found) == list(range(ROWS))
-    assert all(one.told == "True" for one in found if one.number % 4 == 1)
-    assert any(one.told == "False" for one in found), "the others do not wait"
+    begun = [min(float(one.told) for one in found if (one.number % 4 == 1) is late) for late in (False, True)]
+    assert begun[1] - begun[0] > 0.5, "these wait, and the others do not"
 
 
 @covers("rates")
@@ -321,7 +257,7 @@ def test_not_before(bench: Bench, workers: Any) -> None:
         (kl.Rates(per_partition=30, burst_ms=0), {"ordering": "partition"}, 4),
     ],
 )
-def test_rates(bench: Bench, rates: kl.Rates, options: dict[str, Any], of: int) -> None:
+def test_rates(bench: RowBench, rates: kl.Rates, options: dict[str, Any], of: int) -> None:
     found = bench.run(timed(0), rates=rates, **options)
     assert numbers(found) == list(range(ROWS))
     per_s = rates.records_per_s or rates.per_key or rates.per_partition or 0
@@ -332,7 +268,7 @@ def test_rates(bench: Bench, rates: kl.Rates, options: dict[str, Any], of: int) 
 
 @covers("traversal")
 @pytest.mark.parametrize("options", [{"ordering": "partition"}, {"ordering": "key", "key": "partition"}])
-def test_depth_first_finishes_a_partition_before_the_next(bench: Bench, options: dict[str, Any]) -> None:
+def test_depth_first_finishes_a_partition_before_the_next(bench: RowBench, options: dict[str, Any]) -> None:
     def turns(**more: Any) -> int:
         found = bench.run(timed(0.001), max_concurrency=1, **options, **more)
         order = [number % 4 for _, _, number in spans(found)]
@@ -343,21 +279,21 @@ def test_depth_first_finishes_a_partition_before_the_next(bench: Bench, options:
 
 
 @covers("retries")
-def test_retries(bench: Bench) -> None:
-    def third_time(row: Any, context: kl.Context) -> Any:
-        if context.attempt < 3:
+def test_retries(bench: RowBench) -> None:
+    def sixth_time(row: Any, context: kl.Context) -> Any:
+        if context.attempt < 6:
             raise ValueError("not yet")
         return number_of(row), str(context.attempt)
 
-    found = bench.run(third_time, retries=kl.Retries(max_attempts=3, delay_ms=1))
-    assert {one.told for one in found} == {"3"}
+    found = bench.run(sixth_time, retries=kl.Retries(max_attempts=6, delay_ms=1))
+    assert {one.told for one in found} == {"6"}
     done = bench.snapshot()
-    assert (done.processed, done.failed, done.retried) == (ROWS, 2 * ROWS, 2 * ROWS)
+    assert (done.processed, done.failed, done.retried) == (ROWS, 5 * ROWS, 5 * ROWS)
     assert done.handler_latency.count > 0
-    assert [(one.error, one.count) for one in done.failures] == [("ValueError", 2 * ROWS)]
+    assert [(one.error, one.count) for one in done.failures] == [("ValueError", 5 * ROWS)]
 
 
-def test_the_delay_of_retries_may_be_a_function_of_the_row_and_their_age_ends_them(bench: Bench) -> None:
+def test_the_delay_of_retries_may_be_a_function_of_the_row_and_their_age_ends_them(bench: RowBench) -> None:
     def delay_ms(attempt: int, error: BaseException, row: Any) -> float:
         return 1.0 if row.partition == 0 else 3_600_000.0
 
@@ -376,7 +312,7 @@ def refuse(row: Any) -> Any:
 
 
 @covers("on_exhausted", "kafka", "outcome")
-def test_on_exhausted(bench: Bench, broker: BrokerProcess) -> None:
+def test_on_exhausted(bench: RowBench, broker: BrokerProcess) -> None:
     topic = f"dead-{time.monotonic_ns()}"
     kafka = {"bootstrap.servers": broker.bootstrap, "allow.auto.create.topics": True}
     with pytest.raises(Exception, match=r"in-\d@\d+: failed after 1 attempts: ValueError: no"):
@@ -398,13 +334,13 @@ def test_on_exhausted(bench: Bench, broker: BrokerProcess) -> None:
         assert said["keylane.attempts"] == b"1"
 
 
-def test_a_dead_letter_that_the_broker_does_not_take_fails_the_task(bench: Bench, broker: BrokerProcess) -> None:
+def test_a_dead_letter_that_the_broker_does_not_take_fails_the_task(bench: RowBench, broker: BrokerProcess) -> None:
     with pytest.raises(Exception, match="keylane topics create no-such-topic"):
         bench.run(
             refuse,
             retries=ONCE,
             on_exhausted=kl.DeadLetter("no-such-topic"),
-            kafka={"bootstrap.servers": broker.bootstrap},
+            kafka={"bootstrap.servers": broker.bootstrap, "topic.metadata.propagation.max.ms": 100},
         )
     with pytest.raises(Exception, match="which the query reads itself"):
         bench.run(refuse, retries=ONCE, on_exhausted=kl.DeadLetter("in"), kafka={"bootstrap.servers": broker.bootstrap})
@@ -412,14 +348,17 @@ def test_a_dead_letter_that_the_broker_does_not_take_fails_the_task(bench: Bench
 
 @covers("handler_timeout_ms")
 @pytest.mark.parametrize("workers", [None, kl.Processes(1)])
-def test_a_call_that_takes_too_long_has_failed(bench: Bench, workers: Any) -> None:
+def test_a_call_that_takes_too_long_has_failed(bench: RowBench, workers: Any) -> None:
+    hang_s = bench.hang_s
+
     async def hang_once(row: Any, context: kl.Context) -> Any:
         if context.attempt == 1 and row.offset == 0:
-            await asyncio.sleep(120)
+            await asyncio.sleep(hang_s)
         return number_of(row), str(context.attempt)
 
     def spin_once(row: Any, context: kl.Context) -> Any:
-        while context.attempt == 1 and row.offset == 0 and row.partition == 0:
+        until = time.monotonic() + hang_s
+        while context.attempt == 1 and row.offset == 0 and row.partition == 0 and time.monotonic() < until:
             pass
         return number_of(row), str(context.attempt)
 
@@ -436,9 +375,11 @@ def test_a_call_that_takes_too_long_has_failed(bench: Bench, workers: Any) -> No
 
 
 @covers("stall_timeout_ms")
-def test_a_task_whose_calls_all_hang_fails_and_names_a_row(bench: Bench) -> None:
+def test_a_task_whose_calls_all_hang_fails_and_names_a_row(bench: RowBench) -> None:
+    hang_s = bench.hang_s
+
     async def hang(row: Any) -> None:
-        await asyncio.sleep(120)
+        await asyncio.sleep(hang_s)
 
     with pytest.raises(Exception, match=r"in-\d@\d+: no handler has ended for 0.3 s"):
         bench.run(hang, stall_timeout_ms=300)
@@ -446,7 +387,7 @@ def test_a_task_whose_calls_all_hang_fails_and_names_a_row(bench: Bench) -> None
 
 @covers("tracing")
 @pytest.mark.parametrize("of_batches", [False, True])
-def test_calls_are_in_the_traces_of_their_records(bench: Bench, of_batches: bool) -> None:
+def test_calls_are_in_the_traces_of_their_records(bench: RowBench, of_batches: bool) -> None:
     def tell(row: Any) -> Any:
         span: Any = trace.get_current_span()
         links = [f"{one.context.trace_id:032x}" for one in getattr(span, "links", ())]
@@ -477,7 +418,7 @@ def test_calls_are_in_the_traces_of_their_records(bench: Bench, of_batches: bool
 
 @covers("key_deserializer", "value_deserializer")
 @pytest.mark.parametrize("of_batches", [False, True])
-def test_deserializers(bench: Bench, of_batches: bool) -> None:
+def test_deserializers(bench: RowBench, of_batches: bool) -> None:
     def number(data: bytes, field: Any) -> int:
         assert (field.topic, field.field, field.headers) == ("in", "value", [("number", data)])
         if data == b"7":
@@ -533,7 +474,7 @@ def service(answer: Callable[[web.Request], Any]) -> Iterator[str]:
         loop.close()
 
 
-def test_http_calls_are_a_function_of_rows(bench: Bench) -> None:
+def test_http_calls_are_a_function_of_rows(bench: RowBench) -> None:
     """What the server puts off is asked again when it says, and what it refuses is no row."""
     asked: dict[str, list[float]] = {}
 
@@ -556,10 +497,19 @@ def test_http_calls_are_a_function_of_rows(bench: Bench) -> None:
     assert second - first >= 1
 
 
+@pytest.mark.parametrize(("test", "option"), covers.cases(sys.modules[__name__]))
+def test_a_case_fails_when_its_option_is_ignored(
+    test: Any, option: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def bench(number: int) -> RowBench:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        return RowBench(InATask(), folder, ignores=option)
+
+    fails_without(test, bench, request.getfixturevalue, also=FAILS_WITH.get(option, ()))
+
+
 def test_every_option_is_here() -> None:
     known = {one.name for one in fields(parallel_map) if one.init} - {"workers", "batch"}
     known |= {name for value in VALUES[:3] for name in leaf_names(value)}
-    assert known == covers.options | SHOWN_ELSEWHERE.keys()
-    assert covers.options & SHOWN_ELSEWHERE.keys() == set()
-    for file, _, test in (place.partition("::") for place in SHOWN_ELSEWHERE.values()):
-        assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()
+    assert covers.missing(known, SHOWN_ELSEWHERE) == []

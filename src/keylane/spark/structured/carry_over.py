@@ -180,7 +180,8 @@ class TaskCarry:
     on_first_call: Callable[[], None] = lambda: None
     """Called once, by a worker: the time of the deadline begins."""
     _blocked: dict[bytes, int] = field(default_factory=dict)
-    """Keys of which a record is carried, with the time when it is due: the later ones are carried, too, until then."""
+    """Keys of which a record is carried, with the time when the last of them is due: those behind it are carried, too,
+    and are not due before."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
     _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     _dead: list[Outcome] = field(default_factory=list)
@@ -226,10 +227,9 @@ class TaskCarry:
                 self._started.add(name)
             else:
                 self._started.discard(name)  # one that was in a batch behind another one that failed
-                if key is not None and not blocked:
-                    self._blocked[key] = due_ms
-                if isinstance(kept, Later):
-                    self._carried[name] = attempts, due_ms
+                if key is not None:
+                    due_ms = self._blocked[key] = max(due_ms, self._blocked.get(key, 0))
+                self._carried[name] = attempts, due_ms
         if is_first:
             self.on_first_call()
         return kept if may_start else Outcome(row, None, None, 0, 0.0, key, carried=True)
