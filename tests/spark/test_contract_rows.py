@@ -24,6 +24,7 @@ import keylane as kl
 from keylane.kafka.bulk import read_to_end
 from keylane.spark import parallel_map
 from kit.contract import VALUES, Covered, fails_without, leaf_names
+from kit.http_service import Service
 from kit.row_bench import (
     KEYS,
     PARTITIONS,
@@ -43,13 +44,12 @@ from kit.row_bench import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from keylane.broker.process import BrokerProcess
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-PATIENCE_S = 60.0
 ONCE = kl.Retries(max_attempts=1)
 
 UNIT = "unit/spark/test_structured"
@@ -448,52 +448,27 @@ def test_deserializers(bench: RowBench, of_batches: bool) -> None:
     assert all(one.told == f"key key-{(one.number - 100) % KEYS}" for one in found)
 
 
-@contextmanager
-def service(answer: Callable[[web.Request], Any]) -> Iterator[str]:
-    """A server of one page on a thread of its own; its address."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def begin() -> tuple[web.AppRunner, int]:
-        application = web.Application()
-        application.router.add_get("/{number}", answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port: int = runner.addresses[0][1]
-        return runner, port
-
-    runner, port = asyncio.run_coroutine_threadsafe(begin(), loop).result(PATIENCE_S)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
 def test_http_calls_are_a_function_of_rows(bench: RowBench) -> None:
     """What the server puts off is asked again when it says, and what it refuses is no row."""
-    asked: dict[str, list[float]] = {}
+    asked: list[float] = []
 
-    async def answer(request: web.Request) -> web.Response:
-        number = request.match_info["number"]
-        asked.setdefault(number, []).append(time.monotonic())
-        if number == "5" and len(asked[number]) == 1:
-            return web.Response(status=503, headers={"Retry-After": "1"})
-        return web.Response(text=f"answer {number}", status=404 if number == "9" else 200)
+    def answer(request: web.Request, before: int) -> web.Response:
+        if request.path == "/5":
+            asked.append(time.monotonic())
+            if not before:
+                return web.Response(status=503, headers={"Retry-After": "1"})
+        return web.Response(text=f"answer {request.path}", status=404 if request.path == "/9" else 200)
 
-    with service(answer) as address:
+    with Service() as service:
+        service.answer, address = answer, service.url
         calls = kl.http.Calls(
             request=lambda row: kl.http.Request("GET", f"{address}/{row.value.decode()}"),
             on_response=lambda row, response: (int(row.value), response.text),
         )
         found = bench.run(calls, resource=calls.pool, on_exhausted=kl.Skip(), retries=kl.Retries(delay_ms=1))
-    assert {one.number: one.told for one in found} == {n: f"answer {n}" for n in range(ROWS) if n != 9}
-    assert len(asked["9"]) == 1
-    first, second = asked["5"]
+    assert {one.number: one.told for one in found} == {n: f"answer /{n}" for n in range(ROWS) if n != 9}
+    assert service.asked["/9"] == 1
+    first, second = asked
     assert second - first >= 1
 
 

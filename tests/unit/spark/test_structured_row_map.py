@@ -113,3 +113,19 @@ def test_the_automatic_limit_of_threads_is_at_most_as_many_as_there_are() -> Non
     found = limit_of.cache_info().misses
     limit_of(step.counts.step, 3)
     assert limit_of.cache_info().misses == found, "the task made that one"
+
+
+def test_counts_of_tasks_are_refused_where_there_is_no_accumulator() -> None:
+    class Remote:
+        """As Spark Connect's session."""
+
+        def __getattr__(self, name: str) -> None:
+            raise AttributeError(name)
+
+    session: Any = Remote()
+    step = RowMap(function, "a int")
+    assert step.snapshot() == kl.Snapshot(), "before it is applied"
+    step.counts.begin(session)
+    step.counts.add(kl.Snapshot(processed=1))
+    with pytest.raises(kl.UsageError, match="Spark Connect has no accumulators"):
+        step.snapshot()
