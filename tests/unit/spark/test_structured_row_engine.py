@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keylane.flow.workers.threads import ThreadWorkers
 from keylane.options import Flow, Retries
 from keylane.spark.structured import row_engine
 from keylane.spark.structured.row_engine import RowEngine
@@ -16,13 +17,15 @@ from keylane.spark.structured.row_engine import RowEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keylane.spark.structured.rows import FedRow
+
 NO_WAIT = Retries(max_attempts=3, delay_ms=0, max_delay_ms=0)
 
 
-def engine(handler: Callable[..., Any], ordering: Any = "unordered", **more: Any) -> RowEngine:
+def engine(handler: Callable[..., Any], ordering: Any = "unordered", held: Any = None, **more: Any) -> RowEngine:
     """An engine that gives back what the handler returns."""
     flow = Flow(handler=handler, ordering=ordering, max_concurrency=8, retries=NO_WAIT, **more)
-    return RowEngine(flow, lambda _row, result, _attempt, _since_s: result, lambda _, number: f"row {number}")
+    return RowEngine(flow, lambda _row, result, _attempt, _since_s: result, lambda _, number: f"row {number}", held)
 
 
 def test_every_row_comes_back_from_threads_and_coroutines() -> None:
@@ -163,3 +166,26 @@ def test_no_thread_is_left() -> None:
     with engine(lambda value: value) as running:
         list(running.run(iter([[("a", None)]])))
     assert [one for one in set(threading.enumerate()) - before if one.is_alive()] == []
+
+
+@pytest.mark.parametrize("not_before", [None, lambda _: None])
+def test_quick_rows_of_which_some_are_held_go_to_a_worker_several_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, not_before: Any
+) -> None:
+    """Unless each has a time of its own."""
+    sizes: list[int] = []
+    submit = ThreadWorkers.submit
+
+    def noted(self: ThreadWorkers, units: Any) -> None:
+        sizes.extend(map(len, units))
+        submit(self, units)
+
+    def held(row: FedRow, kept: Any) -> Any:
+        return "held" if row.value % 10 == 0 else None
+
+    monkeypatch.setattr(ThreadWorkers, "submit", noted)
+    with engine(lambda number: number, held=held, not_before=not_before) as rows:
+        found = [*rows.run([(number, None) for number in range(at, at + 100)] for at in range(0, 5_000, 100))]
+    assert found.count("held") == 500
+    assert sum(sizes) == 5_000
+    assert (max(sizes) > 1) == (not_before is None)

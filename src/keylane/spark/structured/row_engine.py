@@ -13,7 +13,7 @@ import math
 import random
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -87,11 +87,10 @@ class _Owner:
 class _RowFunction(Function):
     """A function of which some rows may be held back, when their turn comes."""
 
-    held: Held | None = None
+    held: Held = field(kw_only=True)
 
     def kept(self, payload: Carried) -> Outcome:
-        kept = Function.kept(self, payload)
-        return kept if self.held is None else self.held(payload, kept)
+        return self.held(payload, Function.kept(self, payload))
 
     def __reduce__(self) -> tuple[type[Function], tuple[object, ...]]:
         """What goes to a worker process does not ask."""
@@ -136,9 +135,10 @@ class RowEngine:
         waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
         self._begun: deque[None] | None = deque() if _is_direct(options) and not waits else None
         """One for each of the first calls; None once they have begun, or where they do not begin at once."""
-        if held is not None and options.not_before is None:
-            options = replace(options, not_before=_now)
-        self._workers = make_workers(options, self._function(options, held), self._inbox.put, "keylane-rows", Always())
+        function = self._function(options, held)
+        if isinstance(function, _RowFunction) and options.not_before is None:
+            options = replace(options, not_before=_now)  # one row at a time is asked for
+        self._workers = make_workers(options, function, self._inbox.put, "keylane-rows", Always())
         self._first_calls = self._workers.concurrency
         """How many calls begin before the task's thread makes more rows."""
         depth_first = options.traversal == "depth_first"  # what waits with the workers would be others' turn
@@ -158,16 +158,17 @@ class RowEngine:
         self._thread = threading.Thread(target=self._serve, name="keylane-rows-loop", daemon=True)
 
     def _function(self, options: Flow, held: Held | None) -> Function:
-        """What the workers run. Where they can, they give the results themselves; of batches, and from processes,
-        these come by the loop."""
+        """What the workers run. Where they can, they give the results themselves, and ask in the call whether a row is
+        held, so that several quick rows may be one hand-over; of batches, and from processes, results come by the loop.
+        """
         call, not_before = options.handler, options.not_before
         view: Callable[[Carried], Carried] = _value_of
         if _is_direct(options):
-            call, view = self._giving(call), as_it_is
+            in_call, held = (held, None) if not_before is None else (None, held)
+            call, view = self._giving(call, in_call), as_it_is
             not_before = not_before and partial(_of_value, not_before)
-        return _RowFunction(
-            call, view, as_it_is, _each, options.resource, not_before, row_departs, row_arrives, held
-        )  # fmt: skip
+        rest = (call, view, as_it_is, _each, options.resource, not_before, row_departs, row_arrives)
+        return Function(*rest) if held is None else _RowFunction(*rest, held=held)
 
     @property
     def latency(self) -> Histogram:
@@ -251,13 +252,17 @@ class RowEngine:
 
     # --- the workers' ---
 
-    def _giving(self, handler: Handler) -> Handler:
-        """The handler, whose result goes to the task's thread; what failed goes to the flow."""
+    def _giving(self, handler: Handler, held: Held | None) -> Handler:
+        """The handler, whose result goes to the task's thread; what failed goes to the flow. A row that is held does
+        not reach it."""
         takes = takes_context(handler)
 
         def call(row: FedRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
                 self._begin(begun)
+            if held is not None and (kept := held(row, None)) is not None:
+                self._give(row, kept)
+                return None
             result = handler(row.value, context) if takes else handler(row.value)
             if isinstance(result, Failure):
                 return result
@@ -267,6 +272,9 @@ class RowEngine:
         async def call_async(row: FedRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
                 self._begin(begun)
+            if held is not None and (kept := held(row, None)) is not None:
+                self._give(row, kept)
+                return None
             result = await (handler(row.value, context) if takes else handler(row.value))
             if isinstance(result, Failure):
                 return result
