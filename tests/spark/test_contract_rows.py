@@ -264,6 +264,8 @@ def test_rates(bench: RowBench, rates: kl.Rates, options: dict[str, Any], of: in
     for number in range(of):
         times = [began / 1e9 for began, _, one in spans(found) if one % of == number]
         assert times[-1] - times[0] >= (len(times) - 2) / per_s * 0.9
+    all_began = [began / 1e9 for began, _, _ in spans(found)]
+    assert of == 1 or all_began[-1] - all_began[0] < ROWS / per_s * 0.8, "each has a rate of its own"
 
 
 @covers("traversal")
@@ -291,6 +293,13 @@ def test_retries(bench: RowBench) -> None:
     assert (done.processed, done.failed, done.retried) == (ROWS, 5 * ROWS, 5 * ROWS)
     assert done.handler_latency.count > 0
     assert [(one.error, one.count) for one in done.failures] == [("ValueError", 5 * ROWS)]
+
+
+def test_counts_of_all_tasks_of_a_step_add_up(bench: RowBench) -> None:
+    bench.begin(lambda row: (number_of(row), "here"))
+    for _ in range(3):
+        assert numbers(bench.again()) == list(range(ROWS))
+    assert bench.snapshot().processed == 3 * ROWS
 
 
 def test_the_delay_of_retries_may_be_a_function_of_the_row_and_their_age_ends_them(bench: RowBench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from keylane.options import Batch, Processes, Retries
 from keylane.spark.structured import row_engine, row_task
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
 from keylane.spark.structured.parallel_map import RowMap
-from keylane.spark.structured.row_task import MapTask
+from keylane.spark.structured.row_task import BATCH_ROWS, MapTask, RowRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,6 +139,25 @@ def test_a_process_that_computes_at_the_deadline_is_killed_and_its_row_is_carrie
     assert {name[2]: attempts for name, (attempts, _) in report.carried.items()} == {1: 1, 2: 0}
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path(place).read_text()), 0)
+
+
+def test_dead_letters_are_acknowledged_before_what_follows_them_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Any] = []
+    letters: Any = SimpleNamespace(bury=waiting.append, acknowledged=waiting.clear, delivered=1)
+    monkeypatch.setattr(RowRun, "dead_letters", nullcontext(letters))
+
+    def function(row: Any) -> Any:
+        if row.offset == 0:
+            raise Fatal("never")
+        return (row.offset,)
+
+    offsets = list(range(3 * BATCH_ROWS))
+    of_batch = {"topic": ["t"] * len(offsets), "partition": [0] * len(offsets), "offset": offsets}
+    given = 0
+    for made in task(function, ordering="partition")(iter([pa.RecordBatch.from_pydict(of_batch)])):
+        assert waiting == []
+        given += made.num_rows
+    assert given == len(offsets) - 1
 
 
 def test_an_attempt_that_took_too_long_is_an_outcome_that_says_so() -> None:
