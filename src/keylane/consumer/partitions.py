@@ -358,7 +358,7 @@ class PollBound:
             one.pause_poll(is_paused=True)
         for one in resume:
             one.pause_poll(is_paused=False)
-        self._paused.update(pause)
+        self._paused.update(one for one in pause if not one.reached_end)  # the others never resume
         self._paused.difference_update(resume)
         self._over.difference_update(pause)
 

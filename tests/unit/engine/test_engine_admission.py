@@ -137,6 +137,17 @@ def test_a_partition_at_its_ending_offset_is_paused_at_once_and_stays_so() -> No
     assert parts.plan(9.0) == (12, [], [])
 
 
+def test_partitions_at_their_ends_are_not_looked_at_in_each_turn() -> None:
+    parts = Parts(100, 1_000)
+    for part in parts.parts[1:]:
+        part.reached_end = True
+        parts.bound.polled(cast("Any", part), 0)
+    assert len(parts.plan(0.0)[1]) == 999
+    for part in parts.parts[1:]:
+        del part.reached_end  # whoever asks now fails
+    assert parts.plan(1.0) == (12, [], [])
+
+
 def test_a_forgotten_partition_stops_nothing() -> None:
     parts = Parts(100, 2)
     parts.poll(0, 60)
