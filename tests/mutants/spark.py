@@ -138,6 +138,14 @@ MUTANTS = [
         "guarantee 4",
     ),
     Mutant(
+        "rows that failed with another one's error meet it in the next batch again",
+        "spark/structured/row_task.py",
+        "tries = 1 if options.batch is None or not options.tries.allow(1) else 2",
+        "tries = 1",
+        "unit/spark/test_structured_parallel_map.py"
+        "::test_the_row_that_fails_a_call_for_many_is_carried_and_the_others_are_not",
+    ),
+    Mutant(
         "a batch of rows waits to its end for more that do not come",
         "spark/structured/row_engine.py",
         "                self._flow.end_lingering()\n",

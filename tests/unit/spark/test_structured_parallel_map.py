@@ -119,6 +119,25 @@ def test_what_is_not_due_leaves_the_batch_with_what_follows_of_its_key(options: 
     assert {attempts for attempts, _ in report.carried.values()} == {0}
 
 
+@pytest.mark.parametrize("workers", [None, Processes(1)])
+def test_the_row_that_fails_a_call_for_many_is_carried_and_the_others_are_not(workers: Any) -> None:
+    """Else they would meet it in the next batch again, and be given up with it."""
+
+    def function(rows: list[Any]) -> list[Any]:
+        if any(row.offset == 3 for row in rows):
+            raise ValueError("one of them")
+        return [(row.offset,) for row in rows]
+
+    carry = Carry()
+    of_batch = {"topic": ["t"] * 6, "partition": [0, 1] * 3, "offset": list(range(6))}
+    later = Retries(max_attempts=5, delay_ms=3_600_000, max_delay_ms=3_600_000)
+    run = task(function, ordering="partition", batch=Batch(6), carry_over=carry, retries=later, workers=workers)
+    emitted = [row["answer"] for made in run(iter([pa.RecordBatch.from_pydict(of_batch)])) for row in made.to_pylist()]
+    assert sorted(emitted) == [0, 1, 2, 4]
+    (report,) = carry.reported
+    assert {name[2]: attempts for name, (attempts, _) in report.carried.items()} == {3: 1, 5: 0}
+
+
 def test_a_process_that_computes_at_the_deadline_is_killed_and_its_row_is_carried(tmp_path: Path) -> None:
     place, began = str(tmp_path / "pid"), time.monotonic()
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from keylane.flow.failures import FailureKind
     from keylane.flow.outcomes import Outcome as Result
+    from keylane.options import Retries
     from keylane.spark.structured.carry_over import TaskCarry
     from keylane.spark.structured.row_options import RowOptions
     from keylane.spark.structured.rows import FedRow, Values
@@ -115,7 +116,7 @@ class RowRun:
         handler = function_of(options, Returns(returns.fieldNames()), is_of_records=is_of_records)
         retries = options.tries
         if carry is not None and not carry.is_frozen:
-            retries = replace(retries, max_attempts=1)  # what failed leaves the batch
+            retries = _before_it_leaves(options)
         self._engine = RowEngine(
             flow_of(options, handler=handler, retries=retries),
             self._made,
@@ -200,6 +201,13 @@ def flow_of(options: RowOptions, **changes: Any) -> Flow:
     given = {one.name: getattr(options, one.name) for one in fields(Flow)}
     ordering = "unordered" if options.keys is None else "key"
     return Flow(**(given | {"ordering": ordering, "rates": rates, "workers": workers} | changes))
+
+
+def _before_it_leaves(options: RowOptions) -> Retries:
+    """What failed leaves Spark's batch. A row of a call for many is tried once more, alone: those that failed with
+    another one's error must not meet it in the next batch again, and be given up with it."""
+    tries = 1 if options.batch is None or not options.tries.allow(1) else 2
+    return replace(options.tries, max_attempts=tries, delay_ms=0, max_age_ms=None)
 
 
 def _task_cpus() -> int:
