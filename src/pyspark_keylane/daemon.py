@@ -3,6 +3,9 @@
 A worker that waits for its next task takes the end of its socket, at the end of the session, for an error, and reports
 it through that very socket; PySpark 4.3 prints the `BrokenPipeError` that this gives, with a traceback, on the user's
 terminal. Nobody waits for that answer, and nothing is lost. Made for Spark's setting `spark.python.daemon.module`.
+
+The daemon has keylane imported, which takes a worker, and with it a lane, a quarter of a second of a processor. Nothing
+of that starts a thread: what is forked beside one may wait for ever for a lock that it held.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import os
 from typing import TYPE_CHECKING
 
 from pyspark import daemon
+
+import keylane.spark  # noqa: F401
 
 if TYPE_CHECKING:
     import socket

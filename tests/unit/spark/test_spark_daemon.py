@@ -8,21 +8,17 @@ import socket
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 ENDS_S = 60
 """Many times what it takes."""
 
 
-def test_a_worker_that_waits_ends_in_silence_when_spark_closes_its_socket(
+def test_a_worker_has_keylane_at_once_and_ends_in_silence_when_spark_closes_its_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -40,6 +36,10 @@ def test_a_worker_that_waits_ends_in_silence_when_spark_closes_its_socket(
             jvm.connect(daemon.stdout.read(length).decode())
             (worker,) = struct.unpack(">i", jvm.recv(4))
             gone = os.pidfd_open(worker)
+        mapped = Path(f"/proc/{daemon.pid}/maps").read_text()
+        assert "confluent_kafka" in mapped, "keylane is imported before workers are forked"
+        assert len(list(Path(f"/proc/{daemon.pid}/task").iterdir())) == 1, "what is forked beside a thread may hang"
+        assert "pyarrow" not in mapped
         assert select.select([gone], [], [], ENDS_S)[0], "the worker has ended"
         os.close(gone)
         daemon.stdin.close()  # Spark's word for the end

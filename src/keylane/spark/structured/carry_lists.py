@@ -1,7 +1,8 @@
 """Carry-over lists: what each batch left behind, a file a batch, written once (docs/adr/0040).
 
 The idea: a list is a value; `Lists` keeps them in a folder, where the first write of a batch wins and nothing changes
-afterwards. The folder is a path that driver and executors share: local, or a URI that Arrow's file systems know.
+afterwards. The folder is a path that driver and executors share: local, or a URI that Arrow's file systems know. Arrow
+is imported where a folder is used, as in `rows`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import uuid
 from collections.abc import Mapping  # noqa: TC003 - dataclass fields
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
-
-from pyarrow import fs
+from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 KEPT = 100
 """Lists that stay: as many batches as Spark's checkpoint keeps by default."""
@@ -83,6 +85,8 @@ class Lists:
 
     def read(self, batch: int) -> CarryList | None:
         """None when the batch has no list. Raises `PeerError` for a file that is none."""
+        from pyarrow import fs
+
         path = self._path(batch)
         if self._files.get_file_info(path).type is not fs.FileType.File:
             return None
@@ -100,6 +104,8 @@ class Lists:
 
     def write_once(self, made: CarryList) -> CarryList:
         """Keep the list, unless the batch has one already; returns the one that counts."""
+        from pyarrow import fs
+
         path, text = self._path(made.batch), made.to_json().encode()
         self._files.create_dir(self._root, recursive=True)
         part = f"{self._root}/.{made.batch}-{uuid.uuid4().hex}"
@@ -128,6 +134,8 @@ class Lists:
                 self._files.delete_file(self._path(old))
 
     def _batches(self) -> list[int]:
+        from pyarrow import fs
+
         found = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         names = [PurePosixPath(one.path) for one in found]
         return [int(name.stem) for name in names if name.suffix == ".json" and name.stem.isdecimal()]
@@ -137,6 +145,8 @@ class Lists:
 
 
 def _open(folder: str) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
     if "://" not in folder and not folder.startswith("file:"):
         return fs.LocalFileSystem(), os.path.abspath(folder)  # noqa: PTH100 - Arrow takes strings
     files, root = fs.FileSystem.from_uri(folder)

@@ -1,6 +1,8 @@
 """Rows of Arrow batches for a user's function, and what it returns as Arrow batches again.
 
-Spark's own converters make the rows, so that a function sees the values that `collect()` gives.
+Spark's own converters make the rows, so that a function sees the values that `collect()` gives. Arrow is imported where
+batches are made: lanes import this too and need none, it takes 0.2 s of a processor, and it starts threads, which a
+daemon that forks workers must not have.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
@@ -22,6 +23,7 @@ from keylane.telling import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from keylane.flow.items import Carried
@@ -191,6 +193,8 @@ class RowWriter:
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
+        import pyarrow as pa
+
         columns = zip(zip(*rows, strict=True), self._converters, self._schema, strict=True)
         arrays = [_array(column, convert, field.name, field.type) for column, convert, field in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -199,6 +203,8 @@ class RowWriter:
 def _array(column: Sequence[Any], convert: Converter | None, name: str, kind: pa.DataType) -> pa.Array:
     """Raises `HandlerError` for what a function returned and is not of the column's type: Arrow's own error, and
     Spark's, show the value."""
+    import pyarrow as pa
+
     try:
         return pa.array(column if convert is None else [convert(one) for one in column], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AssertionError, PySparkException):
@@ -209,6 +215,8 @@ def _array(column: Sequence[Any], convert: Converter | None, name: str, kind: pa
 
 def _misfit(column: Sequence[Any], convert: Converter | None, kind: pa.DataType) -> Any:
     """The first value that cannot be in the column."""
+    import pyarrow as pa
+
     for one in column:
         try:
             pa.array([one if convert is None else convert(one)], kind)
