@@ -28,7 +28,7 @@ GROUPS = (
     ("tests/interop/",),
 )
 """Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka."""
-CONTRACT = "tests/spark/test_contract.py"
+CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
 """What takes longest first, after the groups."""

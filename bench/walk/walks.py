@@ -209,6 +209,8 @@ class _Frame:
         self.columns = schema.names
         self.dtypes = [(one.name, one.dataType.simpleString()) for one in schema]
         self.task: Task | None = None
+        self.sparkSession = None
+        """Tasks tell no driver what they have done, as through Spark Connect."""
 
     def mapInArrow(self, task: Task, schema: Any) -> None:  # noqa: N802, ARG002 - Spark's
         self.task = task

@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "tracing that is off follows the application",
         "consumer/tracing.py",
-        'if pipeline.tracing == "off" or trace is None:',
+        'if options.tracing == "off" or trace is None:',
         "if trace is None:",
         "unit/engine/test_engine_tracing.py::test_auto_is_on_when_the_application_has_a_provider",
         "option: tracing",
@@ -248,8 +248,8 @@ MUTANTS = [
     Mutant(
         "values are decoded as keys are",
         "consumer/decoding.py",
-        'self._made(self._value, record, "value", record.raw_value)',
-        'self._made(self._value, record, "key", record.raw_value)',
+        'made_of(self._value, record.raw_value, topic, "value", headers)',
+        'made_of(self._value, record.raw_value, topic, "key", headers)',
         "unit/engine/test_engine_decoding.py::test_a_handler_gets_what_they_make_and_the_undecodable_take_the_dead_letter_path",
         "option: value_deserializer",
     ),
@@ -407,9 +407,9 @@ MUTANTS = [
     ),
     Mutant(
         "an option that counts elsewhere is passed over for rows",
-        "spark/structured/parallel_map.py",
-        "if option.name in NOT_FOR_ROWS and getattr(self, option.name) != _default(option):",
-        "if option.name in NOT_FOR_ROWS and getattr(self, option.name) is None:",
+        "spark/structured/row_options.py",
+        "if getattr(self.rates, name) is not None and self.ordering != ordering:",
+        "if getattr(self.rates, name) is not None and self.ordering is None:",
         "unit/spark/test_structured_row_map.py::test_what_rows_cannot_have_is_refused_with_the_reason",
         "guarantee 8",
     ),

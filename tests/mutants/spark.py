@@ -124,14 +124,95 @@ MUTANTS = [
     ),
     Mutant(
         "a row that fails finally is tried again",
-        "spark/structured/parallel_map.py",
-        "if error is not None and self.retries.allow(attempt) and not isinstance(error, Fatal):",
-        "if error is not None and self.retries.allow(attempt):",
+        "spark/structured/row_calls.py",
+        "super().__init__(failure.error, final=failure.final, places=failure.places)",
+        "super().__init__(failure.error, places=failure.places)",
         "unit/spark/test_structured_parallel_map.py::test_what_is_fatal_is_not_tried_again",
     ),
     Mutant(
+        "what follows of a key that is not due is due before it",
+        "spark/structured/carry_over.py",
+        "due_ms = self._blocked[key] = max(due_ms, self._blocked.get(key, 0))",
+        "self._blocked.setdefault(key, due_ms)",
+        "unit/spark/test_structured_parallel_map.py::test_what_is_not_due_leaves_the_batch_with_what_follows_of_its_key",
+        "guarantee 4",
+    ),
+    Mutant(
+        "rows that failed with another one's error meet it in the next batch again",
+        "spark/structured/row_task.py",
+        "tries = 1 if options.batch is None or not options.tries.allow(1) else 2",
+        "tries = 1",
+        "unit/spark/test_structured_parallel_map.py"
+        "::test_the_row_that_fails_a_call_for_many_is_carried_and_the_others_are_not",
+    ),
+    Mutant(
+        "a batch of rows waits to its end for more that do not come",
+        "spark/structured/row_engine.py",
+        "                self._flow.end_lingering()\n",
+        "                pass\n",
+        "unit/spark/test_structured_rows_in_batches.py::test_the_last_rows_of_a_task_linger_for_no_others",
+    ),
+    Mutant(
+        "quick rows under carry-over go to a worker one at a time",
+        "spark/structured/row_engine.py",
+        "(held, None) if not_before is None else (None, held)",
+        "(None, held)",
+        "unit/spark/test_structured_row_engine.py"
+        "::test_quick_rows_of_which_some_are_held_go_to_a_worker_several_at_a_time",
+    ),
+    Mutant(
+        "dead letters are counted that the broker does not have yet",
+        "spark/structured/row_task.py",
+        """            if letters is not None:
+                letters.acknowledged()
+            if carry is not None:
+""",
+        "            if carry is not None:\n",
+        "spark/test_contract_rows.py::test_on_exhausted",
+    ),
+    Mutant(
+        "rows are given back before the dead letters before them are acknowledged",
+        "spark/structured/row_task.py",
+        """                    if letters is not None:
+                        letters.acknowledged()
+""",
+        "",
+        "unit/spark/test_structured_parallel_map.py"
+        "::test_dead_letters_are_acknowledged_before_what_follows_them_is_given_back",
+        "guarantee 3",
+    ),
+    Mutant(
+        "a dead letter of the topic that is read goes round without end",
+        "spark/structured/dead_letters.py",
+        "is not None and place[0] == self._topic:",
+        "is not None and not place[0]:",
+        "spark/test_contract_rows.py::test_a_dead_letter_that_the_broker_does_not_take_fails_the_task",
+    ),
+    Mutant(
+        "a task's counts replace those of the tasks before",
+        "spark/structured/step_counts.py",
+        "        return value1.merge(value2)\n",
+        "        return value2\n",
+        "spark/test_contract_rows.py::test_counts_of_all_tasks_of_a_step_add_up",
+    ),
+    Mutant(
+        "the rate of each partition is one of all rows of the task",
+        "spark/structured/row_task.py",
+        "replace(rates, per_key=rates.per_partition, per_partition=None)",
+        "replace(rates, records_per_s=rates.per_partition, per_partition=None)",
+        "spark/test_contract_rows.py::test_rates",
+        "option: rates",
+    ),
+    Mutant(
+        "limits of steps that have ended are kept for as long as the process lives",
+        "spark/structured/row_task.py",
+        "@lru_cache(STEPS_KEPT)\n",
+        "@lru_cache(None)\n",
+        "unit/spark/test_structured_row_map.py::test_a_process_keeps_the_automatic_limits_of_the_steps_that_ran_last",
+    ),
+    Mutant(
         "rows go in the order in which Spark gives them, whatever order_by says",
-        "spark/structured/parallel_map.py",
+        "spark/structured/row_task.py",
         "    rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))\n",
         "",
         "unit/spark/test_structured_parallel_map.py::test_rows_run_in_the_order_that_is_asked_for",

@@ -76,6 +76,7 @@ def main() -> None:
     attempts: dict[str, Callable[[], object]] = {
         "carry_over": lambda: streamed().transform(parallel_map(doubled, "n int", carry_over=CarryOver(folder))),
         "acknowledged": in_batches,
+        "snapshot": step.snapshot,
     }
     refused = {name: _refusal(attempt) for name, attempt in attempts.items()}
     print(json.dumps({"values": [int(bytes(row.value)) for row in found], "refused": refused}))  # noqa: T201

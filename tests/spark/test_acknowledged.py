@@ -191,6 +191,28 @@ def test_carried_records_run_in_a_later_batch_in_order(job: Job) -> None:
     assert job.standing() == OffsetMap(24)
 
 
+def test_what_is_not_due_holds_up_no_batch_and_comes_when_it_is_due(job: Job) -> None:
+    """With what follows of its key; `availableNow` waits for it."""
+    place = job.folder / "due"
+
+    def later(row: Any) -> float | None:
+        if int(bytes(row.value)) != 5:
+            return None
+        if not place.exists():
+            place.write_text(str((time.time() + 2) * 1000))
+        return float(place.read_text())
+
+    def function(row: Any) -> Any:
+        assert int(bytes(row.value)) not in (5, 9, 13, 17) or time.time() * 1000 >= float(place.read_text())
+        return (row.value, row.offset)
+
+    carry = job.carry_over()
+    frame = job.carries(function, carry, retries=NOT_NOW, not_before=later)
+    job.run(frame, acknowledged(job.sink, carry_over=carry))
+    assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5]), (1, [5, 9, 13, 17])]
+    assert job.standing() == OffsetMap(20)
+
+
 def _make_due(job: Job) -> None:
     """The hour is over."""
     (name,) = [one for one in (job.folder / "lists").iterdir() if one.suffix == ".json"]

@@ -51,4 +51,5 @@ def test_a_client_without_a_jvm(remote: str, broker: BrokerProcess, tmp_path: Pa
     assert refused["carry_over"] == (
         "carry_over needs a Spark session in this process; it does not work through Spark Connect"
     )
+    assert refused["snapshot"].startswith("snapshot() needs a Spark session in this process")
     assert "acknowledged(…) works inside foreachBatch, with a Spark session in this process" in refused["acknowledged"]

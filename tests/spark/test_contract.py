@@ -17,26 +17,27 @@ from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import keylane as kl
 from keylane.kafka.bulk import read_to_end
+from kit.contract import VALUES, Covered, fails_without, leaf_names
 from kit.filling import filling
 from kit.outputs import source_of
+from kit.pipeline_bench import RECORDS, InProcess, OnALane, PipelineBench, Running, telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RECORDS = 60
+    from keylane.broker.process import BrokerProcess
+
 MANY = 2_000
 """More than is polled at once."""
-PATIENCE_S = 180.0
 
-covered_options: set[str] = {"kafka", "topics", "handler"}
-"""They are part of every test."""
+covers = Covered("kafka", "topics", "handler")
 BATCHES = "unit/engine/test_engine_batches.py"
 SHOWN_ELSEWHERE = {
     "Partitions.of": "unit/spark/test_spark_supervisor.py::test_partitions_that_are_assigned_by_hand_are_divided",
@@ -47,83 +48,9 @@ SHOWN_ELSEWHERE = {
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
 """What only shows in the engine's own time, and not in what a whole run leaves behind."""
-VALUES = (
-    kl.Batch, kl.Threads, kl.Processes, kl.Transactional, kl.ExactlyOnce, kl.Partitions, kl.Commit, kl.External
-)  # fmt: skip
-"""Values that have options of their own; `Retries` and `Rates` are one option each here."""
+HAVE_A_CONTROL = {"tracing", "Commit.metadata_max_bytes", "ExactlyOnce.retention_ms"}
+"""Options whose test has a variant of what happens without them."""
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-
-
-Test = TypeVar("Test", bound="Callable[..., None]")
-
-
-def leaf_names(value: type) -> list[str]:
-    """The options of a value, each named by the class that has it."""
-    owner = {name: one.__name__ for one in reversed(value.__mro__) for name in vars(one).get("__annotations__", ())}
-    return [f"{owner[one.name]}.{one.name}" for one in fields(value)]
-
-
-def leaves(pipeline: kl.Pipeline) -> dict[str, object]:
-    """Every option of a pipeline by its name."""
-    found: dict[str, object] = {}
-    for one in fields(pipeline):
-        value = getattr(pipeline, one.name)
-        if isinstance(value, VALUES):
-            found |= zip(leaf_names(type(value)), (getattr(value, name.name) for name in fields(value)), strict=True)
-        else:
-            found[one.name] = value
-    return found
-
-
-def covers(*options: str) -> Callable[[Test], Test]:
-    """Says which options a test is about. It has to give each of them a value that is not the usual one."""
-    covered_options.update(options)
-
-    def mark(test: Test) -> Test:
-        test.covers = set(options)  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-class Running(Protocol):
-    """A pipeline that runs until what is there now is done."""
-
-    def snapshot(self) -> kl.Snapshot: ...
-    def stop(self) -> None: ...
-    def wait(self) -> None: ...
-
-
-class InProcess:
-    def __init__(self, pipeline: kl.Pipeline, *, endless: bool = False) -> None:
-        self._consumer = kl.ParallelConsumer(pipeline, ending_offsets=None if endless else "latest")
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        self.snapshot, self.stop = self._consumer.snapshot, self._consumer.stop
-
-    def _run(self) -> None:
-        try:
-            with self._consumer:
-                self._consumer.run()
-        except BaseException as error:  # raised by `wait`
-            self._error = error
-
-    def wait(self) -> None:
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
-        if self._error is not None:
-            raise self._error
-
-
-class OnALane:
-    def __init__(self, spark: Any, pipeline: kl.Pipeline, *, endless: bool = False) -> None:
-        trigger = None if endless else {"availableNow": True}
-        self._query = kl.spark.start(pipeline, spark, lanes=1, trigger=trigger, members="dynamic", max_lane_failures=0)
-        self.snapshot, self.stop = self._query.snapshot, self._query.stop
-
-    def wait(self) -> None:
-        assert self._query.awaitTermination(PATIENCE_S), self._query.lanes
 
 
 @pytest.fixture(params=["in one process", pytest.param("on a lane", marks=pytest.mark.soak)])
@@ -134,93 +61,59 @@ def begin(request: pytest.FixtureRequest) -> Callable[..., Running]:
     return partial(OnALane, request.getfixturevalue("spark"))
 
 
-class Bench:
-    """Work of one test, in one of the two places."""
-
-    def __init__(self, work: Any, begin: Callable[..., Running], folder: Path) -> None:
-        self.work, self.folder = work, folder
-        self.given: set[str] = set()
-        """Options that a pipeline had another value of than pipelines usually have here."""
-        self._begin = begin
-        self._usual = work.pipeline()
-        work.fill(RECORDS)
-
-    def begin(self, pipeline: kl.Pipeline, *, endless: bool = False) -> Running:
-        given, usual = leaves(pipeline), leaves(self._usual)
-        self.given.update(name for name in given | usual if given.get(name) != usual.get(name))
-        return self._begin(pipeline, endless=endless)
-
-    @staticmethod
-    def until(condition: Callable[[], object], what: Callable[[], object] = lambda: None) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, what()
-            time.sleep(0.01)
-
-    def run(self, handler: Callable[..., Any], **options: Any) -> kl.Snapshot:
-        running = self.begin(self.work.pipeline(handler, **options))
-        running.wait()
-        return running.snapshot()
-
-    def told(self, name: str) -> list[str]:
-        """What outputs say in the header `name`, in the order of their partitions."""
-        return [text for log in self.told_by_partition(name) for text in log]
-
-    def told_by_partition(self, name: str) -> list[list[str]]:
-        logs: dict[int, list[tuple[int, str]]] = {}
-        for batch in read_to_end(self.work.servers, self.work.output):
-            for one in batch:
-                found = next((value for key, value in one.headers if key == name and value is not None), None)
-                if found is not None:
-                    logs.setdefault(one.partition, []).append((one.offset, found.decode()))
-        return [[text for _, text in sorted(log)] for _, log in sorted(logs.items())]
-
-    def all_once(self) -> bool:
-        seen = self.work.outputs()
-        return not (seen.lost or seen.repeated or seen.foreign) and self.work.lag() == 0
-
-    def file(self, name: str) -> list[str]:
-        found = self.folder / name
-        return found.read_text().splitlines() if found.exists() else []
-
-
 @pytest.fixture
-def bench(work: Any, begin: Callable[..., Running], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(work, begin, tmp_path)
+def bench(
+    work: Any, begin: Callable[..., Running], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[PipelineBench]:
+    made = PipelineBench(work, begin, tmp_path)
     yield made
     said: set[str] = getattr(request.function, "covers", set())
     assert said <= made.given, f"{sorted(said - made.given)}: no pipeline had a value that is not the usual one"
 
 
-def telling(output: str, tell: Callable[[kl.Record, kl.Context], str] = lambda *_: "", pause_s: float = 0.0) -> Any:
-    """A handler that copies its record and tells something in the header `told`."""
+def overlapping(bench: PipelineBench, **options: Any) -> tuple[int, int]:
+    """How many records began before an earlier one of their key, and of their partition, had ended."""
+    output = bench.work.output
 
-    async def copy(record: kl.Record, context: kl.Context) -> kl.Output:
-        if pause_s:
-            await asyncio.sleep(pause_s)
-        headers = [source_of(record), ("told", tell(record, context).encode())]
+    async def tell(record: kl.Record) -> kl.Output:
+        began = time.monotonic_ns()
+        await asyncio.sleep(0.004)
+        told = f"{record.offset} {record.partition} {(record.key or b'').decode()} {began} {time.monotonic_ns()}"
+        headers = [source_of(record), ("told", told.encode())]
         return kl.Output(output, record.key, record.value, headers=headers, partition=record.partition)
 
-    return copy
+    bench.run(tell, **options)
+    ended: dict[tuple[str, ...], int] = {}
+    found = [0, 0]
+    for _, partition, key, began, end in sorted(map(str.split, bench.told("told")), key=lambda one: int(one[0])):
+        for number, of in enumerate([(partition, key), (partition,)]):
+            found[number] += int(began) < ended.get(of, 0)
+            ended[of] = max(int(end), ended.get(of, 0))
+    assert bench.all_once()
+    return found[0], found[1]
 
 
 @covers("ordering")
-@pytest.mark.parametrize("ordering", ["partition", "unordered"])
-def test_ordering(bench: Bench, ordering: Any) -> None:
-    bench.run(telling(bench.work.output, pause_s=0.002), ordering=ordering)
-    assert bench.all_once()
-    assert bench.work.outputs().out_of_order(ordering) == []
+def test_records_of_a_partition_run_one_after_another(bench: PipelineBench) -> None:
+    assert overlapping(bench, ordering="partition") == (0, 0)
 
 
-def test_the_order_of_keys_is_the_default(bench: Bench) -> None:
+@covers("ordering")
+def test_without_an_order_records_of_a_key_run_at_once(bench: PipelineBench) -> None:
+    of_a_key, of_a_partition = overlapping(bench, ordering="unordered")
+    assert of_a_key > RECORDS // 4
+    assert of_a_partition > of_a_key
+
+
+def test_the_order_of_keys_is_the_default(bench: PipelineBench) -> None:
     assert bench.work.pipeline().ordering == "key"
-    bench.run(telling(bench.work.output, pause_s=0.002))
-    assert bench.all_once()
-    assert bench.work.outputs().out_of_order("key") == []
+    of_a_key, of_a_partition = overlapping(bench)
+    assert of_a_key == 0
+    assert of_a_partition > 0
 
 
 @covers("max_concurrency", "resource")
-def test_max_concurrency_and_the_resource_of_a_worker(bench: Bench) -> None:
+def test_max_concurrency_and_the_resource_of_a_worker(bench: PipelineBench) -> None:
     place, output = str(bench.folder / "resource"), bench.work.output
 
     @contextmanager
@@ -247,7 +140,7 @@ def test_max_concurrency_and_the_resource_of_a_worker(bench: Bench) -> None:
 
 
 @covers("Threads.count")
-def test_threads(bench: Bench) -> None:
+def test_threads(bench: PipelineBench) -> None:
     output = bench.work.output
 
     def name(record: kl.Record) -> kl.Output:
@@ -261,7 +154,7 @@ def test_threads(bench: Bench) -> None:
 
 
 @covers("one_processor")
-def test_one_processor(bench: Bench) -> None:
+def test_one_processor(bench: PipelineBench) -> None:
     output = bench.work.output
 
     def place(record: kl.Record) -> kl.Output:
@@ -274,7 +167,7 @@ def test_one_processor(bench: Bench) -> None:
 
 
 @covers("Batch.size")
-def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
+def test_batches_and_one_outcome_a_record(bench: PipelineBench) -> None:
     output = bench.work.output
 
     def handle(records: list[kl.Record]) -> list[Any]:
@@ -293,7 +186,7 @@ def test_batches_and_one_outcome_a_record(bench: Bench) -> None:
 
 
 @covers("not_before")
-def test_not_before(bench: Bench) -> None:
+def test_not_before(bench: PipelineBench) -> None:
     due_ms = (time.time() + 0.5) * 1000
     bench.run(telling(bench.work.output, lambda *_: str(time.time() * 1000 >= due_ms)), not_before=lambda _: due_ms)
     assert set(bench.told("told")) == {"True"}
@@ -301,7 +194,7 @@ def test_not_before(bench: Bench) -> None:
 
 
 @covers("rates")
-def test_rates(bench: Bench) -> None:
+def test_rates(bench: PipelineBench) -> None:
     rates = kl.Rates(records_per_s=100, burst_ms=0)
     bench.run(telling(bench.work.output, lambda *_: str(time.time())), rates=rates, ordering="unordered")
     times = sorted(map(float, bench.told("told")))
@@ -310,9 +203,9 @@ def test_rates(bench: Bench) -> None:
 
 
 @covers("traversal")
-def test_depth_first_finishes_a_partition_before_the_next(bench: Bench) -> None:
+def test_depth_first_finishes_a_partition_before_the_next(bench: PipelineBench) -> None:
     bench.run(
-        telling(bench.work.output, lambda record, _: f"{time.monotonic_ns()} {record.partition}"),
+        telling(bench.work.output, lambda record, _: f"{time.monotonic_ns()} {record.partition}", pause_s=0.01),
         max_concurrency=1,
         traversal="depth_first",
         ordering="unordered",
@@ -324,18 +217,18 @@ def test_depth_first_finishes_a_partition_before_the_next(bench: Bench) -> None:
 
 
 @covers("max_buffered_records")
-def test_max_buffered_records(bench: Bench) -> None:
+def test_max_buffered_records(bench: PipelineBench) -> None:
     assert 0 < buffered_while_handlers_hang(bench, max_buffered_records=10) <= 10
 
 
 @covers("max_buffered_bytes")
-def test_max_buffered_bytes(bench: Bench) -> None:
+def test_max_buffered_bytes(bench: PipelineBench) -> None:
     """What is polled before the first record's size is known is more than a byte; the rest is not."""
     bench.work.fill(MANY)
     assert 0 < buffered_while_handlers_hang(bench, max_buffered_bytes=1) < MANY
 
 
-def buffered_while_handlers_hang(bench: Bench, **options: Any) -> int:
+def buffered_while_handlers_hang(bench: PipelineBench, **options: Any) -> int:
     output, gate = bench.work.output, str(bench.folder / "gate")
 
     async def wait(record: kl.Record) -> kl.Output:
@@ -355,7 +248,7 @@ def buffered_while_handlers_hang(bench: Bench, **options: Any) -> int:
 
 @covers("Commit.metadata_max_bytes")
 @pytest.mark.parametrize(("characters", "runs_ahead"), [(4, False), (400, True)])
-def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: int, runs_ahead: bool) -> None:
+def test_what_the_metadata_cannot_tell_does_not_start(bench: PipelineBench, characters: int, runs_ahead: bool) -> None:
     """Four characters have room for no map: nothing runs ahead of the first record."""
     output = bench.work.output
 
@@ -372,7 +265,7 @@ def test_what_the_metadata_cannot_tell_does_not_start(bench: Bench, characters: 
 
 @covers("tracing")
 @pytest.mark.parametrize("tracing", ["on", "off"])
-def test_outputs_carry_the_trace_on(bench: Bench, tracing: Any) -> None:
+def test_outputs_carry_the_trace_on(bench: PipelineBench, tracing: Any) -> None:
     with filling(bench.work.servers) as producer:
         header = ("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())
         producer.produce(kl.Output(bench.work.topic, b"key-0", b"traced", headers=[header]))
@@ -382,14 +275,14 @@ def test_outputs_carry_the_trace_on(bench: Bench, tracing: Any) -> None:
 
 
 @covers("outputs")
-def test_an_output_topic_that_is_not_there_is_told_at_the_start(bench: Bench) -> None:
+def test_an_output_topic_that_is_not_there_is_told_at_the_start(bench: PipelineBench) -> None:
     with pytest.raises(kl.KeylaneError, match="no-such-topic"):
         bench.run(refuse, outputs=["no-such-topic"])
     assert bench.work.lag() == RECORDS, "before anything ran"
 
 
 @covers("max_uncommitted")
-def test_max_uncommitted(bench: Bench) -> None:
+def test_max_uncommitted(bench: PipelineBench) -> None:
     output = bench.work.output
 
     async def first_is_slow(record: kl.Record) -> kl.Output:
@@ -404,7 +297,7 @@ def test_max_uncommitted(bench: Bench) -> None:
 
 
 @covers("retries")
-def test_retries(bench: Bench) -> None:
+def test_retries(bench: PipelineBench) -> None:
     output = bench.work.output
 
     def third_time(record: kl.Record, context: kl.Context) -> kl.Output:
@@ -424,7 +317,7 @@ def refuse(record: kl.Record) -> None:
 
 
 @covers("on_exhausted")
-def test_on_exhausted(bench: Bench) -> None:
+def test_on_exhausted(bench: PipelineBench) -> None:
     once = kl.Retries(max_attempts=1)
     with pytest.raises(kl.HandlerError, match=rf"^{bench.work.topic}-\d@\d+: ValueError: no"):
         bench.run(refuse, retries=once, on_exhausted=kl.Halt())
@@ -438,7 +331,7 @@ def test_on_exhausted(bench: Bench) -> None:
 
 
 @covers("on_produced")
-def test_on_produced(bench: Bench) -> None:
+def test_on_produced(bench: PipelineBench) -> None:
     place = str(bench.folder / "produced")
 
     def note(produced: kl.Produced) -> None:
@@ -456,7 +349,7 @@ def test_on_produced(bench: Bench) -> None:
 
 
 @covers("Commit.metadata")
-def test_metadata_of_commits(bench: Bench) -> None:
+def test_metadata_of_commits(bench: PipelineBench) -> None:
     place = str(bench.folder / "metadata")
 
     class Listener(kl.RebalanceListener):
@@ -476,7 +369,7 @@ def test_metadata_of_commits(bench: Bench) -> None:
 
 
 @covers("rebalance_listener")
-def test_rebalance_listener(bench: Bench) -> None:
+def test_rebalance_listener(bench: PipelineBench) -> None:
     place = str(bench.folder / "rebalances")
 
     class Listener(kl.RebalanceListener):
@@ -495,7 +388,7 @@ def test_rebalance_listener(bench: Bench) -> None:
 
 
 @covers("Periods.interval_ms")
-def test_commit_interval(bench: Bench) -> None:
+def test_commit_interval(bench: PipelineBench) -> None:
     rare = bench.run(telling(bench.work.output, pause_s=0.02), commit=kl.Commit(interval_ms=60_000), max_concurrency=2)
     bench.work.group += "-2"
     often = bench.run(telling(bench.work.output, pause_s=0.02), commit=kl.Commit(interval_ms=20), max_concurrency=2)
@@ -503,7 +396,7 @@ def test_commit_interval(bench: Bench) -> None:
 
 
 @covers("offset_reset")
-def test_offset_reset(bench: Bench) -> None:
+def test_offset_reset(bench: PipelineBench) -> None:
     def run(offset_reset: str) -> int:
         bench.work.group += f"-{offset_reset}"
         pipeline = bench.work.pipeline(telling(bench.work.output))
@@ -519,13 +412,13 @@ def test_offset_reset(bench: Bench) -> None:
 
 
 @covers("drain_timeout_ms")
-def test_stop_waits_for_handlers_no_longer_than_it_may(bench: Bench) -> None:
-    place = str(bench.folder / "begun")
+def test_stop_waits_for_handlers_no_longer_than_it_may(bench: PipelineBench) -> None:
+    place, hang_s = str(bench.folder / "begun"), bench.hang_s
 
     async def hang(record: kl.Record) -> None:
         with open(place, "a") as file:  # noqa: ASYNC230, PTH123 - travels with the pipeline
             file.write("begun\n")
-        await asyncio.sleep(120)
+        await asyncio.sleep(hang_s)
 
     running = bench.begin(bench.work.pipeline(hang, drain_timeout_ms=100, stall_timeout_ms=0))
     bench.until(lambda: bench.file("begun"))
@@ -538,7 +431,7 @@ def test_stop_waits_for_handlers_no_longer_than_it_may(bench: Bench) -> None:
 
 
 @covers("key_deserializer", "value_deserializer")
-def test_deserializers(bench: Bench) -> None:
+def test_deserializers(bench: PipelineBench) -> None:
     def number(data: bytes | None, context: Any) -> int:
         return int(data or b"")
 
@@ -557,7 +450,7 @@ def test_deserializers(bench: Bench) -> None:
 
 
 @covers("Processes.count")
-def test_worker_processes(bench: Bench) -> None:
+def test_worker_processes(bench: PipelineBench) -> None:
     output = bench.work.output
 
     def compute(record: kl.Record) -> kl.Output:
@@ -568,15 +461,15 @@ def test_worker_processes(bench: Bench) -> None:
         ]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
-    bench.run(compute, workers=kl.Processes(2), ordering="unordered")
+    bench.run(compute, workers=kl.Processes(3), ordering="unordered")
     told = set(bench.told("told"))
-    assert len(told) == 2
+    assert len(told) == 3
     assert all(one.startswith("True ") for one in told), "in worker processes, and not where the engine is"
     assert bench.all_once()
 
 
 @covers("Periods.every_records", "on_commit", "on_committed")
-def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
+def test_commits_and_what_is_told_of_them(bench: PipelineBench) -> None:
     place = str(bench.folder / "commits")
 
     def note(offsets: Any, error: Any) -> None:
@@ -600,10 +493,12 @@ def test_commits_and_what_is_told_of_them(bench: Bench) -> None:
 
 
 @covers("handler_timeout_ms")
-def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
+def test_a_handler_that_takes_too_long_has_failed(bench: PipelineBench) -> None:
+    hang_s = bench.hang_s
+
     async def hang_once(record: kl.Record, context: kl.Context) -> None:
         if context.attempt == 1 and record.offset == 0:
-            await asyncio.sleep(120)
+            await asyncio.sleep(hang_s)
 
     done = bench.run(
         hang_once,
@@ -615,9 +510,11 @@ def test_a_handler_that_takes_too_long_has_failed(bench: Bench) -> None:
 
 
 @covers("stall_timeout_ms")
-def test_a_consumer_whose_handlers_all_hang_ends_and_names_a_record(bench: Bench) -> None:
+def test_a_consumer_whose_handlers_all_hang_ends_and_names_a_record(bench: PipelineBench) -> None:
+    hang_s = bench.hang_s
+
     async def hang(record: kl.Record) -> None:
-        await asyncio.sleep(120)
+        await asyncio.sleep(hang_s)
 
     with pytest.raises(kl.HandlerError, match=rf"^{bench.work.topic}-\d@\d+: no handler has ended for 0.3 s"):
         bench.run(hang, stall_timeout_ms=300, drain_timeout_ms=100)
@@ -625,7 +522,7 @@ def test_a_consumer_whose_handlers_all_hang_ends_and_names_a_record(bench: Bench
 
 
 @covers("beyond_log_end")
-def test_a_commit_beyond_the_logs_end(bench: Bench) -> None:
+def test_a_commit_beyond_the_logs_end(bench: PipelineBench) -> None:
     beyond = {(bench.work.topic, partition): 1_000 for partition in range(4)}
     bench.work.admin.commit_offsets(bench.work.group, beyond)
     with pytest.raises(kl.KeylaneError, match="1000"):
@@ -635,7 +532,7 @@ def test_a_commit_beyond_the_logs_end(bench: Bench) -> None:
 
 
 @covers("Commit.on_foreign_metadata")
-def test_metadata_that_is_no_map(bench: Bench) -> None:
+def test_metadata_that_is_no_map(bench: PipelineBench) -> None:
     with closing(Consumer({"bootstrap.servers": bench.work.servers, "group.id": bench.work.group})) as other:
         marked = [TopicPartition(bench.work.topic, one, 0, "a word of somebody else's") for one in range(4)]
         other.commit(offsets=marked, asynchronous=False)
@@ -646,7 +543,7 @@ def test_metadata_that_is_no_map(bench: Bench) -> None:
 
 
 @covers("ExactlyOnce.store", "ExactlyOnce.identity", "delivery")
-def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench: Bench) -> None:
+def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench: PipelineBench) -> None:
     place = str(bench.folder / "effects.db")
     with closing(sqlite3.connect(place)) as effects:
         effects.execute("CREATE TABLE effects (value text)")
@@ -672,7 +569,7 @@ def test_effects_in_a_database_happen_once_whatever_the_record_is_known_by(bench
 
 @covers("ExactlyOnce.retention_ms")
 @pytest.mark.parametrize(("retention_ms", "times"), [(1, 2), (60_000, 1)])
-def test_an_identity_is_known_for_so_long(bench: Bench, retention_ms: int, times: int) -> None:
+def test_an_identity_is_known_for_so_long(bench: PipelineBench, retention_ms: int, times: int) -> None:
     place = str(bench.folder / "effects.db")
     with closing(sqlite3.connect(place)) as effects:
         effects.execute("CREATE TABLE effects (value blob)")
@@ -692,7 +589,7 @@ def test_an_identity_is_known_for_so_long(bench: Bench, retention_ms: int, times
 
 
 @covers("External.start_offsets")
-def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
+def test_offsets_that_are_kept_elsewhere(bench: PipelineBench) -> None:
     place = str(bench.folder / "offsets")
 
     def starts(partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -715,10 +612,23 @@ def test_offsets_that_are_kept_elsewhere(bench: Bench) -> None:
     assert bench.work.admin.committed_offsets(bench.work.group) == {}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(("test", "option"), covers.cases(sys.modules[__name__]))
+def test_a_case_fails_when_its_option_is_ignored(
+    test: Any, option: str, broker: BrokerProcess, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In one process: what a lane ignores shows in the same assertions."""
+
+    def bench(number: int) -> PipelineBench:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        return PipelineBench(works(broker.bootstrap), InProcess, folder, ignores=option)
+
+    works = request.getfixturevalue("works")
+    fails_without(test, bench, request.getfixturevalue, has_control=option in HAVE_A_CONTROL)
+
+
 def test_every_option_is_here() -> None:
     known = {one.name for one in fields(kl.Pipeline)} - {"workers", "batch", "commit"}
     known |= {name for value in VALUES for name in leaf_names(value)}
-    assert known == covered_options | SHOWN_ELSEWHERE.keys()
-    assert covered_options & SHOWN_ELSEWHERE.keys() == set()
-    for file, _, test in (place.partition("::") for place in SHOWN_ELSEWHERE.values()):
-        assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()
+    assert covers.missing(known, SHOWN_ELSEWHERE) == []

@@ -29,7 +29,9 @@ ORDERS, CUSTOMERS = 1_200, 40
 
 @pytest.fixture(scope="module")
 def servers(broker: BrokerProcess) -> str:
-    Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"orders": 2, "stage.chosen": 2, "stage.priced": 2})
+    Admin({"bootstrap.servers": broker.bootstrap}).create_topics(
+        {"orders": 2, "orders.dead": 1, "stage.chosen": 2, "stage.priced": 2}
+    )
     with filling(broker.bootstrap) as producer:
         for number in range(ORDERS):
             key = f"customer-{number % CUSTOMERS}".encode()
@@ -102,6 +104,14 @@ def test_orders_stay_in_order_into_a_sink_with_state(run: Callable[..., str]) ->
 def test_a_stream_feeds_lanes_and_lanes_a_stream(run: Callable[..., str]) -> None:
     large = [len(f"order {number}") for number in range(ORDERS) if len(f"order {number}") >= 8]
     assert run("dataframe_and_lanes.py") == f"{len(large)} prices, {sum(large)} in all\n"
+
+
+@pytest.mark.soak
+def test_orders_are_enriched_by_http_calls(run: Callable[..., str], service: str) -> None:
+    dead = ORDERS // CUSTOMERS
+    assert run("dataframe_calls.py", {"127.0.0.1:8080": service}) == (
+        f"{ORDERS - dead} orders enriched\n{ORDERS - dead} processed, {dead} dead, {dead} failed attempts\n"
+    )
 
 
 @pytest.mark.soak

@@ -186,6 +186,8 @@ def test_a_process_is_killed_when_its_time_is_over_or_it_dies(spark: SparkSessio
         "HandlerTimeoutError: the handler took longer than 2000 ms; its process was ended",
         "WorkerProcessError: a worker process",
     ]
+    done = step.snapshot()
+    assert (done.processed, done.failed, done.workers_died) == (2, 2, 1)
 
 
 def alive(pid: int) -> bool:

@@ -38,10 +38,10 @@ def options_of_the_contract() -> set[str]:
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     }
-    parts, elsewhere = values["covered_options"], values["SHOWN_ELSEWHERE"]
-    assert isinstance(parts, ast.Set)
+    parts, elsewhere = values["covers"], values["SHOWN_ELSEWHERE"]
+    assert isinstance(parts, ast.Call)
     assert isinstance(elsewhere, ast.Dict)
-    names = [*parts.elts, *elsewhere.keys, *(name for mark in marks for name in mark.args)]
+    names = [*parts.args, *elsewhere.keys, *(name for mark in marks for name in mark.args)]
     return {ast.literal_eval(one) for one in names if one is not None}
 
 

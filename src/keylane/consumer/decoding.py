@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
 
+    Handler = Callable[..., Any]
+
 Deserializer = Any
 """A function of (bytes or None, context)."""
+Seen = Any
+"""What user code gets, or returns."""
+Decoded = Any
+"""A function of what a handler would get that returns what it gets instead."""
+Headers = list[tuple[str, bytes | None]]
 
 
 class Field:
@@ -27,7 +34,7 @@ class Field:
 
     __slots__ = ("field", "headers", "topic")
 
-    def __init__(self, topic: str, field: str, headers: list[tuple[str, bytes | None]]) -> None:
+    def __init__(self, topic: str, field: str, headers: Headers) -> None:
         self.topic = topic
         self.field = field
         """"key" or "value"."""
@@ -43,68 +50,80 @@ class Decoder:
 
     def decoded(self, record: Record) -> DecodedRecord:
         """Raises what a deserializer raises."""
-        return DecodedRecord.of(
-            record,
-            self._made(self._key, record, "key", record.raw_key),
-            self._made(self._value, record, "value", record.raw_value),
-        )
-
-    def decoded_batch(self, records: Sequence[Record]) -> tuple[list[DecodedRecord], list[Exception | None]]:
-        """Those that can be decoded, and for every record what went wrong, or None."""
-        made: list[DecodedRecord] = []
-        errors: list[Exception | None] = []
-        for record in records:
-            try:
-                made.append(self.decoded(record))
-                errors.append(None)
-            except Exception as error:  # that record's failure, not its batch's
-                errors.append(error)
-        return made, errors
-
-    def _made(self, deserializer: Deserializer | None, record: Record, field: str, raw: bytes | None) -> Any:
-        return raw if deserializer is None else deserializer(raw, Field(record.topic, field, record.headers))
+        topic, headers = record.topic, record.headers
+        key = made_of(self._key, record.raw_key, topic, "key", headers)
+        return DecodedRecord.of(record, key, made_of(self._value, record.raw_value, topic, "value", headers))
 
 
-def decoding(pipeline: Pipeline) -> Callable[..., Any]:
+def made_of(
+    deserializer: Deserializer | None,
+    raw: bytes | None,
+    topic: str,
+    field: str,
+    headers: list[tuple[str, bytes | None]],
+) -> Seen:
+    """Raises what the deserializer raises."""
+    return raw if deserializer is None else deserializer(raw, Field(topic, field, headers))
+
+
+def decoding(pipeline: Pipeline) -> Handler:
     """The pipeline's handler, which is given decoded records; itself without deserializers."""
     if pipeline.key_deserializer is None and pipeline.value_deserializer is None:
         return pipeline.handler
     decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer)
-    of_one, of_batch = _of_one(pipeline.handler, decoder), _of_batch(pipeline.handler, decoder)
-    return of_batch if pipeline.batch is not None else of_one
+    return given_decoded(pipeline.handler, decoder.decoded, of_batches=pipeline.batch is not None)
 
 
-def _of_one(handler: Callable[..., Any], decoder: Decoder) -> Callable[..., Any]:
+def given_decoded(handler: Handler, decoded: Decoded, *, of_batches: bool) -> Handler:
+    """The handler, which is given what `decoded` makes of a record. In a batch, what that raises is the failure of its
+    record alone."""
+    return _of_batch(handler, decoded) if of_batches else _of_one(handler, decoded)
+
+
+def _of_one(handler: Handler, decoded: Decoded) -> Handler:
     takes = takes_context(handler)
 
-    def call(record: Record, context: Context) -> Any:
-        made = decoder.decoded(record)
+    def call(record: Seen, context: Context) -> Seen:
+        made = decoded(record)
         return handler(made, context) if takes else handler(made)
 
-    async def call_async(record: Record, context: Context) -> Any:
-        made = decoder.decoded(record)
+    async def call_async(record: Seen, context: Context) -> Seen:
+        made = decoded(record)
         return await (handler(made, context) if takes else handler(made))
 
     return call_async if is_coroutine_function(handler) else call
 
 
-def _of_batch(handler: Callable[..., Any], decoder: Decoder) -> Callable[..., Any]:
+def _of_batch(handler: Handler, decoded: Decoded) -> Handler:
     takes = takes_context(handler)
 
-    def call(records: Sequence[Record], context: Context) -> Any:
-        made, errors = decoder.decoded_batch(records)
+    def call(records: Sequence[Seen], context: Context) -> Seen:
+        made, errors = _decoded_batch(records, decoded)
         result = (handler(made, context) if takes else handler(made)) if made else []
         return _merged(result, errors)
 
-    async def call_async(records: Sequence[Record], context: Context) -> Any:
-        made, errors = decoder.decoded_batch(records)
+    async def call_async(records: Sequence[Seen], context: Context) -> Seen:
+        made, errors = _decoded_batch(records, decoded)
         result = (await (handler(made, context) if takes else handler(made))) if made else []
         return _merged(result, errors)
 
     return call_async if is_coroutine_function(handler) else call
 
 
-def _merged(result: Any, errors: list[Exception | None]) -> Any:
+def _decoded_batch(records: Sequence[Seen], decoded: Decoded) -> tuple[list[Seen], list[Exception | None]]:
+    """Those that can be decoded, and for every record what went wrong, or None."""
+    made: list[Seen] = []
+    errors: list[Exception | None] = []
+    for record in records:
+        try:
+            made.append(decoded(record))
+            errors.append(None)
+        except Exception as error:  # that record's failure, not its batch's
+            errors.append(error)
+    return made, errors
+
+
+def _merged(result: Seen, errors: list[Exception | None]) -> Seen:
     """One outcome a record: the handler's for those that it got. What is no list of the right length is left to the
     engine to refuse."""
     if not any(errors):

@@ -307,10 +307,11 @@ def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -
 
 
 def said_of(
-    place: tuple[str, int, int], timestamp_ms: int, error: BaseException, attempts: int
+    place: tuple[str, int, int] | None, timestamp_ms: int | None, error: BaseException, attempts: int
 ) -> list[tuple[str, bytes]]:
-    """What a dead letter's headers say of a record, by its topic, partition and offset."""
-    topic, partition, offset = place
+    """What a dead letter's headers say of a record, by its topic, partition and offset; what is not known is left
+    out."""
+    topic, partition, offset = place or (None, None, None)
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     said = {
@@ -322,4 +323,4 @@ def said_of(
         "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
         "keylane.attempts": attempts,
     }
-    return [(key, str(value).encode()) for key, value in said.items()]
+    return [(key, str(value).encode()) for key, value in said.items() if value is not None]

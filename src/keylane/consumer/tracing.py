@@ -26,41 +26,56 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as TraceContext
     from opentelemetry.trace import Link, Span, Tracer
 
+    from keylane.flow.items import Carried
+    from keylane.flow.outcomes import Outcome
+    from keylane.options import Flow
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
+
+    Handler = Callable[..., Any]
+    SpanOf = Callable[[Any, Context], AbstractContextManager[Span]]
 
 OPERATION = "process"
 
 
-def wants_tracing(pipeline: Pipeline) -> bool:
-    """By the pipeline's `tracing`; "auto" is on when the application has set a tracer provider of its own.
+def wants_tracing(options: Flow) -> bool:
+    """By the option `tracing`; "auto" is on when the application has set a tracer provider of its own.
 
     Raises `UsageError` for "on" without opentelemetry-api.
     """
-    if pipeline.tracing == "on":
+    if options.tracing == "on":
         try:
             import opentelemetry.trace  # noqa: F401
         except ImportError:
             raise UsageError("tracing='on' needs opentelemetry-api: run `pip install 'keylane[tracing]'`") from None
         return True
     trace = sys.modules.get("opentelemetry.trace")
-    if pipeline.tracing == "off" or trace is None:
+    if options.tracing == "off" or trace is None:
         return False
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
-def traced(pipeline: Pipeline) -> Callable[..., Any]:
+def traced(pipeline: Pipeline) -> Handler:
     """The pipeline's handler with a span around each call."""
-    handler, takes = pipeline.handler, takes_context(pipeline.handler)
-    span_of = partial(_batch_span if pipeline.batch is not None else _record_span, _LazyTracer(), pipeline.group_id)
+    return around(pipeline.handler, spans(pipeline.group_id, of_batches=pipeline.batch is not None), _carried_on)
 
-    def call(what: Any, context: Context) -> Any:
-        with span_of(what, context) as span:
-            return _carried_on(span, handler(what, context) if takes else handler(what))
 
-    async def call_async(what: Any, context: Context) -> Any:
+def spans(group: str | None, *, of_batches: bool) -> SpanOf:
+    """Of records, or of batches of them, that a group reads, if one does."""
+    return partial(_batch_span if of_batches else _record_span, _LazyTracer(), group)
+
+
+def around(handler: Handler, span_of: SpanOf, seen: Handler) -> Handler:
+    """The handler with a span around each call; `seen` gets the span and the result, and says what is returned."""
+    takes = takes_context(handler)
+
+    def call(what: Carried, context: Context) -> Outcome:
         with span_of(what, context) as span:
-            return _carried_on(span, await (handler(what, context) if takes else handler(what)))
+            return seen(span, handler(what, context) if takes else handler(what))
+
+    async def call_async(what: Carried, context: Context) -> Outcome:
+        with span_of(what, context) as span:
+            return seen(span, await (handler(what, context) if takes else handler(what)))
 
     return call_async if is_coroutine_function(handler) else call
 
@@ -82,7 +97,9 @@ class _LazyTracer:
         return self._tracer
 
 
-def _record_span(tracer: _LazyTracer, group: str, record: Record, context: Context) -> AbstractContextManager[Span]:
+def _record_span(
+    tracer: _LazyTracer, group: str | None, record: Record, context: Context
+) -> AbstractContextManager[Span]:
     attributes = _attributes(group, record.topic, context) | {
         "messaging.destination.partition.id": str(record.partition),
         "messaging.kafka.offset": record.offset,
@@ -101,7 +118,7 @@ def _record_span(tracer: _LazyTracer, group: str, record: Record, context: Conte
 
 
 def _batch_span(
-    tracer: _LazyTracer, group: str, records: Sequence[Record], context: Context
+    tracer: _LazyTracer, group: str | None, records: Sequence[Record], context: Context
 ) -> AbstractContextManager[Span]:
     """Of a batch: linked to every record's trace, in none of them."""
     topics = sorted({record.topic for record in records})
@@ -109,15 +126,15 @@ def _batch_span(
     return _span(tracer, ",".join(topics), attributes, _links(map(_extracted, records)), None)
 
 
-def _attributes(group: str, destination: str, context: Context) -> dict[str, Any]:
+def _attributes(group: str | None, destination: str, context: Context) -> dict[str, Any]:
+    of_group = {} if group is None else {"messaging.consumer.group.name": group}
     return {
         "messaging.system": "kafka",
         "messaging.operation.name": OPERATION,
         "messaging.operation.type": OPERATION,
         "messaging.destination.name": destination,
-        "messaging.consumer.group.name": group,
         "keylane.attempt": context.attempt,
-    }
+    } | of_group
 
 
 @contextmanager
@@ -151,15 +168,21 @@ def _links(contexts: Iterable[TraceContext]) -> list[Link]:
     return [trace.Link(span) for span in spans if span.is_valid]
 
 
-def _carried_on(span: Span, result: Any) -> Any:
-    """What the handler returned, its outputs with the span's context in their headers."""
-    if isinstance(result, Output):
-        return _with_context(result)
+def noted(span: Span, result: Outcome) -> Outcome:
+    """What the handler returned, as it is; what failed of a batch is in the span."""
     if isinstance(result, list | tuple):
         for one in result:
             if isinstance(one, Exception):
                 span.record_exception(one)
-        return [_carried_on(span, one) for one in result]
+    return result
+
+
+def _carried_on(span: Span, result: Outcome) -> Outcome:
+    """What the handler returned, its outputs with the span's context in their headers."""
+    if isinstance(result, Output):
+        return _with_context(result)
+    if isinstance(result, list | tuple):
+        return [_carried_on(span, one) for one in noted(span, result)]
     if isinstance(result, Returned):
         return Returned(result.value, [_with_context(one) for one in result.outputs], result.record)
     return result

@@ -58,10 +58,11 @@ class FlowCore:
         view: Callable[[Carried], Carried],
         alone: bool = False,
         one_a_key: bool = False,
+        auto: Callable[[int], AutoLimit] = AutoLimit,
     ) -> None:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
-        worker together with another one; `one_a_key`: not even in a batch with one of its key. Counted are
-        "processed", "failed", "retried" and "stale"."""
+        worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
+        automatic limit, of at most so many. Counted are "processed", "failed", "retried" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -75,7 +76,7 @@ class FlowCore:
         self._linger_s = 0.0 if options.batch is None else options.batch.linger_ms / 1000
         self._lingers_since: float | None = None
         """Since when there is something for a batch, and too little."""
-        self._auto = AutoLimit(hand_over.capacity) if options.max_concurrency == "auto" else None
+        self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
         """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
         self._may_group = not alone and self._auto is None and options.not_before is None
         """Whether quick items may go to a worker together."""
@@ -139,6 +140,10 @@ class FlowCore:
         self._at_rest.clear()
         for source in rested:
             self.offer(source)
+
+    def end_lingering(self) -> None:
+        """Nothing more is fed: batches wait for their least size no longer."""
+        self._batch_min_size = 1
 
     # --- what runs next ---
 

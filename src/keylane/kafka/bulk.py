@@ -82,6 +82,10 @@ class BulkProducer:
                 return
 
     def close(self) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        """Wait until all are acknowledged."""
         waiting = self._producer.flush(FLUSH_TIMEOUT_S)
         self._raise_failure()
         if waiting:

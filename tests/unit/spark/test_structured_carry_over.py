@@ -13,8 +13,7 @@ from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.options import DeadLetter, Retries
 from keylane.spark.structured.carry_lists import CarryList
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.row_engine import FedRow
-from keylane.spark.structured.rows import Outcome
+from keylane.spark.structured.rows import FedRow, Outcome
 
 FAR_MS = int((time.time() + 3600) * 1000)
 

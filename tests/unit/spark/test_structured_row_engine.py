@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keylane.flow.workers.threads import ThreadWorkers
 from keylane.options import Flow, Retries
 from keylane.spark.structured import row_engine
 from keylane.spark.structured.row_engine import RowEngine
@@ -16,50 +17,54 @@ from keylane.spark.structured.row_engine import RowEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keylane.spark.structured.rows import FedRow
+
 NO_WAIT = Retries(max_attempts=3, delay_ms=0, max_delay_ms=0)
 
 
-def options(handler: Callable[..., Any], ordering: Any = "unordered", **more: Any) -> Flow:
-    return Flow(handler=handler, ordering=ordering, max_concurrency=8, retries=NO_WAIT, **more)
+def engine(handler: Callable[..., Any], ordering: Any = "unordered", held: Any = None, **more: Any) -> RowEngine:
+    """An engine that gives back what the handler returns."""
+    flow = Flow(handler=handler, ordering=ordering, max_concurrency=8, retries=NO_WAIT, **more)
+    return RowEngine(flow, lambda _row, result, _attempt, _since_s: result, lambda _, number: f"row {number}", held)
 
 
 def test_every_row_comes_back_from_threads_and_coroutines() -> None:
-    async def doubled(record: Any) -> int:
+    async def doubled(value: Any) -> int:
         await asyncio.sleep(0)
-        return int(record.value) * 2
+        return int(value) * 2
 
-    for handler in (lambda record: record.value * 2, doubled):
-        with RowEngine(options(handler)) as engine:
+    for handler in (lambda value: value * 2, doubled):
+        with engine(handler) as running:
             feeds = ([(number, None) for number in range(start, start + 50)] for start in range(0, 5_000, 50))
-            assert sorted(engine.run(feeds)) == [2 * number for number in range(5_000)]
-            assert engine.pending == {}
+            assert sorted(running.run(feeds)) == [2 * number for number in range(5_000)]
+            assert running.pending == {}
 
 
 def test_rows_of_a_key_run_one_after_another_in_order() -> None:
     seen: dict[bytes, list[int]] = {}
-    running: set[bytes] = set()
+    now: set[bytes] = set()
 
-    async def handler(record: Any) -> None:
-        key = record.key()
-        assert key not in running
-        running.add(key)
+    async def handler(value: Any) -> None:
+        key = b"%d" % (value % 3)
+        assert key not in now
+        now.add(key)
         await asyncio.sleep(0)
-        running.discard(key)
-        seen.setdefault(key, []).append(record.value)
+        now.discard(key)
+        seen.setdefault(key, []).append(value)
 
-    with RowEngine(options(handler, "key")) as engine:
-        list(engine.run(iter([[(number, b"%d" % (number % 3)) for number in range(90)]])))
+    with engine(handler, "key") as running:
+        list(running.run(iter([[(number, b"%d" % (number % 3)) for number in range(90)]])))
     assert seen == {b"%d" % key: list(range(key, 90, 3)) for key in range(3)}
 
 
 def test_failed_attempts_are_repeated() -> None:
-    def handler(record: Any, context: Any) -> int:
+    def handler(value: Any, context: Any) -> int:
         if context.attempt < 3:
             raise ValueError("not yet")
         return int(context.attempt)
 
-    with RowEngine(options(handler)) as engine:
-        assert list(engine.run(iter([[("a", None)]]))) == [3]
+    with engine(handler) as running:
+        assert list(running.run(iter([[("a", None)]]))) == [3]
 
 
 def test_no_more_rows_are_made_before_the_first_call() -> None:
@@ -70,8 +75,8 @@ def test_no_more_rows_are_made_before_the_first_call() -> None:
             seen.append("rows are made")
             yield [(number, None) for number in range(start, start + 50)]
 
-    with RowEngine(options(lambda _: seen.append("a call"))) as engine:
-        assert len(list(engine.run(feeds()))) == 100
+    with engine(lambda _: seen.append("a call")) as running:
+        assert len(list(running.run(feeds()))) == 100
     assert seen[:2] == ["rows are made", "a call"]
 
 
@@ -86,13 +91,13 @@ def test_no_more_rows_are_made_before_as_many_calls_have_begun_as_can(monkeypatc
         rows_came.set()
         yield [(50, None)]
 
-    def handler(record: Any) -> Any:
-        began.append(record.value)
+    def handler(value: Any) -> Any:
+        began.append(value)
         assert rows_came.wait(60)
-        return record.value
+        return value
 
-    with RowEngine(options(handler)) as engine:
-        assert sorted(engine.run(feeds())) == list(range(51))
+    with engine(handler) as running:
+        assert sorted(running.run(feeds())) == list(range(51))
 
 
 def test_more_rows_are_made_when_few_keys_let_few_calls_begin() -> None:
@@ -103,31 +108,31 @@ def test_more_rows_are_made_when_few_keys_let_few_calls_begin() -> None:
         rows_came.set()
         yield [(50, b"another")]
 
-    def handler(record: Any) -> Any:
+    def handler(value: Any) -> Any:
         assert rows_came.wait(60)
-        return record.value
+        return value
 
-    with RowEngine(options(handler, "key")) as engine:
-        assert sorted(engine.run(feeds())) == list(range(51))
+    with engine(handler, "key") as running:
+        assert sorted(running.run(feeds())) == list(range(51))
 
 
 def test_what_is_pending_when_it_is_stopped_is_named() -> None:
     began = threading.Event()
 
-    async def handler(record: Any) -> Any:
-        if record.value == "stuck":
+    async def handler(value: Any) -> Any:
+        if value == "stuck":
             began.set()
             await asyncio.sleep(3600)
-        return record.value
+        return value
 
-    with RowEngine(options(handler)) as engine:
-        engine.feed([("quick", None), ("stuck", None)])
+    with engine(handler) as running:
+        running.feed([("quick", None), ("stuck", None)])
         assert began.wait(30)
-        engine.stop()
+        running.stop()
         taken = []
-        while (found := engine.pop_results(wait=True)) is not None:
+        while (found := running.pop_results(wait=True)) is not None:
             taken += found
-        assert (taken, list(engine.pending.values())) == (["quick"], [("stuck", None)])
+        assert (taken, list(running.pending.values())) == (["quick"], [("stuck", None)])
 
 
 def test_a_resource_is_made_once_and_left() -> None:
@@ -139,8 +144,8 @@ def test_a_resource_is_made_once_and_left() -> None:
         yield "client"
         events.append("left")
 
-    with RowEngine(options(lambda record, context: (record.value, context.resource), resource=resource)) as engine:
-        found = list(engine.run(iter([[(number, None) for number in range(20)]])))
+    with engine(lambda value, context: (value, context.resource), resource=resource) as running:
+        found = list(running.run(iter([[(number, None) for number in range(20)]])))
     assert sorted(found) == [(number, "client") for number in range(20)]
     assert events == ["made", "left"]
 
@@ -150,14 +155,37 @@ def test_a_resource_that_cannot_be_made_fails() -> None:
         raise OSError("no service")
 
     with (
-        RowEngine(options(lambda _: None, resource=resource)) as engine,
+        engine(lambda _: None, resource=resource) as running,
         pytest.raises(Exception, match="no service"),
     ):
-        list(engine.run(iter([[("a", None)]])))
+        list(running.run(iter([[("a", None)]])))
 
 
 def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
-    with RowEngine(options(lambda record: record.value)) as engine:
-        list(engine.run(iter([[("a", None)]])))
+    with engine(lambda value: value) as running:
+        list(running.run(iter([[("a", None)]])))
     assert [one for one in set(threading.enumerate()) - before if one.is_alive()] == []
+
+
+@pytest.mark.parametrize("not_before", [None, lambda _: None])
+def test_quick_rows_of_which_some_are_held_go_to_a_worker_several_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, not_before: Any
+) -> None:
+    """Unless each has a time of its own."""
+    sizes: list[int] = []
+    submit = ThreadWorkers.submit
+
+    def noted(self: ThreadWorkers, units: Any) -> None:
+        sizes.extend(map(len, units))
+        submit(self, units)
+
+    def held(row: FedRow, kept: Any) -> Any:
+        return "held" if row.value % 10 == 0 else None
+
+    monkeypatch.setattr(ThreadWorkers, "submit", noted)
+    with engine(lambda number: number, held=held, not_before=not_before) as rows:
+        found = [*rows.run([(number, None) for number in range(at, at + 100)] for at in range(0, 5_000, 100))]
+    assert found.count("held") == 500
+    assert sum(sizes) == 5_000
+    assert (max(sizes) > 1) == (not_before is None)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-from keylane.consumer.deliveries import said_of
 from keylane.errors import Fatal, HandlerError, InternalError, UsageError
-from keylane.flow.retries import backoff_s
-from keylane.records import Output
+from keylane.flow.outcomes import Later
+from keylane.flow.retries import backoff_s, delay_s
 from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.rows import Outcome
 from keylane.telling import with_named_options
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Row, SparkSession
 
+    from keylane.flow.outcomes import Outcome as Result
     from keylane.options import DeadLetter, Retries
-    from keylane.spark.structured.row_engine import FedRow
+    from keylane.spark.structured.rows import FedRow
 
 BATCH_ID = "streaming.sql.batchId"
 """The local property under which Spark tells tasks the number of their batch."""
@@ -179,7 +180,8 @@ class TaskCarry:
     on_first_call: Callable[[], None] = lambda: None
     """Called once, by a worker: the time of the deadline begins."""
     _blocked: dict[bytes, int] = field(default_factory=dict)
-    """Keys of which a record is carried, with the time when it is due: the later ones are carried, too, until then."""
+    """Keys of which a record is carried, with the time when the last of them is due: those behind it are carried, too,
+    and are not due before."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
     _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     _dead: list[Outcome] = field(default_factory=list)
@@ -189,6 +191,11 @@ class TaskCarry:
     def is_frozen(self) -> bool:
         """Whether the batch has its list already, so that nothing else may be carried."""
         return self.frozen is not None
+
+    @property
+    def buried(self) -> int:
+        """Records that went to the dead-letter topic."""
+        return len(self._dead)
 
     @property
     def deadline_s(self) -> float | None:
@@ -201,23 +208,31 @@ class TaskCarry:
             return rows
         return [(row, key) for row, key in rows if not self.frozen.has(*_name(row))]
 
-    def held(self, fed: FedRow) -> Outcome | None:
-        """The outcome of a record that must not be tried now: it is not due, or waits for an earlier one of its key."""
+    def held(self, fed: FedRow, kept: Result = None) -> Result:
+        """The outcome of a record that must not be tried now: it is not due, or waits for an earlier one of its key.
+        `kept` is what `not_before` says of it, which holds else: a `Later`, a `Failure`, or None."""
         if self.is_frozen:
-            return None
+            return kept
         row, key = fed.value, fed.key()
-        _, due_ms = self._before(_name(row))
+        name = _name(row)
+        attempts, due_ms = self._before(name)
+        now_ms = time.time() * 1000
+        if isinstance(kept, Later):
+            due_ms = max(due_ms, int(now_ms + kept.delay_s * 1000))
         with self._lock:
             blocked = key is not None and key in self._blocked
-            may_start = not blocked and due_ms <= time.time() * 1000
+            may_start = not blocked and due_ms <= now_ms
             is_first = may_start and not self._started
             if may_start:
-                self._started.add(_name(row))
-            elif key is not None and not blocked:
-                self._blocked[key] = due_ms
+                self._started.add(name)
+            else:
+                self._started.discard(name)  # one that was in a batch behind another one that failed
+                if key is not None:
+                    due_ms = self._blocked[key] = max(due_ms, self._blocked.get(key, 0))
+                self._carried[name] = attempts, due_ms
         if is_first:
             self.on_first_call()
-        return None if may_start else Outcome(row, None, None, 0, 0.0, key, carried=True)
+        return kept if may_start else Outcome(row, None, None, 0, 0.0, key, carried=True)
 
     def judged(self, outcome: Outcome) -> Outcome:
         """A failure leaves the batch, unless it was the last attempt."""
@@ -255,20 +270,12 @@ class TaskCarry:
         """At the end of the task: dead letters are acknowledged, then the driver is told."""
         if self.is_frozen:
             return
-        if self._dead:
-            self._bury()
+        if self.carry_over.dead_letter is not None:
+            with DeadLetters(self.carry_over.dead_letter.topic, self.carry_over.kafka) as letters:
+                for outcome in self._dead:
+                    letters.bury(outcome)
         dead = frozenset(_name(one.row) for one in self._dead)
         self.carry_over._report(TaskReport(self.batch, *self.place, dict(self._carried), dead))  # noqa: SLF001
-
-    def _bury(self) -> None:
-        from keylane.kafka.bulk import BulkProducer
-        from keylane.kafka.missing_topics import NO_NEW_TOPICS
-
-        assert self.carry_over.dead_letter is not None
-        settings = self.carry_over.kafka
-        with BulkProducer(settings["bootstrap.servers"], NO_NEW_TOPICS | settings) as producer:
-            for outcome in self._dead:
-                producer.produce(_dead_letter(outcome, self.carry_over.dead_letter.topic))
 
     def _leaves(self, outcome: Outcome, name: tuple[str, int, int]) -> bool:
         """Of a record that was not tried, or did not end in time: False when that was its last attempt."""
@@ -286,7 +293,12 @@ class TaskCarry:
 
     def _put_off(self, outcome: Outcome, attempts: int) -> None:
         """A record that was tried: it, and what follows of its key, is due after the delay of the retries."""
-        due_ms = int(time.time() * 1000 + 1000 * backoff_s(self.retries, attempts, random.random))
+        error, row = outcome.error, outcome.row
+        if error is None:  # it had begun at the deadline
+            wait_s = backoff_s(self.retries, attempts, random.random)
+        else:
+            wait_s = delay_s(self.retries, attempts, error, row, random.random)
+        due_ms = int(1000 * (time.time() + wait_s))
         with self._lock:
             self._carried[_name(outcome.row)] = (attempts, due_ms)
             if outcome.key is not None:
@@ -300,14 +312,3 @@ class TaskCarry:
 
 def _name(row: Any) -> tuple[str, int, int]:
     return (row["topic"], row["partition"], row["offset"])
-
-
-def _dead_letter(outcome: Outcome, topic: str) -> Output:
-    """The record as it was, with the headers of `keylane.DeadLetter`."""
-    row, error = outcome.row, outcome.error
-    if error is None:
-        raise InternalError(f"{_name(row)}: dead, and nothing failed")
-    own = [(header["key"], header["value"]) for header in row["headers"] or ()]
-    timestamp_ms = round(row["timestamp"].timestamp() * 1000)
-    said = said_of(_name(row), timestamp_ms, error, outcome.attempts)
-    return Output(topic, row["key"], row["value"], [*own, *said])

@@ -1,8 +1,9 @@
 """`RowEngine`: rows through the flow, inside one Spark task.
 
-The idea: all rows of a task are one source of a flow (`keylane.flow`), so that ordering, concurrency, retries and
-workers are those of every pipeline. One thread is the flow's loop. What the handler returns does not pass through it:
-the worker puts it where the task's thread takes it, many at a time, and to the flow the row is through.
+The idea: all rows of a task are one source of a flow (`keylane.flow`), so that ordering, concurrency, retries, rates,
+batches and workers are those of every pipeline. One thread is the flow's loop. What the handler returns for one row in
+a thread or a coroutine does not pass through it: the worker puts it where the task's thread takes it, many at a time,
+and to the flow the row is through.
 """
 
 from __future__ import annotations
@@ -12,29 +13,41 @@ import math
 import random
 import threading
 from collections import Counter, deque
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError, InternalError
+from keylane.flow.autoscale import AutoLimit
 from keylane.flow.core import FlowCore
 from keylane.flow.failures import Failures
 from keylane.flow.items import Batch, Call, Source
 from keylane.flow.outcomes import Failure
-from keylane.flow.workers import Always, Inbox, Stall, WorkersFailed
+from keylane.flow.workers import Always, Inbox, Stall, WorkerDied, WorkersFailed
 from keylane.flow.workers.aio import AsyncioWorkers
 from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
-from keylane.options import is_coroutine_function, takes_context
+from keylane.options import Processes, Rates, is_coroutine_function, takes_context
+from keylane.spark.structured.rows import FedRow, row_arrives, row_departs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.flow.items import Carried, Item
     from keylane.flow.outcomes import Outcome
-    from keylane.options import Flow, Ordering
+    from keylane.flow.workers import Histogram
+    from keylane.options import Flow
     from keylane.records import Context
+
+    Handler = Callable[..., Any]
+    Made = Callable[[FedRow, Outcome, int, float], Carried]
+    """Of a row; what the function returned, its last `Failure`, or what it was held for; the attempt; and how many
+    seconds ago it was handed over, where that came by the loop."""
+    Held = Callable[[FedRow, Outcome], Outcome]
+    """Of a row whose turn has come, and of what `not_before` says (a `Later`, a `Failure`, or None): None to run it."""
 
 logger = logging.getLogger("keylane.spark")
 
@@ -54,32 +67,11 @@ FAILURES = Failures(outlives=True)
 """Of all tasks that this process runs: the first of a kind is told once, not once a task."""
 
 
-class FedRow:
-    """A row in the flow; `value` is whatever was fed."""
-
-    __slots__ = ("_key", "number", "value")
-
-    def __init__(self, value: Carried, key: bytes | None, number: int) -> None:
-        self.value = value
-        self._key = key
-        self.number = number
-
-    def __len__(self) -> int:
-        """MAX_PENDING bounds them, and not their size."""
-        return 1
-
-    def offset(self) -> int:
-        return self.number
-
-    def key(self) -> bytes | None:
-        return self._key
-
-
 class _Owner:
-    """Of the rows: they start as they come, and nothing is left to do for one that is through."""
+    """Of the rows: they start as they come."""
 
-    def __init__(self, fail: Callable[[BaseException], None]) -> None:
-        self._fail = fail
+    def __init__(self, ended: Callable[[Item, Outcome, float], None]) -> None:
+        self.ended = ended
 
     def may_start(self) -> int:
         return _ALL
@@ -87,60 +79,100 @@ class _Owner:
     def started(self, highest: int) -> None:
         """Nothing follows from it."""
 
-    def ended(self, item: Item, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - the protocol's
-        """Calls judge their last attempt themselves: what comes here cannot go on at all."""
-        if not isinstance(outcome, Failure):
-            raise InternalError(f"{item.name}: a row came to {type(outcome).__name__}")
-        error = HandlerError(f"{item.name}: {outcome.error}")
-        error.__cause__ = outcome.error
-        self._fail(error)
-
     def released(self, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
         """Nothing follows from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowFunction(Function):
+    """A function of which some rows may be held back, when their turn comes."""
+
+    held: Held = field(kw_only=True)
+
+    def kept(self, payload: Carried) -> Outcome:
+        return self.held(payload, Function.kept(self, payload))
+
+    def __reduce__(self) -> tuple[type[Function], tuple[object, ...]]:
+        """What goes to a worker process does not ask."""
+        return Function, tuple(getattr(self, one.name) for one in fields(Function))
 
 
 _ALL = 1 << 62
 """A number that no row has."""
 _STOP = object()
 """In the inbox: start nothing more."""
+_NO_MORE = object()
+"""In the inbox: nothing more is fed."""
 
 
 class RowEngine:
     """Runs while it is open (a context manager). Thread safety: one thread, but for `stop`."""
 
-    def __init__(self, options: Flow) -> None:
-        """`options.handler` gets a `FedRow`; those with the same key run one after another, unless unordered."""
+    def __init__(
+        self,
+        options: Flow,
+        made: Made,
+        name_of: Callable[[Carried, int], str],
+        held: Held | None = None,
+        auto: Callable[[int], AutoLimit] = AutoLimit,
+    ) -> None:
+        """`options.handler` gets the values that are fed; those with the same key run one after another, unless
+        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the
+        automatic limit, of at most so many. A row that `held` gives a result for does not run."""
+        self._made = made
+        self._name_of = name_of
         self._results: deque[tuple[int, Carried]] = deque()
         self._wanted: float = math.inf
         """How many results the task's thread waits for, while it does."""
         self._over = False
         """Whether nothing more comes."""
-        self._first_calls = 0
-        """How many calls begin before the task's thread makes more rows."""
-        self._begun: deque[None] | None = deque()
-        """One for each of them; None once that is over."""
         self._there = threading.Event()
         self._next = 0
         self.pending: dict[int, tuple[Carried, bytes | None]] = {}
         """What was fed and has not come back, by number, in that order."""
+        self.counters: Counter[str] = Counter()
         self._inbox = Inbox()
-        function = Function(self._giving(options.handler), as_it_is, as_it_is, _nothing_comes, options.resource)
+        waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
+        self._begun: deque[None] | None = deque() if _is_direct(options) and not waits else None
+        """One for each of the first calls; None once they have begun, or where they do not begin at once."""
+        function = self._function(options, held)
+        if isinstance(function, _RowFunction) and options.not_before is None:
+            options = replace(options, not_before=_now)  # one row at a time is asked for
         self._workers = make_workers(options, function, self._inbox.put, "keylane-rows", Always())
         self._first_calls = self._workers.concurrency
+        """How many calls begin before the task's thread makes more rows."""
+        depth_first = options.traversal == "depth_first"  # what waits with the workers would be others' turn
         self._flow = FlowCore(
             options,
-            hand_over_to(self._workers, options),
+            hand_over_to(self._workers, options, may_queue=not depth_first),
             random=random.Random().random,
             notes=FAILURES,
-            counters=Counter(),
-            view=as_it_is,
+            counters=self.counters,
+            view=_value_of,
+            auto=auto,
         )
-        ordering: Ordering = "unordered" if options.ordering == "unordered" else "key"
-        self._source = Source("rows", _Owner(self._fail), ordering, _name_of)
+        self._source = Source("rows", _Owner(self._ended), options.ordering, self._name, depth_first=depth_first)
         self._stall = Stall(options.stall_timeout_ms / 1000)
         self._watch = LoopWatch(self._workers, FAILURES) if isinstance(self._workers, AsyncioWorkers) else None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="keylane-rows-loop", daemon=True)
+
+    def _function(self, options: Flow, held: Held | None) -> Function:
+        """What the workers run. Where they can, they give the results themselves, and ask in the call whether a row is
+        held, so that several quick rows may be one hand-over; of batches, and from processes, results come by the loop.
+        """
+        call, not_before = options.handler, options.not_before
+        view: Callable[[Carried], Carried] = _value_of
+        if _is_direct(options):
+            in_call, held = (held, None) if not_before is None else (None, held)
+            call, view = self._giving(call, in_call), as_it_is
+            not_before = not_before and partial(_of_value, not_before)
+        rest = (call, view, as_it_is, _each, options.resource, not_before, row_departs, row_arrives)
+        return Function(*rest) if held is None else _RowFunction(*rest, held=held)
+
+    @property
+    def latency(self) -> Histogram:
+        return self._workers.latency()
 
     def __enter__(self) -> RowEngine:
         self._thread.start()
@@ -163,6 +195,7 @@ class RowEngine:
                 yield from results
                 if len(self.pending) < MAX_PENDING:
                     break
+        self._inbox.put(_NO_MORE)
         while self.pending and (results := self.pop_results(wait=True)) is not None:
             yield from results
 
@@ -219,31 +252,46 @@ class RowEngine:
 
     # --- the workers' ---
 
-    def _giving(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler, whose result goes to the task's thread."""
+    def _giving(self, handler: Handler, held: Held | None) -> Handler:
+        """The handler, whose result goes to the task's thread; what failed goes to the flow. A row that is held does
+        not reach it."""
         takes = takes_context(handler)
 
-        def begin(begun: deque[None]) -> None:
-            begun.append(None)
-            if len(begun) >= self._first_calls:
-                self._there.set()
-
-        def give(row: FedRow, result: Outcome) -> None:
-            self._results.append((row.number, result))
-            if len(self._results) >= self._wanted:
-                self._there.set()
-
-        def call(row: FedRow, context: Context) -> None:
+        def call(row: FedRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
-                begin(begun)
-            give(row, handler(row, context) if takes else handler(row))
+                self._begin(begun)
+            if held is not None and (kept := held(row, None)) is not None:
+                self._give(row, kept)
+                return None
+            result = handler(row.value, context) if takes else handler(row.value)
+            if isinstance(result, Failure):
+                return result
+            self._give(row, self._made(row, result, context.attempt, 0.0))
+            return None
 
-        async def call_async(row: FedRow, context: Context) -> None:
+        async def call_async(row: FedRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
-                begin(begun)
-            give(row, await (handler(row, context) if takes else handler(row)))
+                self._begin(begun)
+            if held is not None and (kept := held(row, None)) is not None:
+                self._give(row, kept)
+                return None
+            result = await (handler(row.value, context) if takes else handler(row.value))
+            if isinstance(result, Failure):
+                return result
+            self._give(row, self._made(row, result, context.attempt, 0.0))
+            return None
 
         return call_async if is_coroutine_function(handler) else call
+
+    def _begin(self, begun: deque[None]) -> None:
+        begun.append(None)
+        if len(begun) >= self._first_calls:
+            self._there.set()
+
+    def _give(self, row: FedRow, result: Carried) -> None:
+        self._results.append((row.number, result))
+        if len(self._results) >= self._wanted:
+            self._there.set()
 
     # --- the loop's ---
 
@@ -270,11 +318,16 @@ class RowEngine:
         for event in events:
             if event is _STOP:
                 return False
+            if event is _NO_MORE:
+                self._flow.end_lingering()
             if isinstance(event, list):
                 self._source.feed([row.number for row in event], event)
                 self._flow.offer(self._source)
             elif isinstance(event, WorkersFailed):
                 self._fail(resource_error("could not be made", event.error))
+            elif isinstance(event, WorkerDied):
+                self.counters["workers_died"] += 1
+                logger.warning("%s; another one takes its place", event.text)
         self._check(now)
         if self._failure is not None:
             return False
@@ -284,6 +337,18 @@ class RowEngine:
             self._stall.begun(now)
             self._workers.submit(taken)
         return True
+
+    def _ended(self, item: Item, outcome: Outcome, now: float) -> None:
+        """A row came to something that the workers did not give: it is given back."""
+        if isinstance(outcome, Failure) and outcome.halts:
+            error = HandlerError(f"{item.name}: {outcome.error}")
+            error.__cause__ = outcome.error
+            self._fail(error)
+            return
+        if (begun := self._begun) is not None:
+            self._begin(begun)
+        self._give(item.payload, self._made(item.payload, outcome, item.attempt, now - item.since))
+        self._flow.release(item, now)
 
     def _checks(self, now: float) -> list[float]:
         """When there is something to do even if nothing happens."""
@@ -319,10 +384,31 @@ class RowEngine:
         self._over = True
         self._there.set()
 
+    def _name(self, number: int) -> str:
+        fed = self.pending.get(number)
+        return f"row {number + 1} of its task" if fed is None else self._name_of(fed[0], number)
 
-def _nothing_comes(result: Outcome, count: int) -> Sequence[Outcome]:
-    raise InternalError(f"{count} rows came in a batch: {type(result).__name__}")
+
+def _is_direct(options: Flow) -> bool:
+    """Whether workers give results where the task's thread takes them."""
+    return options.batch is None and not isinstance(options.workers, Processes)
 
 
-def _name_of(number: int) -> str:
-    return f"row {number + 1} of its task"
+def _value_of(row: FedRow) -> Carried:
+    return row.value
+
+
+def _of_value(not_before: Callable[[Carried], float | None], row: FedRow) -> float | None:
+    return not_before(row.value)
+
+
+def _now(_: Carried) -> None:
+    return None
+
+
+def _each(results: Outcome, count: int) -> Sequence[Outcome]:
+    """What a call for a batch returned: one result a row."""
+    if len(results) != count:
+        raise InternalError(f"{len(results)} results for {count} rows")
+    found: Sequence[Outcome] = results
+    return found

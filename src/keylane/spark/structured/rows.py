@@ -11,6 +11,7 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,13 +21,41 @@ from keylane.errors import HandlerError, InternalError
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from keylane.flow.items import Carried
 
     Converter = Callable[[Any], Any]
+    Values = tuple[Any, ...]
+    """Of a row that goes back to Spark."""
 
-    from pyspark.sql.types import StructType
+
+RECORD = frozenset({"topic", "partition", "offset"})
+"""The columns that say which record a row is."""
+
+
+class FedRow:
+    """A row in the flow; `value` is whatever was fed."""
+
+    __slots__ = ("_key", "number", "value")
+
+    def __init__(self, value: Carried, key: bytes | None, number: int) -> None:
+        self.value = value
+        self._key = key
+        self.number = number
+
+    def __len__(self) -> int:
+        """MAX_PENDING bounds them, and not their size."""
+        return 1
+
+    def offset(self) -> int:
+        return self.number
+
+    def key(self) -> bytes | None:
+        return self._key
 
 
 @dataclass(slots=True)
@@ -34,7 +63,7 @@ class Outcome:
     """What became of one row."""
 
     row: Row = field(repr=False)
-    values: list[tuple[Any, ...]] | None = field(repr=False)
+    values: list[Values] | None = field(repr=False)
     """The rows that it became; None when it failed."""
     error: BaseException | None
     attempts: int
@@ -69,23 +98,65 @@ class RowReader:
         return [(row, _key([row[index] for index in self._keys])) for row in rows]
 
 
+def row_departs(fed: FedRow) -> bytes:
+    """A row that was fed, on its way to a worker process."""
+    row = fed.value
+    return pickle.dumps((row.__fields__, tuple(row)))
+
+
+def row_arrives(data: bytes) -> Row:
+    """The same, there."""
+    names, values = pickle.loads(data)
+    return _create_row(names, values)
+
+
+def replaced(row: Row, values: Mapping[str, object]) -> Row:
+    """The row with other values in these columns."""
+    names = row.__fields__
+    return _create_row(names, [values.get(name, value) for name, value in zip(names, row, strict=True)])
+
+
+def place_of(row: Row) -> tuple[str, int, int] | None:
+    """Topic, partition and offset of the record that a row is, where it has the source's columns."""
+    if not set(row.__fields__) >= RECORD:
+        return None
+    return row["topic"], row["partition"], row["offset"]
+
+
+def name_of(row: Row, number: int) -> str:
+    """How errors name a row, of which they never show more: as its record, or by its number in its task."""
+    if (place := place_of(row)) is not None:
+        topic, partition, offset = place
+        return f"{topic}-{partition}@{offset}"
+    context = TaskContext.get()
+    where = "its task" if context is None else f"Spark's partition {context.partitionId()}"
+    return f"row {number + 1} of {where}"
+
+
+def column(row: Row, name: str) -> Any:
+    """None where the row has no such column."""
+    return row[name] if name in row.__fields__ else None
+
+
+def headers_of(row: Row) -> list[tuple[str, bytes | None]]:
+    """The record's headers, where the row has them."""
+    return [(header["key"], header["value"]) for header in column(row, "headers") or ()]
+
+
 def _key(values: list[Any]) -> bytes | None:
     if len(values) == 1 and isinstance(values[0], bytes | None):
         return values[0]
     return None if all(one is None for one in values) else pickle.dumps(values)
 
 
-class RowWriter:
-    """What functions return as Arrow batches of a schema."""
+class Returns:
+    """What a function may return for a row: rows with these columns. Travels to worker processes."""
 
-    def __init__(self, schema: StructType) -> None:
-        self.names = schema.fieldNames()
-        self._known = set(self.names)
-        self._converters = [LocalDataToArrowConversion._create_converter(field.dataType) for field in schema.fields]  # noqa: SLF001
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-        self.nothing = (None,) * len(self.names)
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._known = frozenset(names)
 
-    def values(self, returned: Any) -> list[tuple[Any, ...]]:
+    def rows(self, returned: Any) -> list[Values]:
         """The rows that a function returned: None, a dict, a tuple, or a list of those.
 
         Raises `HandlerError` for anything else.
@@ -96,7 +167,7 @@ class RowWriter:
             return [self._one(one) for one in returned]
         return [self._one(returned)]
 
-    def _one(self, returned: Any) -> tuple[Any, ...]:
+    def _one(self, returned: Any) -> Values:
         if isinstance(returned, Row) and hasattr(returned, "__fields__"):
             returned = returned.asDict()
         if isinstance(returned, dict):
@@ -113,7 +184,15 @@ class RowWriter:
             f"the function returned {kind_of(returned)}: return a dict, a tuple, a list of those, or None"
         )
 
-    def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+
+class RowWriter:
+    """Rows as Arrow batches of a schema."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._converters = [LocalDataToArrowConversion._create_converter(field.dataType) for field in schema.fields]  # noqa: SLF001
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
         import pyarrow as pa
 
         columns = zip(zip(*rows, strict=True), self._converters, self._schema, strict=True)

@@ -1,0 +1,104 @@
+"""Dead letters of rows: the record that a row is, with headers that say what failed.
+
+The idea: a row is a record as far as its columns go, by the names of the source's and the sink's: `value`, and `key`,
+`headers`, `timestamp`, `topic`, `partition` and `offset` where they are there. They are produced as they come, and
+acknowledged before the task gives back what follows them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from keylane.consumer.deliveries import said_of
+from keylane.errors import HandlerError, InternalError, UsageError
+from keylane.records import Output
+from keylane.spark.structured.rows import column, headers_of, name_of, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from keylane.kafka.bulk import BulkProducer
+    from keylane.spark.structured.rows import Outcome
+
+logger = logging.getLogger("keylane.spark")
+
+KINDS = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
+"""The columns that make a dead letter, and the types that they may have."""
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Raises `UsageError` when rows of these columns (names and types) make no dead letter."""
+    if "value" not in columns:
+        raise UsageError(
+            "on_exhausted=DeadLetter(...): the frame has no column 'value', which a dead letter's value is made of; "
+            "keep the source's, or make one: .withColumn('value', to_json(struct('*')))"
+        )
+    for name, kinds in KINDS.items():
+        if name in columns and columns[name] not in kinds:
+            raise UsageError(
+                f"on_exhausted=DeadLetter(...): the column {name} is {columns[name]}, and a dead letter's is "
+                f"{' or '.join(kinds)}; cast it, or give it another name"
+            )
+
+
+def dead_letter(outcome: Outcome, topic: str) -> Output:
+    """The record as it was, with the headers of `keylane.DeadLetter`."""
+    row, error = outcome.row, outcome.error
+    if error is None:
+        raise InternalError(f"{name_of(row, outcome.number)}: dead, and nothing failed")
+    at = column(row, "timestamp")
+    timestamp_ms = None if at is None else round(at.timestamp() * 1000)
+    said = said_of(place_of(row), timestamp_ms, error, outcome.attempts)
+    return Output(topic, column(row, "key"), column(row, "value"), [*headers_of(row), *said])
+
+
+class DeadLetters:
+    """What a task buries. Thread safety: one thread."""
+
+    def __init__(self, topic: str, settings: Mapping[str, str]) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._producer: BulkProducer | None = None
+        """Made for the first one."""
+
+    def __enter__(self) -> DeadLetters:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._producer is not None:
+            self._producer.__exit__(kind, error, trace)
+
+    @property
+    def delivered(self) -> int:
+        """Those that the broker has acknowledged."""
+        return 0 if self._producer is None else self._producer.delivered
+
+    def bury(self, outcome: Outcome) -> None:
+        """Raises `HandlerError` for a record of the dead-letter topic itself, which would come back without end."""
+        name = name_of(outcome.row, outcome.number)
+        if (place := place_of(outcome.row)) is not None and place[0] == self._topic:
+            raise HandlerError(
+                f"{name}: on_exhausted: the dead-letter topic is {self._topic!r}, which the query reads itself and "
+                "would feed without end: name another one"
+            ) from outcome.error
+        logger.info("to the dead-letter topic %r: %s", self._topic, name)
+        if self._producer is None:
+            from keylane.kafka.bulk import BulkProducer
+            from keylane.kafka.missing_topics import NO_NEW_TOPICS
+
+            self._producer = BulkProducer(self._settings["bootstrap.servers"], NO_NEW_TOPICS | dict(self._settings))
+        self._producer.produce(dead_letter(outcome, self._topic))
+
+    def acknowledged(self) -> None:
+        """Waits until the broker has all. Raises `PeerError` when it does not take one."""
+        if self._producer is not None:
+            self._producer.flush()

@@ -1,0 +1,163 @@
+"""Calls of the user's function on rows: what it gets, what it returns, and how long it took.
+
+The idea: `function_of` makes of the options one function that is the same for every kind of workers. It never raises:
+a call comes to an `Answered` or a `Failed`, with its time, which also travel from a worker process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from keylane.consumer.decoding import given_decoded, made_of
+from keylane.consumer.tracing import around, noted, spans, wants_tracing
+from keylane.errors import Fatal, HandlerError
+from keylane.flow.outcomes import Failure
+from keylane.flow.workers import places
+from keylane.flow.workers.calls import failure_of
+from keylane.flow.workers.made import timed
+from keylane.options import is_coroutine_function, takes_context
+from keylane.records import PlainMessage, Record
+from keylane.spark.structured.rows import column, headers_of, place_of, replaced
+from keylane.telling import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from opentelemetry.trace import Span
+    from pyspark.sql import Row
+
+    from keylane.consumer.decoding import Deserializer
+    from keylane.flow.outcomes import Outcome
+    from keylane.records import Context
+    from keylane.spark.structured.row_engine import Handler
+    from keylane.spark.structured.row_options import RowOptions
+    from keylane.spark.structured.rows import Returns, Values
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the function returned for a row: the rows that it becomes."""
+
+    values: list[Values]
+    seconds: float
+
+
+class Failed(Failure):
+    """What the function raised for a row."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, failure: Failure, seconds: float) -> None:
+        super().__init__(failure.error, final=failure.final, places=failure.places)
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[Failed], tuple[Failure, float]]:
+        return Failed, (Failure(self.error, final=self.final, places=self.places), self.seconds)
+
+
+def function_of(options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
+    """The options' handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have
+    the columns of the source."""
+    handler, of_batches = options.handler, options.batch is not None
+    deserializers = {
+        name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
+    }
+    if deserializers:
+        handler = given_decoded(handler, partial(_decoded, deserializers), of_batches=of_batches)
+    if wants_tracing(options) and is_of_records:
+        span_of = spans(None, of_batches=of_batches)
+        handler = around(handler, partial(_batch_span if of_batches else _row_span, span_of), noted)
+    handler, _ = timed(replace(options, handler=handler))
+    call = RowCall(handler, takes_context(handler), returns)
+    if is_coroutine_function(handler):
+        return call.batch_async if of_batches else call.one_async
+    return call.batch if of_batches else call.one
+
+
+@dataclass(frozen=True, slots=True)
+class RowCall:
+    """A handler of rows, or of lists of them."""
+
+    handler: Handler
+    takes_context: bool
+    returns: Returns
+
+    def one(self, row: Row, context: Context) -> Answered | Failed:
+        began = monotonic()
+        try:
+            returned = self.handler(row, context) if self.takes_context else self.handler(row)
+        except Exception as error:  # the row's failure
+            return _failed(error, began)
+        return self._answered(returned, began)
+
+    async def one_async(self, row: Row, context: Context) -> Answered | Failed:
+        began = monotonic()
+        try:
+            returned = await (self.handler(row, context) if self.takes_context else self.handler(row))
+        except Exception as error:  # as above
+            return _failed(error, began)
+        return self._answered(returned, began)
+
+    def batch(self, rows: list[Row], context: Context) -> list[Answered | Failed]:
+        began = monotonic()
+        try:
+            returned = self.handler(rows, context) if self.takes_context else self.handler(rows)
+        except Exception as error:  # the failure of all
+            return [_failed(error, began)] * len(rows)
+        return self._all_answered(returned, len(rows), began)
+
+    async def batch_async(self, rows: list[Row], context: Context) -> list[Answered | Failed]:
+        began = monotonic()
+        try:
+            returned = await (self.handler(rows, context) if self.takes_context else self.handler(rows))
+        except Exception as error:  # as above
+            return [_failed(error, began)] * len(rows)
+        return self._all_answered(returned, len(rows), began)
+
+    def _answered(self, returned: Outcome, began: float) -> Answered | Failed:
+        try:
+            return Answered(self.returns.rows(returned), monotonic() - began)
+        except HandlerError as wrong:
+            return _failed(Fatal(str(wrong)), began)
+
+    def _all_answered(self, returned: Outcome, count: int, began: float) -> list[Answered | Failed]:
+        results = [None] * count if returned is None else returned
+        if not isinstance(results, list | tuple) or len(results) != count:
+            what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
+            text = f"the function returned {what}: of a batch, return None, or a list with one result a row"
+            return [_failed(Fatal(text), began)] * count
+        return [_failed(one, began) if isinstance(one, Exception) else self._answered(one, began) for one in results]
+
+
+def _failed(error: Exception, began: float) -> Failed:
+    return Failed(failure_of(error, places.of_traceback(error.__traceback__)), monotonic() - began)
+
+
+def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:
+    """The row with what its deserializers make of their columns. Raises what they raise."""
+    headers = headers_of(row)
+    made = {name: made_of(one, row[name], row["topic"], name, headers) for name, one in deserializers.items()}
+    return replaced(row, made)
+
+
+def _row_span(
+    span_of: Callable[[Record, Context], AbstractContextManager[Span]], row: Row, context: Context
+) -> AbstractContextManager[Span]:
+    return span_of(_record(row), context)
+
+
+def _batch_span(
+    span_of: Callable[[list[Record], Context], AbstractContextManager[Span]], rows: Sequence[Row], context: Context
+) -> AbstractContextManager[Span]:
+    return span_of([_record(row) for row in rows], context)
+
+
+def _record(row: Row) -> Record:
+    """The record that a row is, as far as a span tells of it."""
+    topic, partition, offset = place_of(row) or ("", -1, -1)
+    key, value = column(row, "key"), column(row, "value")
+    return Record(PlainMessage(topic, partition, offset, key, value, tuple(headers_of(row))))

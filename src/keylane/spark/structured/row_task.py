@@ -1,0 +1,260 @@
+"""`MapTask`: what one Spark task of `parallel_map` does with its rows, from Arrow batches to Arrow batches.
+
+The idea: rows go through a `RowEngine` and come back as `Outcome`s in the order in which they end. What failed for the
+last time is judged here, on the task's own thread: it fails the task, is left out, becomes a dead letter, or a row.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+from keylane.consumer.snapshot import Snapshot
+from keylane.errors import HandlerError
+from keylane.flow.autoscale import AutoLimit
+from keylane.flow.outcomes import Failure
+from keylane.options import DeadLetter, Flow, Processes, Skip
+from keylane.spark.structured.dead_letters import DeadLetters
+from keylane.spark.structured.row_calls import Answered, Failed, function_of
+from keylane.spark.structured.row_engine import FAILURES, RowEngine
+from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import Row
+
+    from keylane.flow.failures import FailureKind
+    from keylane.flow.outcomes import Outcome as Result
+    from keylane.options import Retries
+    from keylane.spark.structured.carry_over import TaskCarry
+    from keylane.spark.structured.row_options import RowOptions
+    from keylane.spark.structured.rows import FedRow, Values
+
+logger = logging.getLogger("keylane.spark")
+
+OUTCOME = [
+    StructField("error", StringType()),
+    StructField("attempts", IntegerType()),
+    StructField("seconds", DoubleType()),
+]
+"""What `outcome=True` adds: null or what the last attempt raised, attempts made, and how long the last one took."""
+
+BATCH_ROWS = 1_000
+"""Rows of an Arrow batch that goes back to Spark."""
+_MANY = 250
+"""Rows that are made at once: the first calls run while the others are made."""
+
+STEPS_KEPT = 16
+"""Steps of which this process keeps what their tasks have found under `max_concurrency="auto"`, the last ones."""
+
+
+@dataclass(frozen=True)
+class MapTask:
+    """The function that Spark calls with the batches of one task; picklable."""
+
+    options: RowOptions
+    schema: StructType
+    """Of the rows that come in."""
+    returns: StructType
+
+    @property
+    def output(self) -> StructType:
+        return StructType([*self.returns.fields, *OUTCOME]) if self.options.outcome else self.returns
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if TaskContext.get() is not None:
+            _spare_modules_from_gc()
+        options = self.options
+        carry = None if options.carry_over is None else options.carry_over.task(options.tries)
+        before = FAILURES.kinds
+        run = RowRun(options, self.schema, self.returns, carry)
+        output = RowWriter(self.output)
+        rows: list[Values] = []
+        with run.dead_letters as letters:
+            for outcome in run.outcomes(batches):
+                rows += run.emitted(outcome, letters)
+                if len(rows) >= BATCH_ROWS:
+                    if letters is not None:
+                        letters.acknowledged()
+                    yield output.batch(rows)
+                    rows = []
+            if letters is not None:
+                letters.acknowledged()
+            if carry is not None:
+                carry.report()
+            options.counts.add(run.snapshot(before, letters))
+            if rows:
+                yield output.batch(rows)
+
+
+@cache
+def _spare_modules_from_gc() -> None:
+    """Once in each worker process. Modules are never garbage; going through all of them takes 80 ms, whenever the rows
+    of a task bring about a full collection, and Spark runs one after each task."""
+    gc.freeze()
+
+
+class RowRun:
+    """One run of a task. Thread safety: the task's thread, but for `_made`."""
+
+    def __init__(self, options: RowOptions, schema: StructType, returns: StructType, carry: TaskCarry | None) -> None:
+        self._options = options
+        self._carry = carry
+        self._reader = RowReader(schema, options.keys)
+        self._nothing = (None,) * len(returns.fields)
+        is_of_records = set(schema.fieldNames()) >= RECORD
+        handler = function_of(options, Returns(returns.fieldNames()), is_of_records=is_of_records)
+        retries = options.tries
+        if carry is not None and not carry.is_frozen:
+            retries = _before_it_leaves(options)
+        self._engine = RowEngine(
+            flow_of(options, handler=handler, retries=retries),
+            self._made,
+            name_of,
+            held=None if carry is None else carry.held,
+            auto=partial(limit_of, options.counts.step),
+        )
+        self._processed = self._skipped = self._put_off = 0
+
+    @property
+    def dead_letters(self) -> DeadLetters | nullcontext[None]:
+        rule = self._options.on_exhausted
+        return DeadLetters(rule.topic, self._options.kafka or {}) if isinstance(rule, DeadLetter) else nullcontext()
+
+    def outcomes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
+        """Every row's outcome, as they come."""
+        engine, carry = self._engine, self._carry
+        feeds = _in_order(batches, self._reader, self._options.sorted_by)
+        if carry is not None:
+            feeds = map(carry.wanted, feeds)
+        with engine, _stopped_in_time(engine, carry):
+            yield from engine.run(feeds)
+        for row, key in [*engine.pending.values(), *(row for rows in feeds for row in rows)]:
+            yield Outcome(row, None, None, 0, 0.0, key, carried=True)  # of a batch that came to its deadline
+
+    def _made(self, fed: FedRow, result: Result, attempt: int, since_s: float) -> Outcome:
+        """The workers' and the loop's: what a row came to."""
+        if isinstance(result, Outcome):
+            return result  # it was held
+        seconds = result.seconds if isinstance(result, Answered | Failed) else since_s
+        values = result.values if isinstance(result, Answered) else None
+        error = result.error if isinstance(result, Failure) else None
+        outcome = Outcome(fed.value, values, error, attempt, seconds, fed.key(), number=fed.number)
+        return outcome if self._carry is None else self._carry.judged(outcome)
+
+    def emitted(self, outcome: Outcome, letters: DeadLetters | None) -> list[Values]:
+        """The rows for Spark. Raises `HandlerError` for a row that fails its task."""
+        if self._carry is not None and self._carry.takes(outcome):
+            self._put_off += outcome.carried and outcome.error is not None
+            return []
+        if outcome.values is not None:
+            self._processed += 1
+            if not self._options.outcome:
+                return outcome.values
+            return [(*values, None, outcome.attempts, outcome.seconds) for values in outcome.values]
+        error, name = outcome.error, name_of(outcome.row, outcome.number)
+        text = f"{type(error).__name__}: {error}"
+        if letters is not None:
+            letters.bury(outcome)
+        elif isinstance(self._options.on_exhausted, Skip):
+            self._skipped += 1
+            logger.info("skipped %s", name)
+        elif not self._options.outcome:
+            raise HandlerError(f"{name}: failed after {outcome.attempts} attempts: {text}") from error
+        return [(*self._nothing, text, outcome.attempts, outcome.seconds)] if self._options.outcome else []
+
+    def snapshot(self, before: tuple[FailureKind, ...], letters: DeadLetters | None) -> Snapshot:
+        """What the task has done; `before` it had failed so often in this process."""
+        counters = self._engine.counters
+        dead = (0 if letters is None else letters.delivered) + (0 if self._carry is None else self._carry.buried)
+        return Snapshot(
+            processed=self._processed,
+            failed=counters["failed"],
+            retried=counters["retried"] + self._put_off,
+            dead_lettered=dead,
+            skipped=self._skipped,
+            produced=dead,
+            workers_died=counters["workers_died"],
+            handler_latency=self._engine.latency,
+            failures=_since(before),
+        )
+
+
+def flow_of(options: RowOptions, **changes: Any) -> Flow:
+    """A step's options as those of the flow in a task: its keys are those of the rows, whatever they are made of."""
+    rates = options.rates
+    if rates.per_partition is not None:  # of `ordering="partition"`: the key is the partition
+        rates = replace(rates, per_key=rates.per_partition, per_partition=None)
+    workers = options.workers
+    if isinstance(workers, Processes):
+        workers = Processes(workers.count or _task_cpus())
+    given = {one.name: getattr(options, one.name) for one in fields(Flow)}
+    ordering = "unordered" if options.keys is None else "key"
+    return Flow(**(given | {"ordering": ordering, "rates": rates, "workers": workers} | changes))
+
+
+def _before_it_leaves(options: RowOptions) -> Retries:
+    """What failed leaves Spark's batch. A row of a call for many is tried once more, alone: those that failed with
+    another one's error must not meet it in the next batch again, and be given up with it."""
+    tries = 1 if options.batch is None or not options.tries.allow(1) else 2
+    return replace(options.tries, max_attempts=tries, delay_ms=0, max_age_ms=None)
+
+
+def _task_cpus() -> int:
+    context = TaskContext.get()
+    return 1 if context is None else context.cpus()
+
+
+@lru_cache(STEPS_KEPT)
+def limit_of(step: str, most: int) -> AutoLimit:  # noqa: ARG001 - what it is known by
+    """What tasks of this process have found of the step's limit: the next one goes on from there."""
+    return AutoLimit(most)
+
+
+def _since(before: tuple[FailureKind, ...]) -> tuple[FailureKind, ...]:
+    """What has failed in this process since then. One task runs in it at a time."""
+    counts = {one.name: one.count for one in before}
+    now = (replace(one, count=one.count - counts.get(one.name, 0)) for one in FAILURES.kinds)
+    return tuple(one for one in now if one.count)
+
+
+@contextmanager
+def _stopped_in_time(engine: RowEngine, carry: TaskCarry | None) -> Iterator[None]:
+    """Stops the engine, and kills what runs in processes, at the deadline of the batch, if it has one."""
+    if carry is None or carry.deadline_s is None:
+        yield
+        return
+    timer = threading.Timer(carry.deadline_s, engine.stop)
+    timer.daemon = True
+    carry.on_first_call = timer.start
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+
+
+def _in_order(
+    batches: Iterator[pa.RecordBatch], reader: RowReader, order_by: tuple[str, ...]
+) -> Iterator[list[tuple[Row, bytes | None]]]:
+    """The rows, some at a time; sorted as a whole with `order_by`."""
+    if not order_by:
+        for batch in batches:
+            for start in range(0, batch.num_rows, _MANY):
+                yield reader.rows(batch.slice(start, _MANY))
+        return
+    rows = [row for batch in batches for row in reader.rows(batch)]
+    rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))
+    for start in range(0, len(rows), _MANY):
+        yield rows[start : start + _MANY]
