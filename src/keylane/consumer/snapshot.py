@@ -7,6 +7,8 @@ many consumers (the lanes of one Spark query) merge into one.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from keylane.flow.failures import merged
@@ -194,22 +196,26 @@ class Snapshot:
         return _total(one.remaining for one in self.partitions)
 
     def merge(self, other: Snapshot) -> Snapshot:
-        """Both together. Of a partition that is in both (it moved), the view that got further."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        ages = [one for one in (self.oldest, other.oldest) if one is not None]
-        partitions = {(p.topic, p.partition): p for p in self.partitions}
-        for theirs in other.partitions:
-            ours = partitions.get((theirs.topic, theirs.partition))
-            if ours is None or theirs.base > ours.base:
-                partitions[theirs.topic, theirs.partition] = theirs
-        return Snapshot(
+        """Both together."""
+        return Snapshot.merged((self, other))
+
+    @classmethod
+    def merged(cls, many: Sequence[Snapshot]) -> Snapshot:
+        """All together. Of a partition that is in several (it moved), the view that got furthest."""
+        sums = {name: sum(map(attrgetter(name), many)) for name in _NUMBERS}
+        partitions: dict[tuple[str, int], PartitionSnapshot] = {}
+        for one in (partition for snapshot in many for partition in snapshot.partitions):
+            before = partitions.setdefault((one.topic, one.partition), one)
+            if one.base > before.base:
+                partitions[one.topic, one.partition] = one
+        return cls(
             **sums,
-            handler_latency=self.handler_latency.merge(other.handler_latency),
-            commit_latency=self.commit_latency.merge(other.commit_latency),
-            oldest=max(ages, key=lambda one: one.age_ms, default=None),
+            handler_latency=Histogram.merged([one.handler_latency for one in many]),
+            commit_latency=Histogram.merged([one.commit_latency for one in many]),
+            oldest=max((one.oldest for one in many if one.oldest), key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
-            failures=merged(self.failures, other.failures),
-            waits=self.waits.merge(other.waits) if self.waits and other.waits else self.waits or other.waits,
+            failures=merged(*(one.failures for one in many)),
+            waits=reduce(Wait.merge, waits) if (waits := [one.waits for one in many if one.waits]) else None,
         )
 
     def to_dict(self) -> dict[str, Any]:

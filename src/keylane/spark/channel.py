@@ -4,7 +4,7 @@
 |---|---|---|
 | lane | `Hello` | once, first |
 | driver | `Go`, with what was asked of all lanes so far, and what is to be shown | once: the lane may join its group |
-| lane | `Snapshot` | four times a second; left out while the driver does not keep up |
+| lane | `Snapshot` | as often as `Go` says; left out while the driver does not keep up |
 | driver | `Ask` | a user pauses, seeks, …: `Answer` follows, in the order in which things were done |
 | lane | `Show`: results by number; `Void`: those not wanted any more | user code in the driver is to see them |
 | lane | `Told` | a commit was answered, and user code in the driver is to hear of it |
@@ -56,6 +56,11 @@ SILENT_PEER_TIMEOUT_S = 20.0
 """Unacknowledged data for this long breaks the socket (TCP_USER_TIMEOUT): a lane must end within 30 s of its driver."""
 
 
+REPORT_S = 0.25
+REPORT_A_LANE_S = 0.001
+"""A lane sends a snapshot every 0.25 s, of more than 250 lanes each so much less often that the driver gets a thousand
+a second."""
+
 ACCEPT_RETRY_S = 0.2
 """After a connection that could not be accepted: with no descriptor left, the next one cannot be either."""
 
@@ -93,6 +98,8 @@ class Go:
     changes: tuple[Change, ...] = ()
     shows: ResultsRule | None = None
     """What user code in the driver is to see; None: nothing."""
+    report_s: float = REPORT_S
+    """Send a snapshot so often."""
 
 
 @dataclass(frozen=True, slots=True)

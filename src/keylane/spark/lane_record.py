@@ -9,14 +9,22 @@ overlap its successor.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.consumer.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.spark.channel import DriverEnd
     from keylane.spark.restarts import Restarts
+
+logger = logging.getLogger(__name__)
+
+UNSCHEDULED_WARNING_S = 10.0
+"""A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
 
 GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck")
 """Numbers of a snapshot that are of now; the others count from the start."""
@@ -68,8 +76,16 @@ class LaneRecord:
     predecessors: list[DriverEnd] = field(default_factory=list)
     executor_id: str | None = None
     snapshot: Snapshot | None = None
-    retired: Snapshot = field(default_factory=Snapshot)
-    """The counters of processes that have ended."""
+    """The last one of the process of now."""
+    partitions: tuple[str, ...] = ()
+    """What that one says that the group has assigned to it, as `flights-3`."""
+    total: Snapshot = field(default_factory=Snapshot)
+    """Everything that the lane has done, over all its processes."""
+    _retired: Snapshot | None = None
+    """The counters of processes that have ended; None before the first has."""
+    _status: LaneStatus | None = None
+    _shown: tuple[object, ...] = ()
+    """What that status was made of: of a thousand lanes few change from one look to the next."""
 
     def enter(self, state: State, since: float) -> None:
         assert self.state != "ended", f"lane {self.lane} has ended and cannot become {state}"
@@ -99,8 +115,18 @@ class LaneRecord:
         if self.end is not None:
             self.predecessors.append(self.end)
         if self.snapshot is not None:
-            self.retired = self.retired.merge(counters(self.snapshot))
+            self.total = self._retired = counters(self.total)
         self.end = self.executor_id = self.snapshot = None
+        self.partitions = ()
+
+    def reported(self, snapshot: Snapshot) -> bool:
+        """The process of now says so; returns whether it has other partitions than before."""
+        self.snapshot = snapshot
+        self.total = snapshot if self._retired is None else self._retired.merge(snapshot)
+        partitions = tuple(f"{one.topic}-{one.partition}" for one in snapshot.partitions)
+        is_other = partitions != self.partitions
+        self.partitions = partitions
+        return is_other
 
     def departed(self, end: DriverEnd) -> None:
         """A socket of this lane is closed: its process has ended."""
@@ -116,27 +142,41 @@ class LaneRecord:
         return silent
 
     @property
-    def total(self) -> Snapshot:
-        """Everything that the lane has done, over all its processes."""
-        return self.retired if self.snapshot is None else self.retired.merge(self.snapshot)
-
-    @property
     def status(self) -> LaneStatus:
         hello = None if self.end is None else self.end.hello
-        assigned = () if self.snapshot is None else self.snapshot.partitions
-        return LaneStatus(
-            lane=self.lane,
-            state=self.state,
-            pid=None if hello is None else hello.pid,
-            host=None if hello is None else hello.host,
-            executor_id=self.executor_id,
-            launches=self.launches,
-            failures=self.restarts.in_window,
-            partitions=tuple(f"{one.topic}-{one.partition}" for one in assigned),
-        )
+        shown = (self.state, hello, self.executor_id, self.launches, self.restarts.in_window, self.partitions)
+        if self._status is None or shown != self._shown:
+            self._shown = shown
+            self._status = LaneStatus(
+                lane=self.lane,
+                state=self.state,
+                pid=None if hello is None else hello.pid,
+                host=None if hello is None else hello.host,
+                executor_id=self.executor_id,
+                launches=self.launches,
+                failures=self.restarts.in_window,
+                partitions=self.partitions,
+            )
+        return self._status
 
 
 def counters(snapshot: Snapshot) -> Snapshot:
     """A snapshot's sums without its gauges: what remains of a process that has ended."""
     gauges: dict[str, Any] = dict.fromkeys(GAUGES, 0)
     return dataclasses.replace(snapshot, **gauges, oldest=None, partitions=(), waits=None)
+
+
+def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
+    """Logs, once a launch, which lanes still have no task slot."""
+    late = [
+        lane
+        for lane in lanes
+        if lane.state == "launching" and not lane.warned and now - lane.since > UNSCHEDULED_WARNING_S
+    ]
+    for lane in late:
+        lane.warned = True
+    if late:
+        logger.warning(
+            "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
+            *(", ".join(str(lane.lane) for lane in late), group, UNSCHEDULED_WARNING_S),
+        )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.errors import InternalError
 from keylane.pipeline import Partitions
-from keylane.spark.channel import Address, Answer, Ask, Go, Hello, LaneEnd, Moved
+from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
 from keylane.spark.controls import Seek, TellLiveness
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 from keylane.spark.to_driver import ToDriver
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-"""How often a lane sends a snapshot and looks at its parent."""
+"""How often a lane looks at its parent, and whether there is something to tell its driver."""
 ORPHAN_LIMIT_S = 25.0
 """How long a lane without driver or executor may drain; then its process exits, so that nothing is left after 30 s."""
 TOLD_BY_DRIVER = ("keylane.failures", "keylane.waits")
@@ -197,6 +197,8 @@ class Link:
         self._parent = os.getppid()
         self._runner: Runner | None = None
         self._ending_since: float | None = None
+        self._report_s = REPORT_S
+        self._next_report = float("-inf")
         self._finished = threading.Event()
         self._error: Exception | None = None
 
@@ -210,6 +212,7 @@ class Link:
                 break
             if isinstance(order, Go):
                 self.changes = order.changes
+                self._report_s = order.report_s
                 if order.shows is not None:
                     self.to_driver = ToDriver(order.shows, self._end_of_lane.post)
                 return True
@@ -273,7 +276,9 @@ class Link:
     def _talk(self, runner: Runner) -> bool:
         """One exchange with the driver, of at most a tick. False when the driver is gone."""
         try:
-            self._end_of_lane.send(runner.snapshot())
+            if time.monotonic() >= self._next_report:
+                self._end_of_lane.send(runner.snapshot())
+                self._next_report = time.monotonic() + self._report_s - TICK_S / 2  # in the tick nearest to it
             if self.to_driver is not None:
                 self.to_driver.look()
             until = time.monotonic() + TICK_S

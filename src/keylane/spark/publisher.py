@@ -76,9 +76,7 @@ class Publisher:
     def report(self, now: float) -> None:
         """Adds a progress, and sets when the next one is due."""
         self.next_report = now + self._interval_s
-        merged = Snapshot()
-        for lane in self._lanes:
-            merged = merged.merge(lane.total)
+        merged = Snapshot.merged([lane.total for lane in self._lanes])
         lanes = [lane.status.to_dict() for lane in self._lanes]
         progress = self._reporter.report(merged, lanes, now, time.time())
         self.load = Load(self._reporter.lag, progress["processedRowsPerSecond"], merged.in_flight)

@@ -17,11 +17,23 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
-from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Go, Reported, SocketEvent
+from keylane.spark.channel import (
+    REPORT_A_LANE_S,
+    REPORT_S,
+    Answered,
+    Arrived,
+    Ask,
+    Departed,
+    DriverEnd,
+    DriverSocket,
+    Go,
+    Reported,
+    SocketEvent,
+)
 from keylane.spark.controls import Controls, Done, Seek, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord
+from keylane.spark.lane_record import LaneRecord, name_unscheduled
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
@@ -30,7 +42,7 @@ from keylane.spark.restarts import Restarts
 from keylane.spark.scaling import Scaler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from keylane.consumer.snapshot import Snapshot
     from keylane.spark.controls import Effect, Request, Value
@@ -40,10 +52,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNSCHEDULED_WARNING_S = 10.0
-"""A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
 READY_WITHIN_S = 60.0
 """A query whose lanes start is ready for so long before one runs: executors may have to be started first."""
+LOOK_A_LANE_S = 0.0001
+"""Between two looks at the lanes, for each of them: a look costs some microseconds a lane, and so never much of a core.
+What lanes say meanwhile is taken at once."""
 START_TOGETHER_S = 2.0
 """How long the first lane waits for the others: lanes that join one by one cost the group a rebalance each."""
 WAITING_POLL_S = 0.1
@@ -130,6 +143,8 @@ class Supervisor:
         """When the lanes were told to stop: by the user, for a failure, or because the work is done."""
         self._work_is_done = False
         self._first_arrival: float | None = None
+        self._has_failures = False
+        """Whether lanes have told of failed attempts since they were last looked at."""
         self._cancelled_late = False
         self._error: BaseException | None = None
         self._started_at = time.monotonic()
@@ -238,14 +253,20 @@ class Supervisor:
         while not all(lane.is_over for lane in self._lanes):
             self._turned_at = time.monotonic()
             self._publisher.publish(ending=self._ending_since is not None)
-            try:
-                event = self._events.get(timeout=max(0.0, self._next_timer() - time.monotonic()))
-            except queue.Empty:
-                pass
-            else:
-                self._handle(event, time.monotonic())
+            self._take_events()
             self._on_time(time.monotonic())
         self._turned_at = None
+
+    def _take_events(self) -> None:
+        """Waits for the first, until there is something to do without any, and takes what comes soon after it, too."""
+        try:
+            event = self._events.get(timeout=max(0.0, self._next_timer() - time.monotonic()))
+        except queue.Empty:
+            return
+        self._handle(event, time.monotonic())
+        time.sleep(len(self._lanes) * LOOK_A_LANE_S)
+        for event in self._left_over():
+            self._handle(event, time.monotonic())
 
     def _end(self) -> None:
         self._publisher.publish(ending=True)
@@ -347,17 +368,16 @@ class Supervisor:
             return  # a predecessor that drains
         if lane.executor_id is None:  # Spark may learn of a task after the task has told us of itself
             lane.executor_id = self._jobs.executor_of(lane.lane)
-        before, lane.snapshot = lane.status.partitions, snapshot
+        has_others = lane.reported(snapshot)
         has = [(one.topic, one.partition) for one in snapshot.partitions]
         self._carry_out(self._controls.reported(end, has))
-        if snapshot.failures:
-            self._publisher.tell_failures(time.monotonic())
-        if lane.status.partitions != before and self._ending_since is None:
-            self._jobs.describe(lane.lane, lane.status.partitions)
+        self._has_failures = self._has_failures or bool(snapshot.failures)
+        if has_others and self._ending_since is None:
+            self._jobs.describe(lane.lane, lane.partitions)
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
         if isinstance(result, LaneOutcome) and result.snapshot is not None:
-            lane.snapshot = result.snapshot
+            lane.reported(result.snapshot)
             self._publisher.note(result.snapshot)
         if not (isinstance(result, JobFailure) and result.kind == "session stopped"):  # then it drains, and reports
             lane.disconnect()
@@ -515,6 +535,9 @@ class Supervisor:
                 case "running" if not lane.given_up:
                     self._give_up_if_silent(lane, now)
         name_unscheduled(self._lanes, self._plan.query.group, now)
+        if self._has_failures:
+            self._has_failures = False
+            self._publisher.tell_failures(now)
         self._carry_out(self._controls.expire(now))
         if now >= self._publisher.next_report:
             self._publisher.report(now)
@@ -577,20 +600,5 @@ class Supervisor:
             )
         if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
             lane.enter("running", now)
-            lane.end.send(Go(self._controls.started(lane.end), self._from_lanes.started(lane.lane, lane.end)))
-
-
-def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
-    """Logs, once a launch, which lanes still have no task slot."""
-    late = [
-        lane
-        for lane in lanes
-        if lane.state == "launching" and not lane.warned and now - lane.since > UNSCHEDULED_WARNING_S
-    ]
-    for lane in late:
-        lane.warned = True
-    if late:
-        logger.warning(
-            "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
-            *(", ".join(str(lane.lane) for lane in late), group, UNSCHEDULED_WARNING_S),
-        )
+            changes, shown = self._controls.started(lane.end), self._from_lanes.started(lane.lane, lane.end)
+            lane.end.send(Go(changes, shown, max(REPORT_S, len(self._lanes) * REPORT_A_LANE_S)))

@@ -32,7 +32,7 @@ def test_a_duration_is_in_the_bucket_that_holds_it(durations_ns: list[int]) -> N
 
 @given(DURATIONS, DURATIONS)
 def test_merging_is_filling_one(first: list[int], second: list[int]) -> None:
-    both = filled(first).histogram().merge(filled(second).histogram())
+    both = Histogram.merged([filled(first).histogram(), filled(second).histogram()])
     assert both.counts == filled(first + second).histogram().counts
     assert merged([filled(first), filled(second)]) == both
 

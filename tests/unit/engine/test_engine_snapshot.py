@@ -10,7 +10,7 @@ from pathlib import Path
 import keylane
 from keylane import Snapshot
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
-from keylane.flow.workers import Meter
+from keylane.flow.workers import Histogram, Meter
 
 SOURCES = Path(keylane.__file__).parent
 
@@ -34,7 +34,7 @@ def test_merging_adds_histograms() -> None:
     quick.add(1_000)
     slow.add(10**9)
     both = Snapshot(handler_latency=quick.histogram()).merge(Snapshot(handler_latency=slow.histogram()))
-    assert both.handler_latency == quick.histogram().merge(slow.histogram())
+    assert both.handler_latency == Histogram.merged([quick.histogram(), slow.histogram()])
     assert both.to_dict()["handler_latency"]["count"] == 2
 
 

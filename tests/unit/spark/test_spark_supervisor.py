@@ -28,6 +28,7 @@ from keylane.errors import InternalError, PeerError
 from keylane.flow.failures import FailureKind
 from keylane.kafka.membership import Target
 from keylane.records import PlainMessage
+from keylane.spark import lane_record
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Answer, Ask, Go, Hello, LaneEnd, Moved, Show
 from keylane.spark.controls import Seek, TellLiveness
@@ -546,7 +547,7 @@ def test_what_prepare_raises_is_what_the_query_fails_with(queries: Callable[...,
 def test_lanes_without_a_slot_are_named(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "UNSCHEDULED_WARNING_S", 0.1)
+    monkeypatch.setattr(lane_record, "UNSCHEDULED_WARNING_S", 0.1)
     query = queries()
     end = query.running(0)
     query.until(lambda: "no task slot for lane 1 of group g" in caplog.text)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -196,10 +195,11 @@ class Histogram:
     def count(self) -> int:
         return sum(self.counts)
 
-    def merge(self, other: Histogram) -> Histogram:
-        """Both together."""
-        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
-        return Histogram(counts, self.sum_s + other.sum_s)
+    @classmethod
+    def merged(cls, many: Sequence[Histogram]) -> Histogram:
+        """All together."""
+        counts = tuple(map(sum, zip(*(one.counts for one in many), strict=True))) if many else (0,) * BUCKETS
+        return cls(counts, sum(one.sum_s for one in many))
 
     def quantile_s(self, share: float) -> float | None:
         """The upper bound of the bucket that the quantile is in, in seconds; None while nothing was measured."""
@@ -238,7 +238,7 @@ class Meter:
 
 def merged(meters: Iterable[Meter]) -> Histogram:
     """The histograms of all of them together."""
-    return reduce(Histogram.merge, (meter.histogram() for meter in meters), Histogram())
+    return Histogram.merged([meter.histogram() for meter in meters])
 
 
 class Stall:
