@@ -202,7 +202,8 @@ class Controls(Generic[Lane]):
         for call in self._calls.values():  # of two seeks in one partition the later one is the last
             waits = [name for name, at in call.left.items() if at is None and name in has and name not in sought]
             sought.update(call.left)
-            if waits and isinstance(call.what, Seek):
+            is_at_it = lane in call.left.values()  # what it has got since comes after its answer
+            if waits and isinstance(call.what, Seek) and not is_at_it:
                 call.left.update(dict.fromkeys(waits, lane))
                 call.tried.update(waits)
                 targets = {name: call.what.targets.get(name, call.what.others) for name in waits}

@@ -133,6 +133,18 @@ def test_a_seek_in_all_is_in_all_that_are_known() -> None:
     assert controls.answered("x", number, (A, B, C)) == [Done(number, {})]
 
 
+def test_a_partition_that_a_lane_gets_in_the_middle_of_a_seek_is_sought_once() -> None:
+    controls = running("x")
+    to = Target(time_ms=1)
+    number, _ = controls.ask(Seek({A: to, B: to}), 0.0)
+    assert controls.reported("x", [A]) == [Send("x", number, Seek({A: to}))]
+    assert controls.reported("x", [A, B]) == [], "it is at it; an answer would be for both"
+    assert controls.answered("x", number, (A,)) == []
+    assert controls.reported("x", [A, B]) == [Send("x", number, Seek({B: to}))]
+    assert controls.reported("x", [A, B]) == []
+    assert controls.answered("x", number, (B,)) == [Done(number)]
+
+
 def test_of_two_seeks_in_one_partition_the_later_one_is_the_last() -> None:
     controls = running("x")
     first, _ = controls.ask(Seek({A: Target(offset=1)}), 0.0)
