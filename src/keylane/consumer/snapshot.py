@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.flow.failures import merged
 from keylane.flow.workers import Histogram
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from keylane.flow.workers import Running
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSnapshot:
+class PartitionSnapshot(NamedTuple):
     """One assigned partition. Offsets as Kafka means them: `base` and `committed` are the next to read."""
 
     topic: str
@@ -221,7 +220,7 @@ class Snapshot:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
         made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
-        made["partitions"] = [asdict(one) | {"lag": one.lag} for one in self.partitions]
+        made["partitions"] = [one._asdict() | {"lag": one.lag} for one in self.partitions]
         made["failures"] = [{"error": one.error, "where": one.where, "count": one.count} for one in self.failures]
         for name in ("handler_latency", "commit_latency"):
             made[name] = getattr(self, name).to_dict()

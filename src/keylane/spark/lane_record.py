@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.consumer.snapshot import Snapshot
+from keylane.spark.channel import REPORT_A_LANE_S, REPORT_S, Go
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.consumer.outputs import ResultsRule
     from keylane.spark.channel import DriverEnd
+    from keylane.spark.controls import Change
     from keylane.spark.restarts import Restarts
 
 logger = logging.getLogger(__name__)
@@ -52,8 +55,8 @@ class LaneStatus:
     """What the group has assigned to it, as `flights-3`."""
 
     def to_dict(self) -> dict[str, Any]:
-        made = dataclasses.asdict(self)
-        return {"executorId" if name == "executor_id" else name: value for name, value in made.items()}
+        names = (one.name for one in dataclasses.fields(self))
+        return {"executorId" if name == "executor_id" else name: getattr(self, name) for name in names}
 
 
 @dataclass(slots=True)
@@ -109,6 +112,12 @@ class LaneRecord:
         """Another process runs the lane from now on."""
         self.disconnect()
         self.end, self.executor_id = end, executor_id
+
+    def let_go(self, changes: tuple[Change, ...], shown: ResultsRule | None, lanes: int, now: float) -> None:
+        """Its process, one of so many lanes, may join the group, and begins with this."""
+        assert self.end is not None
+        self.enter("running", now)
+        self.end.send(Go(changes, shown, max(REPORT_S, lanes * REPORT_A_LANE_S)))
 
     def disconnect(self) -> None:
         """The process of now becomes a predecessor, and its counters are kept."""

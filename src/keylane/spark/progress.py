@@ -46,6 +46,13 @@ class ProgressReporter:
     """The committed offsets of the last progress."""
     _at: float | None = None
     _batch: int = 0
+    lag: int | None = None
+    """Records between committed offsets and log ends, of the partitions of which both are known."""
+    remaining: int | None = None
+    """The same, less what is complete above the committed offsets, as the lanes told it last."""
+
+    def __post_init__(self) -> None:
+        self._add_up()
 
     def report(
         self, snapshot: Snapshot, lanes: Sequence[dict[str, Any]], now: float, wall_clock: float
@@ -109,26 +116,18 @@ class ProgressReporter:
                 self._log_ends[name] = max(one.log_end_offset, self._log_ends.get(name, one.log_end_offset))
             if one.remaining is not None:
                 self._remaining[name] = one.remaining
+        self._add_up()
 
     def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
         """Takes the group's committed offsets as the broker has them."""
         self._committed.update(committed)
+        self._add_up()
 
-    @property
-    def lag(self) -> int | None:
-        """Records between committed offsets and log ends, of the partitions of which both are known."""
-        lags = self._lags()
-        return sum(lags.values()) if lags else None
-
-    @property
-    def remaining(self) -> int | None:
-        """The same, less what is complete above the committed offsets, as the lanes told it last."""
-        lags = self._lags()
-        return sum(min(lag, self._remaining.get(name, lag)) for name, lag in lags.items()) if lags else None
-
-    def _lags(self) -> Offsets:
+    def _add_up(self) -> None:
         ends = self._log_ends.items()
-        return {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
+        lags = {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
+        left = (min(lag, self._remaining.get(name, lag)) for name, lag in lags.items())
+        self.lag, self.remaining = (sum(lags.values()), sum(left)) if lags else (None, None)
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:

@@ -17,19 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
-from keylane.spark.channel import (
-    REPORT_A_LANE_S,
-    REPORT_S,
-    Answered,
-    Arrived,
-    Ask,
-    Departed,
-    DriverEnd,
-    DriverSocket,
-    Go,
-    Reported,
-    SocketEvent,
-)
+from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Reported, SocketEvent
 from keylane.spark.controls import Controls, Done, Seek, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
@@ -599,6 +587,5 @@ class Supervisor:
                 *(lane.lane, silent.hello.pid, silent.hello.host),
             )
         if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
-            lane.enter("running", now)
             changes, shown = self._controls.started(lane.end), self._from_lanes.started(lane.lane, lane.end)
-            lane.end.send(Go(changes, shown, max(REPORT_S, len(self._lanes) * REPORT_A_LANE_S)))
+            lane.let_go(changes, shown, len(self._lanes), now)
