@@ -1,6 +1,7 @@
-"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, scaling, and a slow record.
+"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, scaling, a slow record, and the
+driver's side of a thousand lanes.
 
-Parts can be run alone (`--parts table start scaling slow`); each adds its figures to DIR/bench-lanes.json.
+Parts can be run alone (`--parts table start scaling slow driver`); each adds its figures to DIR/bench-lanes.json.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from lanes import picture, report, slow
+from lanes import picture, report, scale, slow
 from lanes.work import Timed, make_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("table", "start", "scaling", "slow")
+PARTS = ("table", "start", "scaling", "slow", "driver")
 TABLE = ("key-10/16", "key-1000/16", "unordered/16", "key-1000/100", "unordered/100")
 IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
 CPU_RECORDS = 6_000
@@ -148,6 +149,9 @@ class Bench:
     def slow(self) -> list[dict[str, Any]]:
         found = slow.run(self.spark, self.servers, self._folder())
         return [said(one) for one in picture.by_second(found)]
+
+    def driver(self) -> list[dict[str, Any]]:
+        return [said(scale.measure(lanes)) for lanes in scale.COUNTS]
 
 
 def said(figures: dict[str, Any]) -> dict[str, Any]:

@@ -61,5 +61,33 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 for one in found.get("slow", ())
             ],
         ),
+        table(
+            "**The driver's side of many lanes, which processes play**",
+            (
+                "lanes",
+                "all run after",
+                "cores",
+                "memory",
+                "age of what is shown",
+                "the longest",
+                "a tenth killed: all run",
+                "half as many",
+                "load",
+            ),
+            [
+                (
+                    f"{one['lanes']:,}",
+                    f"{one['start_s']:.1f} s",
+                    f"{one['cores']:.3f}",
+                    f"{one['memory_mb']:.0f} MB",
+                    f"{one['age_p50_s']:.2f} s",
+                    f"{one['age_max_s']:.2f} s",
+                    f"{one['wave_s']:.1f} s",
+                    f"{one['fewer_s']:.1f} s",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("driver", ())
+            ],
+        ),
     ]
     return "\n\n".join(one for one in made if one)

@@ -24,6 +24,7 @@ from keylane.errors import FencedError, TopicDeletedError
 from keylane.flow.outcomes import NOT_RUN
 from keylane.kafka.membership import Target
 from keylane.records import PlainMessage
+from keylane.spark import lanes
 from keylane.spark.channel import (
     Answered,
     Arrived,
@@ -175,6 +176,22 @@ def test_a_lane_starts_at_go_reports_and_stops_when_told(driver: Driver) -> None
     assert lane.runner.pipeline.kafka == {**PIPELINE.kafka, "group.instance.id": "lane-0"}
     assert outcome.snapshot == Snapshot(processed=7, commits=1), "the last snapshot is taken after the close"
     driver.next(Departed)
+
+
+def test_a_lane_reports_as_often_as_it_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "TICK_S", 0.01)
+    lane = Lane(driver)
+    lane.start()
+    end = driver.next(Arrived).end
+    end.send(Go(report_s=PATIENCE_S))
+    driver.next(Reported)  # the first, at once
+    for number in range(2):  # an answer comes within a tick: snapshots do not wait for it, nor it for them
+        end.send(Ask(number, TellLiveness()))
+        assert isinstance(driver.events.get(timeout=PATIENCE_S), Answered)
+    time.sleep(0.1)  # ten ticks
+    assert driver.events.empty()
+    end.send("stop")
+    lane.result()
 
 
 def test_a_lane_begins_with_what_was_asked_before_and_does_what_is_asked_while_it_runs(driver: Driver) -> None:

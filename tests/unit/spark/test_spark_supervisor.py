@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql.streaming.listener import (
@@ -40,7 +40,7 @@ from keylane.spark.outcome import LaneFailure, LaneOutcome
 from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName
 from keylane.spark.query import LaneQuery
-from keylane.spark.restarts import RestartLimits
+from keylane.spark.restarts import RestartLimits, Restarts
 from keylane.spark.scaling import LaneBounds
 from keylane.spark.supervisor import Supervisor
 
@@ -542,6 +542,47 @@ def test_what_prepare_raises_is_what_the_query_fails_with(queries: Callable[...,
     with pytest.raises(kl.UsageError, match="another query"):
         query.handle.awaitTermination(PATIENCE_S)
     assert query.jobs.launches == []
+
+
+def test_what_many_lanes_say_is_looked_at_together(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "LOOK_A_LANE_S", 0.2)
+    query = queries(progress_interval_s=60.0)
+    looks: list[bool] = []
+    publish = query.supervisor._publisher.publish
+
+    def counted(*, ending: bool) -> None:
+        looks.append(ending)
+        publish(ending=ending)
+
+    ends = query.all_running()
+    monkeypatch.setattr(query.supervisor._publisher, "publish", counted)
+    for processed in range(100):
+        for end in ends:
+            end.post(Snapshot(processed=processed))
+    query.until(lambda: [one.processed for one in query.supervisor.view.snapshots] == [99, 99])
+    assert len(looks) < 20
+    for end in ends:
+        end.close()
+
+
+def test_many_lanes_report_less_often_each() -> None:
+    class End:
+        hello = Hello(0, 1, 0, 1, 1, "host")
+
+        def __init__(self) -> None:
+            self.sent: list[Any] = []
+
+        def send(self, order: Any) -> None:
+            self.sent.append(order)
+
+    for lanes, report_s in ((1, 0.25), (250, 0.25), (1_000, 1.0)):
+        lane, end = lane_record.LaneRecord(0, Restarts(RestartLimits())), End()
+        lane.connect(cast("Any", end), None)
+        lane.let_go((), None, lanes, 0.0)
+        assert end.sent == [Go(report_s=report_s)]
+        assert lane.state == "running"
 
 
 def test_lanes_without_a_slot_are_named(
