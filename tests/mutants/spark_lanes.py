@@ -43,7 +43,14 @@ MUTANTS = [
         "spark/controls.py",
         "if at is None and name in has and name not in sought]",
         "if name in has and name not in sought]",
-        f"{CONTROLS}::test_a_seek_is_done_by_the_lane_that_says_it_has_the_partition",
+        f"{CONTROLS}::test_a_seek_goes_to_the_next_one_that_has_the_partition",
+    ),
+    Mutant(
+        "a lane in the middle of a seek is asked again",
+        "spark/controls.py",
+        " and not is_at_it:",
+        ":",
+        f"{CONTROLS}::test_a_partition_that_a_lane_gets_in_the_middle_of_a_seek_is_sought_once",
     ),
     Mutant(
         "of two seeks in one partition either may be the last",
