@@ -34,6 +34,7 @@ from kit.crash_matrix import (
     rows,
     started,
     table,
+    too_mild,
     wrong_ones,
 )
 from kit.crash_points import Plan, Worker
@@ -135,6 +136,7 @@ def test_a_kill_at_each_point(servers: str, tmp_path: Path, server: PostgresServ
             jobs.append(partial(crash, cell, point, after))
     at_once(jobs)
     assert wrong_ones(cells, EXPECTED) == []
+    assert too_mild(cells, EXPECTED) == []
 
 
 @pytest.mark.parametrize("kind", BROKERS)

@@ -62,6 +62,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Of each guarantee's pipeline. In transactions the effects are the outputs that a reader of committed records sees."""
 
+TOO_WEAK = [
+    ("at_most_once", "inside it", "at_least_once"),
+    ("at_least_once", "after its effect", "exactly_once"),
+    ("almost_once", "after its effect", "transactional"),
+]
+"""A guarantee, what goes wrong, and a stronger guarantee that this is too little for."""
+
 RECORDS = 60
 PARTITIONS = 2
 DATABASES = ("sqlite", "postgres")
@@ -201,6 +208,17 @@ def wrong_ones(cells: Mapping[tuple[str, str], Cell], expected: Mapping[str, Row
         if cell.database is not None and (left := cell.identities_left()):
             wrong.append(f"{cell.stage.topic} × {trouble}: {left} identities of committed records are left")
     return wrong
+
+
+def too_mild(cells: Mapping[tuple[str, str], Cell], expected: Mapping[str, Row]) -> list[str]:
+    """Cells of a guarantee that would pass for a stronger one, though that promises more: how the judge could fail."""
+    mild = []
+    for (name, trouble), cell in cells.items():
+        for weak, what, strong in TOO_WEAK:
+            if (cell.guarantee, trouble) == (weak, what):
+                judged = wrong_ones({(name, trouble): cell}, {weak: expected[strong]})
+                mild += [] if judged else [f"{name} × {trouble}: right for {strong}"]
+    return mild
 
 
 def table(expected: Mapping[str, Row], troubles: Iterable[str]) -> str:
