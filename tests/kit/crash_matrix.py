@@ -235,8 +235,11 @@ def table(expected: Mapping[str, Row], troubles: Iterable[str]) -> str:
 def drawn(seed: int, how_many: int) -> list[tuple[Point, int]]:
     """Kills at random points."""
     chance = random.Random(seed)
-    points = [chance.choice(list(POINTS)) for _ in range(how_many)]
-    return [(one, 3 if one in ("requested", "acknowledged") else chance.randint(1, 60)) for one in points]
+    kills: list[tuple[Point, int]] = []
+    for _ in range(how_many):
+        point = chance.choice(list(POINTS))
+        kills.append((point, 3 if point in ("requested", "acknowledged") else chance.randint(1, 60)))
+    return kills
 
 
 def started(kind: str, folder: Path) -> BrokerProcess | peers.ApacheKafka:
