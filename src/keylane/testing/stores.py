@@ -124,10 +124,10 @@ class StoreContract:
             assert transaction.claim(key) is None
         now_ms = time.time_ns() // 1_000_000
         with opened.transaction() as transaction:
-            transaction.purge_keys(scope, now_ms - 60_000)
+            transaction.purge_before(scope, now_ms - 60_000)
             assert transaction.claim(key) is not None
         with opened.transaction() as transaction:
-            transaction.purge_keys(scope, now_ms + 60_000)
+            transaction.purge_before(scope, now_ms + 60_000)
             assert transaction.claim(key) is None
         opened.close()
 

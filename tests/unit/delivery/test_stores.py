@@ -11,7 +11,7 @@ from peers.postgres import PostgresServer, find_postgres
 
 from keylane import UsageError
 from keylane.delivery import PostgresStore, SqliteStore
-from keylane.delivery.exactly_once import store_of
+from keylane.delivery.transactions import store_of
 from keylane.testing.stores import StoreContract
 
 if TYPE_CHECKING:
