@@ -255,14 +255,15 @@ class KeptRecords:
         self.identity_of = identities.of
         self._own_topics = own_topics
 
-    def outcome(self, result: Outcome) -> Outcome:
+    def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:
         outcome = self._allowed(outcome_of(result))
         if isinstance(outcome, Failure):
             raise outcome.error
-        return outcome
+        return outcome, _kept(outcome)
 
-    def outcomes(self, result: Outcome, count: int) -> list[Outcome]:
-        return [self._allowed(one) for one in outcomes_of(result, count)]
+    def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
+        allowed = [self._allowed(one) for one in outcomes_of(result, count)]
+        return [(one, b"" if isinstance(one, Failure) else _kept(one)) for one in allowed]
 
     def _allowed(self, outcome: Outcome) -> Outcome:
         """An outcome as it is, or why its outputs may not be kept and produced: refused after the commit, they would
@@ -270,15 +271,6 @@ class KeptRecords:
         if outcome is None or isinstance(outcome, Failure):
             return outcome
         return self._own_topics.refused(outcome) or outcome
-
-    def kept(self, outcome: Outcome) -> bytes:
-        if not outcome:
-            return b""
-        rows = []
-        for one in outcome:
-            headers = [[name, _text(value)] for name, value in one.headers]
-            rows.append([one.topic, _text(one.key), _text(one.value), headers, one.partition, one.timestamp_ms])
-        return json.dumps(rows).encode()
 
     def again(self, processed: Processed) -> list[Output] | None:
         """What a record that was processed before has to produce, for want of knowing whether it did."""
@@ -290,6 +282,17 @@ class KeptRecords:
             )
             for topic, key, value, headers, partition, timestamp_ms in json.loads(processed.outputs)
         ]
+
+
+def _kept(outcome: Outcome) -> bytes:
+    """Outputs as they are kept with an identity."""
+    if not outcome:
+        return b""
+    rows = []
+    for one in outcome:
+        headers = [[name, _text(value)] for name, value in one.headers]
+        rows.append([one.topic, _text(one.key), _text(one.value), headers, one.partition, one.timestamp_ms])
+    return json.dumps(rows).encode()
 
 
 def _text(data: bytes | str | None) -> str | None:

@@ -94,14 +94,12 @@ class Keeping(Protocol):
 
     def identity_of(self, item: Any) -> Identity: ...
 
-    def outcome(self, result: Outcome) -> Outcome:
-        """What the function returned, once it is sure that it can be committed. Raises for what cannot."""
+    def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:
+        """What the function returned, once it is sure that it can be committed, and what is kept with the identity;
+        empty for nothing. Raises for what cannot."""
 
-    def outcomes(self, result: Outcome, count: int) -> Sequence[Outcome]:
+    def outcomes(self, result: Outcome, count: int) -> Sequence[tuple[Outcome, bytes]]:
         """The same of a call for so many items, one each; a `Failure` for one that failed."""
-
-    def kept(self, outcome: Outcome) -> bytes:
-        """What is kept with the identity; empty for nothing."""
 
     def again(self, processed: Processed) -> Outcome:
         """What stands for a call that is not made again. Raises when there is nothing that could."""
@@ -169,9 +167,9 @@ class _Calls:
             processed = transaction.claim(identity)
             if processed is not None:
                 return self._keeping.again(processed)
-            outcome = self._keeping.outcome(self._call(item, context, transaction))
+            outcome, kept = self._keeping.outcome(self._call(item, context, transaction))
             _check_open(transaction)
-            if kept := self._keeping.kept(outcome):
+            if kept:
                 transaction.keep(identity, kept)
             return outcome
 
@@ -208,9 +206,9 @@ class _AsyncCalls:
             processed = await transaction.claim(identity)
             if processed is not None:
                 return self._keeping.again(processed)
-            outcome = self._keeping.outcome(await self._call(item, context, transaction))
+            outcome, kept = self._keeping.outcome(await self._call(item, context, transaction))
             _check_open(transaction)
-            if kept := self._keeping.kept(outcome):
+            if kept:
                 await transaction.keep(identity, kept)
             return outcome
 
@@ -265,15 +263,14 @@ class _Batch:
         """What to keep. One item that fails takes the transaction along, and so the others of its batch: they are
         tried again each alone."""
         outcomes = self._keeping.outcomes(result, len(self.fresh))
-        if failed := next((one for one in outcomes if isinstance(one, Failure)), None):
-            if len(self._items) == 1 or all(isinstance(one, Failure) for one in outcomes):
+        if failed := next((one for one, _ in outcomes if isinstance(one, Failure)), None):
+            if len(self._items) == 1 or all(isinstance(one, Failure) for one, _ in outcomes):
                 raise failed.error
             raise HandlerError(f"rolled back with its batch: {failed.error}") from failed.error
         _check_open(transaction)
-        made = dict(zip((self._identities[index] for index in self.fresh), outcomes, strict=True))
-        self._made |= made
-        kept = [(identity, self._keeping.kept(outcome)) for identity, outcome in made.items()]
-        return [(identity, data) for identity, data in kept if data]
+        identities = [self._identities[index] for index in self.fresh]
+        self._made |= zip(identities, (outcome for outcome, _ in outcomes), strict=True)
+        return [(identity, kept) for identity, (_, kept) in zip(identities, outcomes, strict=True) if kept]
 
     @property
     def outcomes(self) -> list[Outcome]:

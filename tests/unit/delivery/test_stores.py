@@ -43,6 +43,7 @@ class TestTheStoreOfTheExample(StoreContract):
     """The one that docs/delivery.md shows."""
 
     test_it_can_be_pickled = test_keys_are_purged_by_their_age = None  # type: ignore[assignment]
+    test_places_are_purged_by_their_age_and_nothing_is_remembered = None  # type: ignore[assignment]
 
     @pytest.fixture
     def store(self) -> Any:

@@ -80,8 +80,8 @@ class Acknowledged:
         running = running_batch(frame)
         if self._member is None:
             self._member = self._join(running)
-        self._member.check()
         self._settled(running.plan).tell(running.session)
+        self._member.check()
         carried: list[tuple[str, int, int]] = []
         if self._carry_over is None:
             self._write(frame, batch)

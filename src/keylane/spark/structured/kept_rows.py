@@ -142,29 +142,27 @@ class KeptRows:
         topic, partition, offset = place
         return Identity(self._scope_of(topic), partition, offset)
 
-    def outcome(self, result: Outcome) -> list[Values]:
+    def outcome(self, result: Outcome) -> tuple[list[Values], bytes]:
         try:
-            return self._returns.rows(result)
+            rows = self._returns.rows(result)
+            return rows, self._outputs.kept(rows)
         except HandlerError as wrong:
             raise Fatal(str(wrong)) from None
 
-    def outcomes(self, result: Outcome, count: int) -> list[Outcome]:
+    def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
         results = [None] * count if result is None else result
         if not isinstance(results, list | tuple) or len(results) != count:
             what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
             raise Fatal(f"the function returned {what}: of a batch, return None, or a list with one result a row")
         return [self._outcome_in_batch(one) for one in results]
 
-    def _outcome_in_batch(self, result: Outcome) -> Outcome:
+    def _outcome_in_batch(self, result: Outcome) -> tuple[Outcome, bytes]:
         if isinstance(result, Exception):
-            return failure_of(result)
+            return failure_of(result), b""
         try:
             return self.outcome(result)
         except Fatal as wrong:
-            return Failure(wrong, final=True)
-
-    def kept(self, outcome: list[Values]) -> bytes:
-        return self._outputs.kept(outcome)
+            return Failure(wrong, final=True), b""
 
     def again(self, processed: Processed) -> list[Values]:
         return self._outputs.again(processed.outputs)
@@ -238,14 +236,11 @@ class KeptOutputs:
         self._arrow = pa
 
     def kept(self, rows: list[Values]) -> bytes:
-        """Raises `Fatal` for a value that is not of its column's type."""
+        """Raises `HandlerError` for a value that is not of its column's type."""
         made = self._arrow.BufferOutputStream()
         with self._arrow.ipc.new_stream(made, self._schema) as stream:
             if rows:
-                try:
-                    stream.write_batch(self._writer.batch(rows))
-                except HandlerError as wrong:
-                    raise Fatal(str(wrong)) from None
+                stream.write_batch(self._writer.batch(rows))
         return bytes(made.getvalue())
 
     def again(self, kept: bytes) -> list[Values]:
