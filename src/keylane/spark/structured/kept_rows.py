@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from keylane.delivery.stores import Identity
 from keylane.delivery.transactions import (
@@ -24,20 +26,23 @@ from keylane.delivery.transactions import (
 )
 from keylane.errors import Fatal, HandlerError, ProcessedError, UsageError
 from keylane.flow.outcomes import Failure
-from keylane.flow.workers.calls import failure_of
+from keylane.flow.workers.calls import as_it_is, failure_of
 from keylane.spark.checks import check_store
 from keylane.spark.structured.carry_over import BATCH_ID
-from keylane.spark.structured.rows import RECORD, RowReader, RowWriter, place_of
+from keylane.spark.structured.rows import RECORD, RowWriter, place_of
 from keylane.spark.structured.running import QUERY_ID
 from keylane.spark.structured.settled import Settled
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType
 
     from keylane.delivery.stores import Processed, Transaction
+    from keylane.flow.items import Carried
     from keylane.flow.outcomes import Outcome
     from keylane.spark.structured.row_options import RowOptions
     from keylane.spark.structured.rows import Returns, Values
@@ -229,7 +234,8 @@ class KeptOutputs:
         import pyarrow as pa
 
         self._step = step
-        self._writer, self._reader = RowWriter(returns), RowReader(returns, None)
+        self._writer = RowWriter(returns)
+        self._converters = [kept_values(one.dataType) for one in returns.fields]
         self._schema = to_arrow_schema(returns, timezone="UTC")
         if step is not None:
             self._schema = self._schema.with_metadata({STEP: step})
@@ -255,7 +261,11 @@ class KeptOutputs:
                 "it was processed before, and what is kept of it are no rows: give ExactlyOnce.scope a name of its own"
             ) from None
         self._check(schema)
-        return [tuple(row) for batch in batches for row, _ in self._reader.rows(batch)]
+        found: list[Values] = []
+        for batch in batches:
+            columns = zip(self._converters, batch.columns, strict=True)
+            found += zip(*([of(one) for one in column.to_pylist()] for of, column in columns), strict=True)
+        return found
 
     def _check(self, schema: pa.Schema) -> None:
         if not schema.equals(self._schema):
@@ -269,6 +279,25 @@ class KeptOutputs:
             raise ProcessedError(
                 "another step of this query has processed it under the same name: give each an ExactlyOnce.scope"
             )
+
+
+def kept_values(kind: DataType) -> Callable[[Carried], Carried]:
+    """Makes of a value of Arrow's one that a function may return. Spark's own converters make local times of instants,
+    by which the hour that comes twice in autumn is lost."""
+    if isinstance(kind, TimestampType):
+        return as_it_is
+    if isinstance(kind, ArrayType):
+        of = kept_values(kind.elementType)
+        return lambda value: None if value is None else [of(one) for one in value]
+    if isinstance(kind, MapType):
+        key_of_map, of = kept_values(kind.keyType), kept_values(kind.valueType)
+        return lambda value: None if value is None else {key_of_map(key): of(one) for key, one in value}
+    if isinstance(kind, StructType):
+        each = [kept_values(one.dataType) for one in kind.fields]
+        return lambda value: (
+            None if value is None else tuple(of(one) for of, one in zip(each, value.values(), strict=True))
+        )
+    return ArrowTableToRowsConversion._create_converter(kind, binary_as_bytes=True)  # noqa: SLF001
 
 
 def _columns(schema: pa.Schema) -> str:
