@@ -351,7 +351,7 @@ MUTANTS = [
     ),
     Mutant(
         "an address of PostgreSQL is the path of a SQLite file",
-        "delivery/exactly_once.py",
+        "delivery/transactions.py",
         'store.startswith(("postgresql://", "postgres://"))',
         'store.startswith("postgresql://")',
         "unit/delivery/test_stores.py::test_a_store_by_its_address",
@@ -360,8 +360,8 @@ MUTANTS = [
     Mutant(
         "a key from the user stands for its record's partition alone",
         "delivery/exactly_once.py",
-        "return Identity(self._group, -1, -1, key)",
-        "return Identity(self._scopes[record.topic], record.partition, record.offset, key)",
+        "return Identity(self._group, -1, -1, key_of",
+        "return Identity(self._scopes[record.topic], record.partition, record.offset, key_of",
         "unit/delivery/test_exactly_once.py::test_a_key_of_the_users_makes_the_same_event_happen_once",
         "option: ExactlyOnce.identity",
     ),

@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "a row that fails finally is tried again",
         "spark/structured/row_calls.py",
-        "super().__init__(failure.error, final=failure.final, places=failure.places)",
-        "super().__init__(failure.error, places=failure.places)",
+        "super().__init__(failure.error, final=failure.final, halts",
+        "super().__init__(failure.error, halts",
         "unit/spark/test_structured_parallel_map.py::test_what_is_fatal_is_not_tried_again",
     ),
     Mutant(

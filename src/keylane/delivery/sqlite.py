@@ -96,10 +96,8 @@ class SqliteTransaction:
             "DELETE FROM keylane_processed WHERE scope = ? AND part = ? AND at < ?", (scope, partition, below)
         )
 
-    def purge_keys(self, scope: str, before_ms: int) -> None:
-        self.connection.execute(
-            "DELETE FROM keylane_processed WHERE scope = ? AND part = -1 AND done_ms < ?", (scope, before_ms)
-        )
+    def purge_before(self, scope: str, before_ms: int) -> None:
+        self.connection.execute("DELETE FROM keylane_processed WHERE scope = ? AND done_ms < ?", (scope, before_ms))
 
 
 _THIS = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"

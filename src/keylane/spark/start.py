@@ -108,7 +108,7 @@ def start(
     limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
     bounds = LaneBounds(*lanes, catch_up_ms) if isinstance(lanes, tuple) else None
     context = check_session(spark)
-    check_store(pipeline, context.master)
+    check_store(pipeline.delivery, context.master, "lanes")
     slots = Slots(context, allow_all_slots, task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)

@@ -11,7 +11,7 @@ from peers.postgres import PostgresServer, find_postgres
 
 from keylane import UsageError
 from keylane.delivery import PostgresStore, SqliteStore
-from keylane.delivery.exactly_once import store_of
+from keylane.delivery.transactions import store_of
 from keylane.testing.stores import StoreContract
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class TestTheStoreOfTheExample(StoreContract):
     """The one that docs/delivery.md shows."""
 
     test_it_can_be_pickled = test_keys_are_purged_by_their_age = None  # type: ignore[assignment]
+    test_places_are_purged_by_their_age_and_nothing_is_remembered = None  # type: ignore[assignment]
 
     @pytest.fixture
     def store(self) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keylane.consumer.decoding import given_decoded, made_of
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
-from keylane.errors import Fatal, HandlerError
+from keylane.errors import Fatal, HandlerError, ProcessedError
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers import places
 from keylane.flow.workers.calls import failure_of
@@ -52,17 +52,18 @@ class Failed(Failure):
     __slots__ = ("seconds",)
 
     def __init__(self, failure: Failure, seconds: float) -> None:
-        super().__init__(failure.error, final=failure.final, places=failure.places)
+        super().__init__(failure.error, final=failure.final, halts=failure.halts, places=failure.places)
         self.seconds = seconds
 
     def __reduce__(self) -> tuple[type[Failed], tuple[Failure, float]]:
-        return Failed, (Failure(self.error, final=self.final, places=self.places), self.seconds)
+        failure = Failure(self.error, final=self.final, halts=self.halts, places=self.places)
+        return Failed, (failure, self.seconds)
 
 
-def function_of(options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
-    """The options' handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have
-    the columns of the source."""
-    handler, of_batches = options.handler, options.batch is not None
+def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
+    """A handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have the columns
+    of the source."""
+    of_batches = options.batch is not None
     deserializers = {
         name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
     }
@@ -134,7 +135,10 @@ class RowCall:
 
 
 def _failed(error: Exception, began: float) -> Failed:
-    return Failed(failure_of(error, places.of_traceback(error.__traceback__)), monotonic() - began)
+    failure = failure_of(error, places.of_traceback(error.__traceback__))
+    if isinstance(error, ProcessedError):  # to leave the row out would lose what it came to
+        failure = Failure(error, halts=True, places=failure.places)
+    return Failed(failure, monotonic() - began)
 
 
 def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:
