@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
+from keylane.spark.versions import TASK_CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Slots:
             return
         if isinstance(self.task_cpus, bool) or not isinstance(self.task_cpus, int | float) or not self.task_cpus > 0:
             raise UsageError(f"task_cpus={self.task_cpus!r}: give a number above 0, for example 0.25")
+        TASK_CPUS.need(f"task_cpus={self.task_cpus!r}")
         if self._is_local:
             raise UsageError(
                 f"task_cpus={self.task_cpus!r} on {self.context.master}: Spark sizes the tasks of one job only on "
