@@ -15,7 +15,7 @@ import pytest
 import keylane as kl
 from kit.cluster import StandaloneCluster
 from kit.crash_matrix import PARTITIONS, cell_of, database_server, rows, started, wrong_ones
-from kit.lane_cells import EXECUTOR, EXPECTED, NODE, WAIT_S, start
+from kit.lane_cells import EXECUTOR, EXPECTED, NODE, WAIT_S, shares, start
 from kit.processes import is_alive, of_session, parent
 from kit.stage import until
 
@@ -101,11 +101,6 @@ def test_what_a_lane_runs_on_is_killed(
             assert query.lanes[1].failures == 0, "the others do not notice"
         until(lambda: not any(map(is_alive, killed)), "nothing of it is left")
         assert wrong_ones(cells, EXPECTED) == []
-
-
-def shares(query: LaneQuery) -> list[int]:
-    """How many partitions each lane has."""
-    return [len(lane.partitions) for lane in query.lanes if lane.state == "running"]
 
 
 def kill(cluster: StandaloneCluster, victim: str, queries: list[LaneQuery]) -> set[int]:

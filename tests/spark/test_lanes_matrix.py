@@ -33,7 +33,7 @@ from kit.crash_matrix import (
     too_mild,
     wrong_ones,
 )
-from kit.lane_cells import AVAILABLE_NOW, BROKER, EXPECTED, REBALANCE, TROUBLES, finish, start
+from kit.lane_cells import AVAILABLE_NOW, BROKER, EXPECTED, REBALANCE, TROUBLES, finish, shares, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +160,7 @@ def test_a_rebalance_in_the_middle(
 def add_until_shared(cell: Cell, query: LaneQuery, lanes: int) -> None:
     """Records, until so many lanes share the partitions."""
     deadline = time.monotonic() + 60
-    while [len(lane.partitions) for lane in query.lanes if lane.state == "running"] != [PARTITIONS // lanes] * lanes:
+    while shares(query) != [PARTITIONS // lanes] * lanes:
         assert time.monotonic() < deadline, query.lanes
         cell.add(10)
         time.sleep(0.05)
