@@ -73,6 +73,11 @@ def start(spark: SparkSession, plan: Plan, lanes: int = 1, **options: Any) -> La
     return kl.spark.start(pipeline, spark, lanes=lanes, allow_all_slots=True, **(again | options))
 
 
+def shares(query: LaneQuery) -> list[int]:
+    """How many partitions each running lane has."""
+    return [len(lane.partitions) for lane in query.lanes if lane.state == "running"]
+
+
 def finish(query: LaneQuery, what: str) -> None:
     """Wait for its end."""
     if not query.awaitTermination(WAIT_S):

@@ -6,6 +6,7 @@ What a Python worker's death comes to at each point is in `test_lanes_matrix.py`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import pytest
 import keylane as kl
 from kit.cluster import StandaloneCluster
 from kit.crash_matrix import PARTITIONS, cell_of, database_server, rows, started, wrong_ones
-from kit.lane_cells import EXECUTOR, EXPECTED, NODE, WAIT_S, start
+from kit.lane_cells import EXECUTOR, EXPECTED, NODE, WAIT_S, shares, start
 from kit.processes import is_alive, of_session, parent
 from kit.stage import until
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 CORES = 5
 """Of each node: one lane of each guarantee fills it."""
-RECORDS = 1_000
+RECORDS = 600
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +104,6 @@ def test_what_a_lane_runs_on_is_killed(
         assert wrong_ones(cells, EXPECTED) == []
 
 
-def shares(query: LaneQuery) -> list[int]:
-    """How many partitions each lane has."""
-    return [len(lane.partitions) for lane in query.lanes if lane.state == "running"]
-
-
 def kill(cluster: StandaloneCluster, victim: str, queries: list[LaneQuery]) -> set[int]:
     """What the first lane of each query runs on; the processes that are gone with it, or end by themselves."""
     pids = {lane.pid for query in queries for lane in query.lanes[:1] if lane.pid is not None}
@@ -120,7 +116,8 @@ def kill(cluster: StandaloneCluster, victim: str, queries: list[LaneQuery]) -> s
     assert pids < processes
     for how in (signal.SIGSTOP, signal.SIGKILL):  # at one moment, as when the power fails
         for pid in processes:
-            os.kill(pid, how)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(pid, how)
     cluster.workers.remove(node)
     node.wait()
     return processes
