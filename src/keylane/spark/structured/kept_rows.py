@@ -56,7 +56,7 @@ TURNS = 10
 TURNS_KNOWN = 1_000
 """That a process remembers; for others its tasks ask the store."""
 
-STEP = b"keylane.step"
+STEP = b"step"
 """In the metadata of kept rows: the run of the query, and the step, that made them."""
 
 PURGED = (
