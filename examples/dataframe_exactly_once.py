@@ -7,6 +7,7 @@ import psycopg
 import keylane as kl
 
 servers, database = "127.0.0.1:9092", "postgresql://postgres@127.0.0.1:5432/postgres"
+bookings = str(Path("bookings").absolute())
 
 
 async def book(row, context):  # in one transaction with what the order is known by, and with what is returned
@@ -18,7 +19,7 @@ async def book(row, context):  # in one transaction with what the order is known
 
 
 def write(frame, batch):  # Spark may ask for a batch again: it replaces its files, with the same rows
-    frame.write.mode("overwrite").parquet(f"bookings/batch={batch}")
+    frame.write.mode("overwrite").parquet(f"{bookings}/batch={batch}")
 
 
 with psycopg.connect(database) as connection:
@@ -38,4 +39,4 @@ query = (
 query.awaitTermination()
 with psycopg.connect(database) as connection:
     booked, counted = connection.execute("SELECT count(*), min(orders) FROM booked, totals").fetchone()
-print(booked, "booked,", counted, "counted,", spark.read.parquet("bookings").distinct().count(), "handed on")
+print(booked, "booked,", counted, "counted,", spark.read.parquet(bookings).distinct().count(), "handed on")
