@@ -32,7 +32,6 @@ from keylane.spark.structured.carry_over import BATCH_ID
 from keylane.spark.structured.rows import RECORD, RowWriter, place_of
 from keylane.spark.structured.running import QUERY_ID
 from keylane.spark.structured.settled import Settled
-from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +55,7 @@ TURNS = 10
 TURNS_KNOWN = 1_000
 """That a process remembers; for others its tasks ask the store."""
 
-STEP = b"keylane.step"
+STEP = b"step"
 """In the metadata of kept rows: the run of the query, and the step, that made them."""
 
 PURGED = (
@@ -155,10 +154,10 @@ class KeptRows:
             raise Fatal(str(wrong)) from None
 
     def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
-        results = [None] * count if result is None else result
-        if not isinstance(results, list | tuple) or len(results) != count:
-            what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
-            raise Fatal(f"the function returned {what}: of a batch, return None, or a list with one result a row")
+        try:
+            results = self._returns.of_each(result, count)
+        except HandlerError as wrong:
+            raise Fatal(str(wrong)) from None
         return [self._outcome_in_batch(one) for one in results]
 
     def _outcome_in_batch(self, result: Outcome) -> tuple[Outcome, bytes]:
