@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -24,6 +25,7 @@ from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
 from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
+from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -237,6 +239,8 @@ def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBat
         return
     from keylane.kafka.ranges import borrowed
 
+    if TaskContext.get() is not None:
+        spare_modules_from_gc("read")
     schema = arrow_schema(source_schema(include_headers=options.include_headers))
     with borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
         for columns in reader.read(
