@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from keylane.delivery.stores import Identity
@@ -32,6 +30,7 @@ from keylane.spark.structured.carry_over import BATCH_ID
 from keylane.spark.structured.rows import RECORD, RowWriter, place_of
 from keylane.spark.structured.running import QUERY_ID
 from keylane.spark.structured.settled import Settled
+from keylane.spark.structured.values import arrow_schema, to_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +234,7 @@ class KeptOutputs:
         self._step = step
         self._writer = RowWriter(returns)
         self._converters = [kept_values(one.dataType) for one in returns.fields]
-        self._schema = to_arrow_schema(returns, timezone="UTC")
+        self._schema = arrow_schema(returns)
         if step is not None:
             self._schema = self._schema.with_metadata({STEP: step})
         self._arrow = pa
@@ -296,7 +295,7 @@ def kept_values(kind: DataType) -> Callable[[Carried], Carried]:
         return lambda value: (
             None if value is None else tuple(of(one) for of, one in zip(each, value.values(), strict=True))
         )
-    return ArrowTableToRowsConversion._create_converter(kind, binary_as_bytes=True)  # noqa: SLF001
+    return to_python(kind) or as_it_is
 
 
 def _columns(schema: pa.Schema) -> str:
