@@ -226,6 +226,14 @@ def test_a_key_that_is_none_is_refused_and_the_row_is_not_shown(tasks: Tasks) ->
         tasks.run(tasks.step(identity=lambda _: ""))
 
 
+def test_a_row_of_a_batch_that_has_no_key_fails_alone(tasks: Tasks) -> None:
+    def key(row: Any) -> str:
+        return "" if number_of(row) == 4 else str(number_of(row))
+
+    tasks.run(tasks.step(tasks.insert_all, batch=kl.Batch(COUNT), identity=key, on_exhausted=kl.Skip()))
+    assert tasks.effects() == [number for number in range(COUNT) if number != 4]
+
+
 # --- what must not go on ---
 
 
