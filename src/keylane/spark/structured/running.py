@@ -53,7 +53,7 @@ def running_batch(frame: DataFrame) -> RunningBatch:
         run_id = str(execution.runId())
     except (Py4JError, AttributeError, TypeError) as error:
         raise PeerError(
-            f"this Spark does not show its running query ({error}): keylane is tested with Spark 4.3"
+            f"this Spark does not show its running query ({error}): docs/spark-versions.md has those that do"
         ) from error
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
