@@ -6,6 +6,38 @@ from mutants import Mutant
 
 MUTANTS = [
     Mutant(
+        "an option that this Spark cannot honour is taken, and has no effect",
+        "spark/structured/older_source.py",
+        """            ("maxOffsetsPerTrigger", options.max_offsets),
+""",
+        "",
+        "unit/spark/test_structured_older_source.py::test_what_takes_a_newer_spark_is_refused_by_name",
+        "guarantee 8",
+    ),
+    Mutant(
+        "where Spark asks for the end first, a query begins anew at each start",
+        "spark/structured/older_source.py",
+        "        if plan.seq != before.seq + 1:",
+        "        if plan.seq > before.seq + 1:",
+        "unit/spark/test_structured_older_source.py::test_available_now_asks_before_it_tells_and_goes_on_all_the_same",
+        "guarantee 1",
+    ),
+    Mutant(
+        "a first batch is planned again when it is replayed",
+        "spark/structured/older_source.py",
+        "        if plan.seq != before.seq + 1:",
+        "        if plan.seq != before.seq + 1 or before.seq == 0:",
+        "unit/spark/test_structured_older_source.py::test_the_first_batch_is_the_same_when_it_is_replayed_wherever_a_query_would_start_by_then",
+        "guarantee 1",
+    ),
+    Mutant(
+        "a Java that is too new for this Spark is taken",
+        "spark/versions.py",
+        "        return java >= self.oldest and (self.newest is None or java <= self.newest)",
+        "        return java >= self.oldest",
+        "unit/spark/test_spark_java.py::test_a_java_that_this_spark_does_not_run_on_is_passed_over_or_refused_by_name",
+    ),
+    Mutant(
         "a batch that is planned anew reads what the group had complete",
         "spark/structured/plans.py",
         """            known = decode(self.done[name][1], self.done[name][0]) if name in self.done else None
