@@ -366,6 +366,14 @@ MUTANTS = [
         "option: ExactlyOnce.identity",
     ),
     Mutant(
+        "rows are kept under their query, whatever scope their step has",
+        "spark/structured/kept_rows.py",
+        "scope = self._once.scope or self._asked.query",
+        "scope = self._asked.query or self._once.scope",
+        "unit/spark/test_structured_kept_rows.py::test_two_steps_of_a_query_need_scopes_and_have_them",
+        "option: ExactlyOnce.scope",
+    ),
+    Mutant(
         "keys are purged as soon as the group has committed their records",
         "delivery/exactly_once.py",
         "before_ms = time.time_ns() // 1_000_000 - self._retention_ms",

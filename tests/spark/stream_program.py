@@ -2,7 +2,7 @@
 
 Arguments: MASTER SERVERS TOPIC FOLDER [available-now | ADDRESS]. It runs until it is killed; with available-now until
 all that was there when it started is written, or in the dead-letter topic. With the address of a PostgreSQL each record
-is noted in the table `effects`, exactly once, and slow tasks run twice at the same time.
+is noted in the table `effects`, exactly once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ async def work(row: Any) -> tuple[int, int]:
 
 
 async def insert(row: Any, context: kl.Context) -> tuple[int, int]:
-    """The same, with an effect in the database, and sometimes slower than others."""
+    """The same, with an effect in the database."""
     await context.transaction.execute("INSERT INTO effects VALUES (%s)", (int(bytes(row.value)),))
-    if os.urandom(1)[0] == 0:
-        await asyncio.sleep(2)
     return await work(row)
 
 
@@ -60,8 +58,6 @@ def main() -> None:
     options: dict[str, Any] = {}
     if addresses:
         options["delivery"] = kl.ExactlyOnce(PostgresStore(addresses[0], connections=5))
-        settings |= {"spark.speculation": "true", "spark.speculation.multiplier": "1.1"}
-        settings |= {"spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "300ms"}
     spark = kl.spark.session(master, "keylane stream program", **{"spark.ui.enabled": "false", **settings})
     kafka = {"bootstrap.servers": servers}
     carry = CarryOver(str(folder / "lists"), deadline_ms=20_000, dead_letter=dead_letter, kafka=kafka)

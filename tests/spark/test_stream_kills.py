@@ -194,7 +194,7 @@ def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> N
 
 @pytest.mark.soak
 def test_no_kill_loses_or_repeats_an_effect_in_a_database(java: None, tmp_path: Path) -> None:
-    """A task runs again after any kill, and two attempts of one at once; the database is asked by another client."""
+    """What runs again after a kill is handed on; the database is asked by another client."""
     if find_postgres() is None:
         pytest.skip("PostgreSQL is not installed")
     import psycopg

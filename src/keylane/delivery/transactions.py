@@ -237,7 +237,12 @@ class _Batch:
     def __init__(self, items: Sequence[Any], keeping: Keeping) -> None:
         self._items = items
         self._keeping = keeping
-        self._identities = [keeping.identity_of(item) for item in items]
+        try:
+            self._identities = [keeping.identity_of(item) for item in items]
+        except UsageError as error:
+            if len(items) == 1:
+                raise
+            raise HandlerError(f"with an item of its batch that is known by nothing: {error}") from error
         self._first = {identity: index for index, identity in reversed([*enumerate(self._identities)])}
         self._made: dict[Identity, Outcome] = {}
         self.fresh: list[int] = []

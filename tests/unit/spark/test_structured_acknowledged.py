@@ -33,7 +33,10 @@ class Query:
         carry_over = CarryOver(str(folder))
         monkeypatch.setattr(carry_over, "collected", self._collected)
         self.told: list[str] = []
-        spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda _, text: self.told.append(text)))
+        context = SimpleNamespace(
+            getLocalProperty=lambda _: "query", setLocalProperty=lambda _, text: self.told.append(text)
+        )
+        spark = SimpleNamespace(sparkContext=context)
         self.running = SimpleNamespace(session=spark, plan=PLAN)
         monkeypatch.setattr(acknowledged, "running_batch", lambda _: self.running)
         self.run = Acknowledged(self._write, carry_over)
@@ -82,7 +85,10 @@ def test_tasks_are_told_what_no_restart_asks_for_again(tmp_path: Path, monkeypat
     query.run(query.frame, 4)
     query.running.plan = Plan("query", 2, {T0: 10, ("t", 1): 7}, {T0: 20, ("t", 1): 9}, redo=4)
     query.run(query.frame, 5)
-    assert [json.loads(text) for text in query.told] == [{"t": {"0": 0}}, {"t": {"0": 3, "1": 7}}]
+    assert [json.loads(text) for text in query.told] == [
+        {"query": "query", "below": {"t": {"0": 0}}},
+        {"query": "query", "below": {"t": {"0": 3, "1": 7}}},
+    ]
     query.running.plan = Plan("query", 3, {T0: 20}, {T0: 30}, redo=3)
     with pytest.raises(PeerError, match="the list of batch 3 is gone"):
         query.run(query.frame, 6)

@@ -57,13 +57,11 @@ class Tasks:
             self.properties |= {"sql.streaming.queryId": "q", "streaming.sql.batchId": f"{batch}"}
             self.properties["spark.jobGroup.id"] = run
         if below is not None:
-            self.session.sparkContext.setLocalProperty = self.properties.__setitem__
-            Settled(below).tell(self.session)
-
-    @property
-    def session(self) -> Any:
-        self._session = getattr(self, "_session", SimpleNamespace(sparkContext=SimpleNamespace()))
-        return self._session
+            context = SimpleNamespace(
+                setLocalProperty=self.properties.__setitem__, getLocalProperty=self.properties.get
+            )
+            session: Any = SimpleNamespace(sparkContext=context)
+            Settled(below).tell(session)
 
     def step(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
         names = ("identity", "retention_ms", "scope")
@@ -115,8 +113,11 @@ def test_a_row_that_runs_again_has_the_same_rows_and_no_other_effect(tasks: Task
     options: dict[str, Any] = {"batch": kl.Batch(5)} if "all" in way else {}
     first = tasks.run(tasks.step(getattr(tasks, way), **options))
     tasks.is_at(0, run="after a restart")
-    again = tasks.run(tasks.step(getattr(tasks, way), **options))
-    assert first == again
+    step = tasks.step(getattr(tasks, way), **options)
+    assert tasks.run(step) == first
+    for number in range(COUNT):
+        alone = [one for one in records(COUNT) if one["value"] == b"%d" % number]
+        assert tasks.run(step, alone) == [one for one in first if one[0] == number]
     assert len(first) == sum(number % 3 for number in range(COUNT))
     assert tasks.effects() == list(range(COUNT))
     assert set(tasks.calls.values()) == {1}
@@ -225,6 +226,14 @@ def test_a_key_that_is_none_is_refused_and_the_row_is_not_shown(tasks: Tasks) ->
         tasks.run(tasks.step(identity=lambda _: ""))
 
 
+def test_a_row_of_a_batch_that_has_no_key_fails_alone(tasks: Tasks) -> None:
+    def key(row: Any) -> str:
+        return "" if number_of(row) == 4 else str(number_of(row))
+
+    tasks.run(tasks.step(tasks.insert_all, batch=kl.Batch(COUNT), identity=key, on_exhausted=kl.Skip()))
+    assert tasks.effects() == [number for number in range(COUNT) if number != 4]
+
+
 # --- what must not go on ---
 
 
@@ -276,6 +285,14 @@ def test_a_batch_purges_what_is_before_it_once_and_nothing_of_its_own(tasks: Tas
     assert tasks.select("SELECT scope, part, below FROM keylane_purged WHERE scope = 'q/in' ORDER BY part") == [
         ("q/in", 0, 3), ("q/in", 1, 3), ("q/in", 2, 1), ("q/in", 3, 3)
     ]  # fmt: skip
+
+
+def test_a_query_that_another_one_started_is_not_told_what_that_one_is_through_with(tasks: Tasks) -> None:
+    """A thread's properties of Spark are those of the threads that it starts, too."""
+    tasks.is_at(7, below={"in": dict.fromkeys(range(4), 3)})
+    assert Settled.of_task() == Settled({"in": dict.fromkeys(range(4), 3)})
+    tasks.properties["sql.streaming.queryId"] = "another"
+    assert Settled.of_task() is None
 
 
 @pytest.mark.parametrize("rule", [{}, {"on_exhausted": kl.Skip()}, {"outcome": True}])

@@ -20,7 +20,7 @@ from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
-from keylane.spark.structured.running import running_batch
+from keylane.spark.structured.running import fill, running_batch
 from keylane.spark.structured.settled import Settled
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Acknowledged:
             return found
         kept = frame.persist()
         try:
-            kept.count()
+            fill(kept)
             found = lists.write_once(made_of(plan, batch, carry_over.collected(batch)))
             self._write(kept, batch)
         finally:

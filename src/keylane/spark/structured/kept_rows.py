@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from keylane.delivery.stores import Identity
@@ -32,7 +30,7 @@ from keylane.spark.structured.carry_over import BATCH_ID
 from keylane.spark.structured.rows import RECORD, RowWriter, place_of
 from keylane.spark.structured.running import QUERY_ID
 from keylane.spark.structured.settled import Settled
-from keylane.telling import kind_of
+from keylane.spark.structured.values import arrow_schema, to_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +54,7 @@ TURNS = 10
 TURNS_KNOWN = 1_000
 """That a process remembers; for others its tasks ask the store."""
 
-STEP = b"keylane.step"
+STEP = b"step"
 """In the metadata of kept rows: the run of the query, and the step, that made them."""
 
 PURGED = (
@@ -155,10 +153,10 @@ class KeptRows:
             raise Fatal(str(wrong)) from None
 
     def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
-        results = [None] * count if result is None else result
-        if not isinstance(results, list | tuple) or len(results) != count:
-            what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
-            raise Fatal(f"the function returned {what}: of a batch, return None, or a list with one result a row")
+        try:
+            results = self._returns.of_each(result, count)
+        except HandlerError as wrong:
+            raise Fatal(str(wrong)) from None
         return [self._outcome_in_batch(one) for one in results]
 
     def _outcome_in_batch(self, result: Outcome) -> tuple[Outcome, bytes]:
@@ -236,7 +234,7 @@ class KeptOutputs:
         self._step = step
         self._writer = RowWriter(returns)
         self._converters = [kept_values(one.dataType) for one in returns.fields]
-        self._schema = to_arrow_schema(returns, timezone="UTC")
+        self._schema = arrow_schema(returns)
         if step is not None:
             self._schema = self._schema.with_metadata({STEP: step})
         self._arrow = pa
@@ -297,7 +295,7 @@ def kept_values(kind: DataType) -> Callable[[Carried], Carried]:
         return lambda value: (
             None if value is None else tuple(of(one) for of, one in zip(each, value.values(), strict=True))
         )
-    return ArrowTableToRowsConversion._create_converter(kind, binary_as_bytes=True)  # noqa: SLF001
+    return to_python(kind) or as_it_is
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -21,7 +21,6 @@ from keylane.flow.workers.made import timed
 from keylane.options import is_coroutine_function, takes_context
 from keylane.records import PlainMessage, Record
 from keylane.spark.structured.rows import column, headers_of, place_of, replaced
-from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,11 +125,10 @@ class RowCall:
             return _failed(Fatal(str(wrong)), began)
 
     def _all_answered(self, returned: Outcome, count: int, began: float) -> list[Answered | Failed]:
-        results = [None] * count if returned is None else returned
-        if not isinstance(results, list | tuple) or len(results) != count:
-            what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
-            text = f"the function returned {what}: of a batch, return None, or a list with one result a row"
-            return [_failed(Fatal(text), began)] * count
+        try:
+            results = self.returns.of_each(returned, count)
+        except HandlerError as wrong:
+            return [_failed(Fatal(str(wrong)), began)] * count
         return [_failed(one, began) if isinstance(one, Exception) else self._answered(one, began) for one in results]
 
 

@@ -6,12 +6,11 @@ last time is judged here, on the task's own thread: it fails the task, is left o
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -27,6 +26,7 @@ from keylane.spark.structured.kept_rows import KeptRows
 from keylane.spark.structured.row_calls import Answered, Failed, function_of
 from keylane.spark.structured.row_engine import FAILURES, RowEngine
 from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of
+from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ class MapTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if TaskContext.get() is not None:
-            _spare_modules_from_gc()
+            spare_modules_from_gc("map")
         options = self.options
         carry = None if options.carry_over is None else options.carry_over.task(options.tries)
         before = FAILURES.kinds
@@ -96,13 +96,6 @@ class MapTask:
             options.counts.add(run.snapshot(before, letters))
             if rows:
                 yield output.batch(rows)
-
-
-@cache
-def _spare_modules_from_gc() -> None:
-    """Once in each worker process. Modules are never garbage; going through all of them takes 80 ms, whenever the rows
-    of a task bring about a full collection, and Spark runs one after each task."""
-    gc.freeze()
 
 
 class RowRun:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
+from keylane.spark.structured.running import QUERY_ID
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -42,13 +44,19 @@ class Settled:
 
     @classmethod
     def of_task(cls) -> Settled | None:
-        """None where nothing is told: outside of `acknowledged`."""
+        """None where nothing is told: outside of `acknowledged`, and in a query that another one's thread has started,
+        which has that one's properties."""
         context = TaskContext.get()
         text = None if context is None else context.getLocalProperty(PROPERTY)
-        if not text:
+        if context is None or not text:
             return None
-        return cls({topic: {int(one): at for one, at in some.items()} for topic, some in json.loads(text).items()})
+        said = json.loads(text)
+        if said["query"] != context.getLocalProperty(QUERY_ID):
+            return None
+        return cls({topic: {int(one): at for one, at in some.items()} for topic, some in said["below"].items()})
 
     def tell(self, session: SparkSession) -> None:
-        """The tasks of jobs that this thread starts from now on."""
-        session.sparkContext.setLocalProperty(PROPERTY, json.dumps(self.below))
+        """The tasks of jobs that this thread, which is its query's, starts from now on."""
+        context = session.sparkContext
+        said = {"query": context.getLocalProperty(QUERY_ID), "below": self.below}
+        context.setLocalProperty(PROPERTY, json.dumps(said))
