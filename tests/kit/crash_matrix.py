@@ -221,6 +221,20 @@ def too_mild(cells: Mapping[tuple[str, str], Cell], expected: Mapping[str, Row])
     return mild
 
 
+def check_soak(cell: Cell, plan: Plan, record: Callable[[str, object], None]) -> None:
+    """Record and judge what many kills came to."""
+    lost, twice = cell.measured()
+    figures = {"kills": cell.kills(), "lost": lost, "done twice": twice}
+    for name, value in {"guarantee": cell.guarantee, "database": cell.database, **figures}.items():
+        record(name, value)
+    assert cell.kills() == len(plan.kills), "the log is too short"
+    assert lost == 0 or cell.guarantee == "at_most_once"
+    assert twice == 0 or cell.guarantee in ("at_least_once", "almost_once")
+    assert cell.guarantee != "almost_once" or twice == sum(point == "done" for point, _ in plan.kills)
+    assert cell.stage.all_is_committed()
+    assert cell.database is None or cell.identities_left() == 0
+
+
 def table(expected: Mapping[str, Row], troubles: Iterable[str]) -> str:
     """As docs/delivery.md has it; a dash where a guarantee has nothing to do with what goes wrong."""
     heads = ["`delivery=`", *troubles]

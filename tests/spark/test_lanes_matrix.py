@@ -11,7 +11,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +25,7 @@ from kit.crash_matrix import (
     Cell,
     at_once,
     cell_of,
+    check_soak,
     database_server,
     drawn,
     rows,
@@ -174,7 +175,7 @@ def test_a_hundred_kills(
     tmp_path: Path,
     server: PostgresServer | None,
     number: int,
-    record_property: Callable[[str, Any], None],
+    record_property: Callable[[str, object], None],
 ) -> None:
     chosen = rows(server)
     if number >= len(chosen):
@@ -185,15 +186,5 @@ def test_a_hundred_kills(
     plan = cell.prepare(drawn(number, KILLS), kafka=cell.stage.kafka, work_ms=2)
     query = start(spark, plan, lanes=2, trigger=AVAILABLE_NOW)
     assert query.awaitTermination(1_800), f"{cell.kills()} kills, {query.lanes}"
-    lost, twice = cell.measured()
-    record_property("guarantee", "-".join(filter(None, row)))
-    record_property("kills", cell.kills())
-    record_property("lost", lost)
-    record_property("done twice", twice)
-    assert cell.kills() == KILLS, "the log is too short"
     assert sum(lane.launches for lane in query.lanes) >= KILLS + 2
-    assert lost == 0 or row[0] == "at_most_once"
-    assert twice == 0 or row[0] in ("at_least_once", "almost_once")
-    assert row[0] != "almost_once" or twice == sum(point == "done" for point, _ in plan.kills)
-    assert cell.stage.all_is_committed()
-    assert cell.database is None or cell.identities_left() == 0
+    check_soak(cell, plan, record_property)
