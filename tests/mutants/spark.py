@@ -120,6 +120,14 @@ MUTANTS = [
         "DataFrames' crash matrix: before the list",
     ),
     Mutant(
+        "the rows of a batch are made by an action that plans three jobs",
+        "spark/structured/running.py",
+        "    rows.count()\n",
+        "    frame.count()\n",
+        "spark/test_acknowledged.py::test_the_rows_of_a_batch_with_carry_over_are_made_in_one_job",
+        "a stream with carry-over at rest",
+    ),
+    Mutant(
         "the group's offsets are committed before the sink has the batch",
         "spark/structured/acknowledged.py",
         "        self._member.check()\n        carried: list[tuple[str, int, int]] = []\n",

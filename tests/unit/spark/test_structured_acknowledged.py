@@ -42,9 +42,8 @@ class Query:
         self.run = Acknowledged(self._write, carry_over)
         member: Any = SimpleNamespace(check=lambda: None, commit=self._commit)
         self.run._member = member
-        self.frame: Any = SimpleNamespace(
-            persist=lambda: self.frame, count=lambda: self.steps.append("rows"), unpersist=lambda: None
-        )
+        self.frame: Any = SimpleNamespace(persist=lambda: self.frame, unpersist=lambda: None)
+        monkeypatch.setattr(acknowledged, "fill", lambda _: self.steps.append("rows"))
 
     def _collected(self, batch: int) -> list[TaskReport]:
         return [TaskReport(batch, 1, 0, {(*T0, 3): (1, 5)}, frozenset())]
