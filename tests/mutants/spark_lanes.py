@@ -8,9 +8,28 @@ CONTROLS = "unit/spark/test_spark_controls.py"
 RESULTS = "unit/spark/test_spark_results.py"
 SIMULATED = "property/spark/test_lane_results_properties.py"
 
+MATRIX = "spark/test_lanes_matrix.py"
 CONNECT = "unit/spark/test_spark_connect_session.py"
 
 MUTANTS = [
+    # What travels to lanes, and what holds there.
+    Mutant(
+        "two queries that start at once tell cloudpickle by turns what travels as code",
+        "flow/workers/cargo.py",
+        "        with _packing, _user_modules_by_value(cloudpickle):\n",
+        "        with _user_modules_by_value(cloudpickle):\n",
+        "unit/spark/test_spark_shipping.py::test_queries_that_start_at_once_do_not_spoil_each_others_cargo",
+    ),
+    Mutant(
+        "lanes take every guarantee for at least once",
+        "spark/lanes.py",
+        "            ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, topics=topics)\n",
+        "            ours = replace(\n"
+        "                pipeline, kafka={**pipeline.kafka, **task.kafka}, topics=topics, delivery='at_least_once'\n"
+        "            )\n",
+        f"{MATRIX}::test_a_kill_at_each_point[keylane-at_most_once]",
+        "crash matrix: at_most_once",
+    ),
     # Through Spark Connect.
     Mutant(
         "a lane of a Connect client is interrupted together with the other ones",

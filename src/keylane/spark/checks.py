@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -73,18 +72,13 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> bool:
     )
 
 
-def check_store(pipeline: Pipeline, master: str | None) -> None:
-    """Refuses a SQLite file for lanes that may be on several machines."""
-    if (
-        not isinstance(pipeline.delivery, ExactlyOnce)
-        or master is None
-        or master.startswith("local[")
-        or master == "local"
-    ):
+def check_store(delivery: object, master: str | None, who: str) -> None:
+    """Refuses a SQLite file for lanes, or tasks, that may be on several machines."""
+    if not isinstance(delivery, ExactlyOnce) or master is None or master.startswith("local[") or master == "local":
         return
-    store = pipeline.delivery.store
+    store = delivery.store
     if type(store).__name__ == "SqliteStore" or (isinstance(store, str) and "://" not in store):
         raise UsageError(
-            f"store={store!r}: lanes on the cluster {master} may be on several machines, which cannot share a SQLite "
+            f"store={store!r}: {who} on the cluster {master} may be on several machines, which cannot share a SQLite "
             "file: give a postgresql:// address"
         )

@@ -108,7 +108,7 @@ def start(
     limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
     bounds = LaneBounds(*lanes, catch_up_ms) if isinstance(lanes, tuple) else None
     session: Session = ConnectSession(spark) if is_connect(spark) else ClassicSession(spark)
-    check_store(pipeline, session.master)
+    check_store(pipeline.delivery, session.master, "lanes")
     slots = session.slots(allow_all=allow_all_slots, task_cpus=task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)

@@ -174,7 +174,7 @@ def test_a_sqlite_file_is_not_shared_by_a_cluster() -> None:
     def exactly_once(store: str) -> Pipeline:
         return Pipeline(kafka=kafka, topics=["t"], handler=print, delivery=ExactlyOnce(store))
 
-    check_store(exactly_once("effects.db"), "local[4]")
-    check_store(exactly_once("postgresql://db/effects"), "spark://master:7077")
+    check_store(exactly_once("effects.db").delivery, "local[4]", "lanes")
+    check_store(exactly_once("postgresql://db/effects").delivery, "spark://master:7077", "lanes")
     with pytest.raises(UsageError, match="cannot share a SQLite file"):
-        check_store(exactly_once("effects.db"), "spark://master:7077")
+        check_store(exactly_once("effects.db").delivery, "spark://master:7077", "lanes")

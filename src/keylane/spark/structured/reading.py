@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from keylane.spark.structured import spans
 from keylane.spark.structured.columns import record_batch, source_schema
 from keylane.spark.structured.values import arrow_schema
+from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +43,8 @@ def read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatc
         return
     from keylane.kafka.ranges import borrowed
 
+    if TaskContext.get() is not None:
+        spare_modules_from_gc("read")
     schema = arrow_schema(source_schema(include_headers=options.include_headers))
     with borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
         for columns in reader.read(

@@ -163,6 +163,18 @@ class Returns:
             return [self._one(one) for one in returned]
         return [self._one(returned)]
 
+    def of_each(self, returned: Any, count: int) -> Sequence[Any]:
+        """What a function of so many rows returned for each of them: what it may return for one, or an exception.
+
+        Raises `HandlerError` for anything else.
+        """
+        if returned is None:
+            return [None] * count
+        if isinstance(returned, list | tuple) and len(returned) == count:
+            return returned
+        what = f"{len(returned)} results for {count} rows" if isinstance(returned, list | tuple) else kind_of(returned)
+        raise HandlerError(f"the function returned {what}: of a batch, return None, or a list with one result a row")
+
     def _one(self, returned: Any) -> Values:
         if isinstance(returned, Row) and hasattr(returned, "__fields__"):
             returned = returned.asDict()
