@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from keylane.broker.process import BrokerProcess
+    from kit.connect_server import ConnectServer
 
 MANY = 2_000
 """More than is polled at once."""
 
+ON_LANES = {"on a lane": "spark", "through Spark Connect": "client"}
+"""And which fixture has the session."""
 covers = Covered("kafka", "topics", "handler")
 BATCHES = "unit/engine/test_engine_batches.py"
 SHOWN_ELSEWHERE = {
@@ -54,12 +57,17 @@ HAVE_A_CONTROL = {"tracing", "Commit.metadata_max_bytes", "ExactlyOnce.retention
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.fixture(params=["in one process", pytest.param("on a lane", marks=pytest.mark.soak)])
+@pytest.fixture(params=["in one process", *(pytest.param(one, marks=pytest.mark.soak) for one in ON_LANES)])
 def begin(request: pytest.FixtureRequest) -> Callable[..., Running]:
-    """Starts a pipeline in one of the two places."""
+    """Starts a pipeline in one of the three places."""
     if request.param == "in one process":
         return InProcess
-    return partial(OnALane, request.getfixturevalue("spark"))
+    return partial(OnALane, request.getfixturevalue(ON_LANES[request.param]))
+
+
+@pytest.fixture(scope="module")
+def client(connect_server: ConnectServer) -> Any:
+    return connect_server.client()
 
 
 @pytest.fixture

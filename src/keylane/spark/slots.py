@@ -52,8 +52,7 @@ class Slots:
 
         Raises `UsageError` when it does not. With dynamic allocation Spark is trusted to add executors.
         """
-        if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
-            raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
+        check_count(lanes)
         if self._is_dynamic:
             return lanes
         room = self._settled_room(lanes)
@@ -108,6 +107,12 @@ class Slots:
     @property
     def _is_dynamic(self) -> bool:
         return self.context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def check_count(lanes: int) -> None:
+    """Raises `UsageError` for what is no number of lanes."""
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
+        raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
 
 
 def executors(context: SparkContext) -> Sequence[tuple[int, int]]:
