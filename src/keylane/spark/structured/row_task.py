@@ -22,6 +22,7 @@ from keylane.flow.autoscale import AutoLimit
 from keylane.flow.outcomes import Failure
 from keylane.options import DeadLetter, Flow, Processes, Skip
 from keylane.spark.structured.dead_letters import DeadLetters
+from keylane.spark.structured.kept_rows import KeptRows
 from keylane.spark.structured.row_calls import Answered, Failed, function_of
 from keylane.spark.structured.row_engine import FAILURES, RowEngine
 from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of
@@ -106,12 +107,17 @@ class RowRun:
         self._reader = RowReader(schema, options.keys)
         self._nothing = (None,) * len(returns.fields)
         is_of_records = set(schema.fieldNames()) >= RECORD
-        handler = function_of(options, Returns(returns.fieldNames()), is_of_records=is_of_records)
+        made = Returns(returns.fieldNames())
+        self._kept = KeptRows(options, made, returns) if options.guarantee == "exactly_once" else None
+        function, resource = options.handler, options.resource
+        if self._kept is not None:
+            function, resource = self._kept.handler, self._kept.resource
+        handler = function_of(function, options, made, is_of_records=is_of_records)
         retries = options.tries
         if carry is not None and not carry.is_frozen:
             retries = _before_it_leaves(options)
         self._engine = RowEngine(
-            flow_of(options, handler=handler, retries=retries),
+            flow_of(options, handler=handler, retries=retries, resource=resource),
             self._made,
             name_of,
             held=None if carry is None else carry.held,
@@ -130,6 +136,8 @@ class RowRun:
         feeds = _in_order(batches, self._reader, self._options.sorted_by)
         if carry is not None:
             feeds = map(carry.wanted, feeds)
+        if self._kept is not None:
+            feeds = map(self._kept.begin, feeds)
         with engine, _stopped_in_time(engine, carry):
             yield from engine.run(feeds)
         for row, key in [*engine.pending.values(), *(row for rows in feeds for row in rows)]:

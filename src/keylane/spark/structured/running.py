@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property under which Spark names the query to its own thread."""
-TESTED = "keylane is tested with Spark 4.3"
+TESTED = "docs/spark-versions.md has those that do"
 
 
 @dataclass(frozen=True)
