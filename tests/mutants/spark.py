@@ -125,7 +125,6 @@ MUTANTS = [
         "    rows.count()\n",
         "    frame.count()\n",
         "spark/test_acknowledged.py::test_the_rows_of_a_batch_with_carry_over_are_made_in_one_job",
-        "a stream with carry-over at rest",
     ),
     Mutant(
         "the group's offsets are committed before the sink has the batch",
