@@ -41,6 +41,7 @@ FETCH_BYTES = 4_000_000
 
 ABORT_MARKER = 0
 
+LOOK_S = 5.0
 INIT_S = 60.0
 """How long a producer may take to get its transactional id: a coordinator may move meanwhile."""
 ABORT_S = 2.0
@@ -306,7 +307,10 @@ class OpenTransaction(BulkProducer):
     Raises `PeerError` and `BrokerUnavailableError` like `BulkProducer`, and when the id cannot be had.
     """
 
-    def __init__(self, servers: str, settings: Mapping[str, Any], transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, servers: str, settings: Mapping[str, Any], transactional_id: str, timeout_ms: int, topic: str
+    ) -> None:
+        """`topic`: of the first record."""
         ours = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
@@ -314,6 +318,9 @@ class OpenTransaction(BulkProducer):
         }
         super().__init__(servers, TRANSACTIONAL_DEFAULTS | dict(settings) | ours)
         self.id = transactional_id
+        with suppress(KafkaException):  # that is told below
+            # With a connection the id's coordinator is found at once; without one, in half of the cases after 500 ms.
+            self._producer.list_topics(topic, LOOK_S)
         self._begin()
 
     def _begin(self) -> None:

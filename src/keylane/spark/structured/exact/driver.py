@@ -64,6 +64,12 @@ def abort(sink: Sink, plan: Plan) -> None:
             logger.warning("sink %s: another run has begun, and ends what this batch left open", sink.name)
 
 
+def described(sink: Sink, transactional_id: str) -> Described:
+    """The open transaction of a task. Raises `PeerError`, and `NotOpenError` when it has ended."""
+    with TransactionsClient(sink.settings) as client:
+        return _run(protocol.described(transactional_id), sink, client)
+
+
 def _make_topic(sink: Sink, client: TransactionsClient) -> None:
     topic = topic_of(sink.name)
     begun = time.monotonic()

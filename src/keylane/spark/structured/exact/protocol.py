@@ -233,6 +233,19 @@ def commit(plan: Plan, query: str, batch: int, entries: Sequence[Entry], now_ms:
         yield from _write(plan.driver, plan.sequence + 1, record._replace(entries=()))
 
 
+def described(transactional_id: str) -> Steps[Described]:
+    """What a task's open transaction is known by. Raises `NotOpenError`."""
+    answer = yield from _told(Describe((transactional_id,)))
+    assert isinstance(answer, dict)
+    found: Described | None = answer.get(transactional_id)
+    if found is None or not found.is_open:
+        raise NotOpenError(
+            f"the transaction of {transactional_id} ended before its task: it took longer than "
+            "kafka.transaction.timeout.ms, or another run of this sinkName has begun"
+        )
+    return found
+
+
 def writes(plan: Plan, query: str, batch: int, partition: int) -> bool:
     """Whether a task is to write its rows, or only to read them: what is committed is not written again."""
     check(plan, query, batch)
