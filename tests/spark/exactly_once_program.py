@@ -1,8 +1,8 @@
 """A streaming query from a topic through `parallel_map` into a topic, exactly once. A test starts it to kill it.
 
 Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER [OPTION=VALUE …], the options of its sink. It ends when all is written.
-The data source is keylane's own, in a class of this file: it looks before and after each of the sink's requests to Kafka
-whether the test wants this driver dead there (`FOLDER/die`, such as `End:before:2`).
+The data source is keylane's own, in a class of this file: it looks before and after each of the sink's requests to
+Kafka whether the test wants this driver dead there (`FOLDER/die`, such as `End:before:2`).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class WatchedSource(KeylaneSource):
 def watch() -> None:
     from keylane.spark.structured.exact import driver
 
-    if hasattr(driver, "watched"):
+    ask = driver._asked
+    if ask.__name__ == "watched":
         return
-    ask, seen = driver._asked, {}
-    driver.watched = True
+    seen: dict[str, int] = {}
 
-    def asked(request: Any, sink: Any, client: Any) -> Any:
+    def watched(request: Any, sink: Any, client: Any) -> Any:
         name = type(request).__name__
         reached(f"{name}:before", seen)
         answer = ask(request, sink, client)
         reached(f"{name}:after", seen)
         return answer
 
-    driver._asked = asked
+    driver._asked = watched
 
 
 def reached(point: str, seen: dict[str, int]) -> None:
@@ -90,7 +90,8 @@ def main() -> None:
     query = (
         frame.transform(step)
         .writeStream.format("watched")
-        .options(**{"kafka.bootstrap.servers": servers, "topic": output, "delivery": "exactly_once", "sinkName": output})
+        .options(**{"kafka.bootstrap.servers": servers, "topic": output})
+        .options(delivery="exactly_once", sinkName=output)
         .options(**dict(one.split("=", 1) for one in options))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)

@@ -151,5 +151,7 @@ def _asked(request: Request, sink: Sink, client: TransactionsClient) -> Answer:
             )
         case protocol.Decide(producer):
             return Answer(client.end(driver, *producer, committed=True))
+        case protocol.Undo(producer):
+            return Answer(client.end(driver, *producer, committed=False))
         case protocol.End(name, producer, committed):
             return Answer(client.end(name, *producer, committed=committed))

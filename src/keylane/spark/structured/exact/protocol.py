@@ -7,6 +7,7 @@ any request: that is a driver that died there. Every request may be asked again,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from keylane.errors import PeerError, UsageError
@@ -84,34 +85,40 @@ class Answer(NamedTuple):
     """What the request says that it is answered with, when the code is NONE."""
 
 
-class Open(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Open:
     """Which transactions of the sink's tasks are open: a list of `Transaction`."""
 
 
-class Init(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Init:
     """Give the driver's transactional id to who asks, in a new epoch: a `Producer`. Fenced when `expected` has it no
     more."""
 
     expected: Producer | None
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Read:
     """The newest committed record: a `SinkRecord`, or None."""
 
 
-class Describe(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Describe:
     """These transactional ids: a dict of `Described`, without those that the coordinator does not know."""
 
     ids: tuple[str, ...]
 
 
-class Add(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Add:
     """Make the sink's topic a part of the driver's transaction, which begins."""
 
     driver: Producer
 
 
-class Append(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Append:
     """Write the record in the driver's transaction."""
 
     driver: Producer
@@ -119,13 +126,22 @@ class Append(NamedTuple):
     record: SinkRecord
 
 
-class Decide(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Decide:
     """Commit the driver's transaction."""
 
     driver: Producer
 
 
-class End(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Abort the driver's transaction."""
+
+    driver: Producer
+
+
+@dataclass(frozen=True, slots=True)
+class End:
     """Commit or abort a task's transaction."""
 
     id: str
@@ -133,7 +149,7 @@ class End(NamedTuple):
     committed: bool
 
 
-Request = Open | Init | Read | Describe | Add | Append | Decide | End
+Request = Open | Init | Read | Describe | Add | Append | Decide | Undo | End
 
 if TYPE_CHECKING:
     Steps = Generator[Request, Answer, Outcome]
@@ -200,6 +216,12 @@ def start(expected: Producer | None = None) -> Steps[Plan]:
 
 def abort(plan: Plan) -> Steps[bool]:
     """After a batch that failed: a start, if nobody else has started since. Whether that was so."""
+    undo = Undo(plan.driver)  # else its end would look like somebody else's start
+    answer = yield from _asked(undo)
+    if answer.code in (FORGOTTEN, *FENCED):
+        return False
+    if answer.code not in (codes.NONE, codes.INVALID_TXN_STATE):  # of the latter: there is none, or it is decided
+        raise _refusal(undo, answer.code)
     try:
         yield from start(plan.driver)
     except FencedError:
@@ -373,6 +395,7 @@ def _refusal(request: Request, code: int) -> PeerError:
         Append: "write the sink's record (right Write on its topic; a batch of many tasks makes it long: "
         "max.message.bytes)",
         Decide: "end the driver's transaction",
+        Undo: "end the driver's transaction",
         End: "end a task's transaction (right Write on its id)",
     }[type(request)]
     name = next((name for name, number in vars(codes).items() if number == code and name.isupper()), str(code))

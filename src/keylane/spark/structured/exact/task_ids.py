@@ -49,15 +49,21 @@ class Digest:
     sum: int = field(default=0, repr=False)
 
     def add(self, row: Output) -> None:
-        self.rows += 1
         key, value = row.key, row.value
-        of_row = crc32c(row.topic.encode(), 0 if row.partition is None else row.partition + 1)
+        parts = crc32c(row.topic.encode()) * _PRIMES[0]
         if key is not None:
             self.size += len(key)
-            of_row = crc32c(key, of_row ^ 0x9E3779B9)
+            parts += (1 + crc32c(key)) * _PRIMES[1]
         if value is not None:
             self.size += len(value)
-            of_row = crc32c(value, of_row ^ 0x7F4A7C15)
+            parts += (1 + crc32c(value)) * _PRIMES[2]
+        if row.partition is not None:
+            parts += (1 + row.partition) * _PRIMES[3]
         if row.headers:
-            of_row = crc32c(repr(row.headers).encode(), of_row)
-        self.sum = (self.sum + of_row) & 0xFFFF_FFFF_FFFF_FFFF
+            parts += crc32c(repr([tuple(one) for one in row.headers]).encode()) * _PRIMES[4]
+        self.rows += 1
+        self.sum = (self.sum + parts * parts) & _MASK  # squares: two rows that swap their values have another sum
+
+
+_PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
