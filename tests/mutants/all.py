@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import coordinator, engine, kafka, options, spark, spark_lanes, storage
+from mutants import coordinator, engine, kafka, options, spark, spark_exact, spark_lanes, storage
 
 MUTANTS = [
     *engine.MUTANTS,
@@ -11,5 +11,6 @@ MUTANTS = [
     *storage.MUTANTS,
     *kafka.MUTANTS,
     *spark.MUTANTS,
+    *spark_exact.MUTANTS,
     *spark_lanes.MUTANTS,
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -109,7 +109,7 @@ class BulkProducer:
         if self._failure is not None:
             raise self._failure
 
-    def __enter__(self) -> BulkProducer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ optionally `key`, `topic`, `partition`, `headers`; rows of a task that is run ag
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -43,9 +44,12 @@ COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
-_OWN = frozenset({"topic", "includeheaders"})
+_OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 BATCH_ROWS = 1_000
 """Rows that become an Arrow batch, where Spark hands over rows."""
+TRANSACTION_TIMEOUT_MS = 600_000
+"""Of exactly once: all tasks of a batch, its commit, and a driver's restart. Brokers allow 15 minutes by default."""
 _HEADER_FIELDS = [("key", StringType), ("value", BinaryType)]
 
 
@@ -55,6 +59,13 @@ class SinkOptions:
     topic: str | None
     """Wins over the column."""
     include_headers: bool
+    sink: str | None = None
+    """The name of a sink of `delivery=exactly_once`; None: at least once."""
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """Of exactly once."""
+        return int(self.settings.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
 
 
 def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -62,7 +73,8 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     for name, value in given.items():
         if name not in _OWN | _SPARKS and not name.startswith("kafka."):
-            hint = did_you_mean(name, ("topic", "includeHeaders")) or "the sink takes kafka.*, topic and includeHeaders"
+            ours = ("topic", "includeHeaders", "delivery", "sinkName")
+            hint = did_you_mean(name, ours) or f"the sink takes kafka.*, {', '.join(ours)}"
             raise UsageError(f"option {name}={shown(name, value)} is not known: {hint}")
     topic = given.get("topic")
     names = {field.name.lower(): field.dataType for field in schema.fields}
@@ -80,7 +92,30 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
                 f"column {name!r} is {kind.simpleString()}: give {wanted or 'array<struct<key:string,value:binary>>'}"
             )
     headers = given.get("includeheaders", "").strip().lower() == "true"
-    return SinkOptions(kafka_settings(options), topic, headers)
+    settings = kafka_settings(options)
+    return SinkOptions(settings, topic, headers, _sink_name(given, settings))
+
+
+def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | None:
+    """Of exactly once; None for at least once. Raises `UsageError`."""
+    delivery, name = given.get("delivery", "at_least_once").strip().lower(), given.get("sinkname")
+    if delivery not in ("at_least_once", "exactly_once"):
+        raise UsageError(f"delivery={given['delivery']!r}: give at_least_once or exactly_once")
+    if delivery == "at_least_once":
+        if name is not None:
+            raise UsageError(f"sinkName={name!r} counts for delivery=exactly_once alone: give that, too")
+        return None
+    if name is None or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"sinkName={name!r}: delivery=exactly_once needs a name for the sink that no other query has, of at most "
+            "200 letters, digits, dots, hyphens and underscores"
+        )
+    if "transactional.id" in settings:
+        raise UsageError("option kafka.transactional.id is not supported: give sinkName, the ids are made of it")
+    timeout = settings.get("transaction.timeout.ms", "1000")
+    if not timeout.isdecimal() or int(timeout) < 1_000:
+        raise UsageError(f"kafka.transaction.timeout.ms={timeout!r}: give a whole number of at least 1000")
+    return name
 
 
 def checked(options: SinkOptions) -> SinkOptions:
@@ -143,7 +178,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     allowed: set[str] = set()
     with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
-            for output in _outputs(batch, options):
+            for output in outputs(batch, options):
                 if reads is not None and output.topic not in allowed:
                     reads.refuse("the sink's topic", output.topic, options.settings)
                     allowed.add(output.topic)
@@ -151,7 +186,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     return Acknowledged(producer.delivered)
 
 
-def _outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
+def outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
     count = batch.num_rows
     columns = {name.lower(): batch.column(name) for name in batch.schema.names}
     nothing: list[None] = [None] * count

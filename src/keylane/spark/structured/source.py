@@ -22,7 +22,7 @@ from keylane.spark.structured.plans import Plan, follow, new_records
 from keylane.spark.structured.reading import read, tasks
 from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
-from keylane.spark.versions import ADMISSION
+from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
 
 if ADMISSION.here:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -41,11 +41,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from keylane.spark.structured.carry_lists import CarryList
+    from keylane.spark.structured.exact.writer import ExactlyOnceWriter
     from keylane.spark.structured.options import SourceOptions, TopicPartition
 
 
 class KeylaneSource(DataSource):
     """Kafka's topics as DataFrames, with the options and the schema of Spark's own Kafka source."""
+
+    _is_copy = False
+    """Spark makes one for the tasks of each batch, and hands copies to a batch's commit and abort."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _is_copy=True)
 
     @classmethod
     def name(cls) -> str:
@@ -67,12 +74,25 @@ class KeylaneSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KeylaneWriter:
         if overwrite:
             raise UsageError('mode("overwrite"): a topic cannot be overwritten; use mode("append")')
-        return KeylaneWriter(checked(parse_sink(dict(self.options), schema)))
+        options = parse_sink(dict(self.options), schema)
+        if options.sink is not None:
+            raise UsageError(
+                "delivery=exactly_once is for streaming queries: a batch write has no batch id to be replayed under"
+            )
+        return KeylaneWriter(checked(options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> KeylaneStreamWriter | ExactlyOnceWriter:
         if overwrite:
             raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
-        return KeylaneStreamWriter(checked(parse_sink(dict(self.options), schema)), schema)
+        options = parse_sink(dict(self.options), schema)
+        if options.sink is None:
+            return KeylaneStreamWriter(checked(options), schema)
+        ARROW_STREAM_SINKS.need("delivery=exactly_once")
+        from keylane.spark.structured.exact.writer import ExactlyOnceWriter
+
+        return ExactlyOnceWriter(options, is_first=not self._is_copy)
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():

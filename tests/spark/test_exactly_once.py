@@ -1,0 +1,219 @@
+"""`writeStream.format("keylane")` with `delivery=exactly_once`: each row once for a reader of another library.
+
+KEYLANE_SINK_KILLS says how many kills the long form has (40).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import col
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from kit.processes import of_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PROGRAM = Path(__file__).with_name("exactly_once_program.py")
+KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
+PATIENCE_S = 240.0
+POINTS = [
+    f"{request}:{side}"
+    for request in ("Open", "Init", "Read", "Describe", "Add", "Append", "Decide", "End")
+    for side in ("before", "after")
+]
+_numbers = itertools.count()
+
+
+def committed(servers: str, topic: str) -> list[int]:
+    """What a reader of committed records sees, in another library."""
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=2_000,
+    )
+    try:
+        return sorted(int(one.value) for one in consumer)
+    finally:
+        consumer.close()
+
+
+def fill(servers: str, topic: str, numbers: range) -> None:
+    with BulkProducer(servers) as producer:
+        for number in numbers:
+            producer.produce(kl.Output(topic, b"key-%d" % (number % 7), b"%d" % number))
+
+
+class Program:
+    """The query in a process of its own."""
+
+    def __init__(self, servers: str, topic: str, output: str, folder: Path, master: str = "local[2]") -> None:
+        self._command = [sys.executable, str(PROGRAM), master, servers, topic, output, str(folder)]
+        self.folder = folder
+        self._sessions: list[int] = []
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "driver.log").open("ab") as log:
+            process = subprocess.Popen([*self._command, *options], stdout=log, stderr=log, start_new_session=True)
+        self._sessions.append(process.pid)
+        return process
+
+    def run(self, *options: str) -> int:
+        """The exit code."""
+        return self.start(*options).wait(PATIENCE_S)
+
+    def log(self) -> str:
+        return (self.folder / "driver.log").read_text(errors="replace")[-5_000:]
+
+    def close(self) -> None:
+        for session in self._sessions:
+            for pid in of_session(session):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def topics(broker: BrokerProcess) -> tuple[str, str, str]:
+    number = next(_numbers)
+    source, output = f"exact-in-{number}", f"exact-out-{number}"
+    Admin({"bootstrap.servers": broker.bootstrap}).create_topics({source: 3, output: 2})
+    return broker.bootstrap, source, output
+
+
+def test_a_driver_killed_between_the_list_and_the_ends(
+    java: None, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    fill(servers, source, range(100))
+    program = Program(*topics, tmp_path)
+    try:
+        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
+        assert program.run() == -signal.SIGKILL, program.log()
+        steps = (tmp_path / "steps").read_text().split()
+        assert steps.count("Decide:after") == 1
+        assert steps.count("End:after") == 1
+        seen = committed(servers, output)
+        assert len(seen) < 60, "the first batch is not whole yet"
+        assert program.run() == 0, program.log()
+    finally:
+        program.close()
+    assert committed(servers, output) == list(range(100))
+
+
+def stream(spark: SparkSession, topics: tuple[str, str, str]) -> DataFrame:
+    servers, source, _ = topics
+    options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
+    return spark.readStream.format("keylane").options(**options, maxOffsetsPerTrigger="20").load()
+
+
+def written(frame: DataFrame, topics: tuple[str, str, str], checkpoint: Path, **options: str) -> StreamingQuery:
+    writer = frame.select("key", "value").writeStream.format("keylane").option("kafka.bootstrap.servers", topics[0])
+    writer = writer.options(topic=topics[2], delivery="exactly_once", sinkName=topics[2], **options)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    return query
+
+
+def test_a_query_is_seen_once_and_its_replay_changes_nothing(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    fill(servers, source, range(50))
+    query = written(stream(spark, topics), topics, tmp_path / "c")
+    assert query.exception() is None
+    assert committed(servers, output) == list(range(50))
+    last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
+    for one in (last, last.with_name(f".{last.name}.crc")):
+        one.unlink(missing_ok=True)  # as after a crash between the sink and Spark's log
+    fill(servers, source, range(50, 60))
+    again = written(stream(spark, topics), topics, tmp_path / "c")
+    assert again.exception() is None
+    assert committed(servers, output) == list(range(60))
+
+
+def test_a_new_checkpoint_under_an_old_name_is_refused(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    fill(servers, source, range(10))
+    assert written(stream(spark, topics), topics, tmp_path / "first").exception() is None
+    with pytest.raises(StreamingQueryException, match="the name belongs to query"):
+        written(stream(spark, topics), topics, tmp_path / "second")
+    assert committed(servers, output) == list(range(10))
+
+
+def test_a_batch_write_is_refused(spark: SparkSession, topics: tuple[str, str, str]) -> None:
+    options = {"kafka.bootstrap.servers": topics[0], "topic": topics[2], "delivery": "exactly_once", "sinkName": "x"}
+    rows = spark.range(1).select(col("id").cast("string").alias("value"))
+    with pytest.raises(Exception, match="delivery=exactly_once is for streaming queries"):
+        rows.write.format("keylane").mode("append").options(**options).save()
+
+
+@pytest.fixture(params=["embedded", "apache"])
+def any_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "embedded":
+        with BrokerProcess(tmp_path / "data") as broker:
+            yield broker.bootstrap
+        return
+    import peers
+
+    if missing := peers.missing():
+        pytest.skip(missing)
+    with peers.ApacheKafka({}) as kafka:
+        yield kafka.bootstrap
+
+
+@pytest.mark.soak
+def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
+    java: None, any_broker: str, tmp_path: Path
+) -> None:
+    """The driver at each step of the sink, and everything of a run anywhere in it."""
+    chance = random.Random(20261124)
+    Admin({"bootstrap.servers": any_broker}).create_topics({"in": 3, "out": 2})
+    program = Program(any_broker, "in", "out", tmp_path)
+    filled, kills = 0, {"step": 0, "anywhere": 0}
+    try:
+        for number in range(KILLS):
+            fill(any_broker, "in", range(filled, filled + 70))
+            filled += 70
+            if number % 4 < 3:
+                point = POINTS[number % len(POINTS)]
+                (tmp_path / "die").write_text(f"{point}:{chance.choice((1, 1, 2, 3))}")
+                died = program.run() == -signal.SIGKILL
+                kills["step"] += died
+                (tmp_path / "die").unlink(missing_ok=True)
+            else:
+                process = program.start()
+                time.sleep(4 + chance.random() * 8)
+                for pid in of_session(process.pid):
+                    os.kill(pid, signal.SIGKILL)
+                process.wait()
+                kills["anywhere"] += 1
+            seen = committed(any_broker, "out")
+            assert len(seen) == len(set(seen)), f"twice after kill {number}"
+            print(f"{number + 1} of {KILLS}: {kills}, {len(seen)} of {filled} rows", flush=True)  # noqa: T201
+        assert program.run() == 0, program.log()
+    finally:
+        program.close()
+    assert committed(any_broker, "out") == list(range(filled))
+    shutil.rmtree(tmp_path / "checkpoint")
