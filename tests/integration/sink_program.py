@@ -37,9 +37,9 @@ def watch() -> None:
     """Every request of the driver is two steps: before it, and before its answer is known."""
     ask = driver._asked
 
-    def watched(*arguments: Any) -> Any:
+    def watched(request: Any, sink: Any, client: Any) -> Any:
         step()
-        answer = ask(*arguments)
+        answer = ask(request, sink, client)
         step()
         return answer
 
