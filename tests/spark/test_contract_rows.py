@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ONCE = kl.Retries(max_attempts=1)
+STARTED_WITHIN_S = 10.0
+"""A worker process, on a busy machine."""
 
 UNIT = "unit/spark/test_structured"
 covers = Covered("handler", "returns")
@@ -189,11 +191,22 @@ def test_threads(bench: RowBench) -> None:
 
 @covers("Processes.count")
 def test_worker_processes(bench: RowBench) -> None:
+    place = bench.folder / "processes"
+    place.mkdir()
+    seen = str(place)
+
     def compute(row: Any, context: kl.Context) -> Any:
         if row.offset == 3 and context.attempt == 1:
             raise ValueError("not yet")
-        time.sleep(0.01)
-        return number_of(row), f"{'keylane.flow.workers.process_main' in sys.orig_argv} {os.getpid()}"
+        is_worker = "keylane.flow.workers.process_main" in sys.orig_argv
+        open(f"{seen}/{os.getpid()}", "w").close()  # noqa: PTH123 - travels with the options
+        give_up_at = time.monotonic() + STARTED_WITHIN_S
+        while is_worker and len(os.listdir(seen)) < 2:  # noqa: PTH208
+            time.sleep(0.01)  # each has something to do, however late it started
+            if time.monotonic() > give_up_at:
+                for number in range(2):  # nobody else comes: nobody else waits
+                    open(f"{seen}/nobody-{number}", "w").close()  # noqa: PTH123
+        return number_of(row), f"{is_worker} {os.getpid()}"
 
     found = bench.run(compute, workers=kl.Processes(2), retries=kl.Retries(delay_ms=1))
     told = {one.told for one in found}

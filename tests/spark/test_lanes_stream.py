@@ -172,7 +172,8 @@ def test_the_stream_of_the_page_about_lanes_runs(
     with filling(broker.bootstrap) as producer:
         for number in range(50):
             producer.produce(kl.Output("flights", key=b"%d" % (number % 7), value=b"flight %d" % number))
-    first, second = re.findall(r"^```python\n(import.*?|spark.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    first, *others = re.findall(r"^```python\n(import.*?|spark.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (second,) = (one for one in others if ".stream()" in one)
     pipeline, _, _ = first.replace("broker:9092", broker.bootstrap).partition("spark = ")
     exec(compile(pipeline + second, "lanes.md", "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
