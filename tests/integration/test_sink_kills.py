@@ -70,7 +70,10 @@ def storm(servers: str, folder: Path, replication: int, break_a_broker: Callable
             finally:
                 process.kill()
         else:
-            died += start(1 + kill % STEPS_A_BATCH).wait(PATIENCE_S) == -signal.SIGKILL
+            at = (
+                1 + kill % STEPS_A_BATCH if kill % 2 else chance.randint(1, 24)
+            )  # the latter also inside what a start repairs
+            died += start(at).wait(PATIENCE_S) == -signal.SIGKILL
         print(f"{kill + 1} of {KILLS}: {died} drivers, {broken} brokers, {failed} runs failed", flush=True)  # noqa: T201
     assert start(0).wait(PATIENCE_S) == 0, (folder / "log").read_text()[-3_000:]
     assert committed(servers) == list(range(rows))

@@ -38,8 +38,8 @@ KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
 PATIENCE_S = 240.0
 POINTS = [
     f"{request}:{side}"
-    for request in ("Open", "Init", "Read", "Describe", "Add", "Append", "Decide", "End")
-    for side in ("before", "after")
+    for request in ("End", "Decide", "Append", "Add", "Describe", "Init", "Read", "Open")
+    for side in ("after", "before")
 ]
 _numbers = itertools.count()
 
