@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer
 
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.login import LoginError
 from keylane.kafka.open_transactions import OpenTransaction, TransactionsClient
 from keylane.records import Output
 from keylane.spark.structured.exact import driver, protocol
 from keylane.spark.structured.exact.record import Entry, task_prefix, topic_of
 from keylane.spark.structured.exact.task_ids import Digest
 from keylane.testing import EmbeddedBroker
+from kit.committed import committed_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,17 +73,7 @@ def write(sink: driver.Sink, partition: int, timeout_ms: int = TIMEOUT_MS, rows:
 
 
 def committed(sink: driver.Sink) -> list[str]:
-    consumer = KafkaConsumer(
-        sink.name,
-        bootstrap_servers=sink.settings["bootstrap.servers"],
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=500,
-    )
-    try:
-        return sorted(one.value.decode() for one in consumer)
-    finally:
-        consumer.close()
+    return [one.decode() for one in committed_values(sink.settings["bootstrap.servers"], sink.name)]
 
 
 def rows(*partitions: int) -> list[str]:
@@ -183,3 +174,13 @@ def test_a_sinks_topic_is_compacted_and_of_one_partition(sink: driver.Sink) -> N
     admin.create_topics({topic_of("wide"): 2})
     with pytest.raises(UsageError, match="'keylane-sink-wide' has 2 partitions"):
         driver.start(sink._replace(name="wide"))
+
+
+def test_the_login_is_the_clients() -> None:
+    with EmbeddedBroker(users={"writer": "secret"}) as broker:
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "writer"}
+        settings = {"bootstrap.servers": broker.bootstrap_servers, **login}
+        sink = driver.Sink("login", settings | {"sasl.password": "secret"})
+        assert driver.start(sink).record is None
+        with pytest.raises(LoginError, match="the broker refuses the login"):
+            driver.start(sink._replace(settings=settings | {"sasl.password": "wrong"}))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
@@ -25,6 +24,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
+from kit.committed import committed_values
 from kit.processes import of_session
 
 if TYPE_CHECKING:
@@ -44,19 +44,8 @@ POINTS = [
 _numbers = itertools.count()
 
 
-def committed(servers: str, topic: str) -> list[int]:
-    """What a reader of committed records sees, in another library."""
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=2_000,
-    )
-    try:
-        return sorted(int(one.value) for one in consumer)
-    finally:
-        consumer.close()
+def committed(servers: str, topic: str, *, now: bool = False) -> list[int]:
+    return sorted(map(int, committed_values(servers, topic, now=now)))
 
 
 def fill(servers: str, topic: str, numbers: range) -> None:
@@ -112,7 +101,7 @@ def test_a_driver_killed_between_the_list_and_the_ends(
         steps = (tmp_path / "steps").read_text().split()
         assert steps.count("Decide:after") == 1
         assert steps.count("End:after") == 1
-        seen = committed(servers, output)
+        seen = committed(servers, output, now=True)
         assert len(seen) < 60, "the first batch is not whole yet"
         assert program.run() == 0, program.log()
     finally:
@@ -209,7 +198,7 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
                     os.kill(pid, signal.SIGKILL)
                 process.wait()
                 kills["anywhere"] += 1
-            seen = committed(any_broker, "out")
+            seen = committed(any_broker, "out", now=True)
             assert len(seen) == len(set(seen)), f"twice after kill {number}"
             print(f"{number + 1} of {KILLS}: {kills}, {len(seen)} of {filled} rows", flush=True)  # noqa: T201
         assert program.run() == 0, program.log()
