@@ -11,7 +11,7 @@ PARALLEL := -n 6 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check cluster soak older-spark wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
+.PHONY: demo test test-full check cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -31,8 +31,8 @@ help:
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
 	@echo "make house  statements, Any, circles of files; writes the packages' arrows and the states into docs/architecture.md"
-	@echo "make cluster  nodes of a three-node Apache Kafka die under every mode (needs Java 17+ and Maven)"
-	@echo "make older-spark  a few tests on the lowest Spark that is allowed (downloads it the first time: 450 MB)"
+	@echo "make cluster  nodes die under every mode: of a three-node Apache Kafka, of a Spark cluster (needs Java 17+ and Maven)"
+	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
 	@echo "make soak   the long forms of the crash tests: it can be stopped, and goes on  (ARGS=\"-k journal\")"
 
@@ -65,7 +65,7 @@ $(COLLECTED): $(VENV)/.ready
 
 # Without columns in tracebacks: for them a thread that logs one parses source, and CPython 3.11 then raises SystemError in
 # another thread that parses just then, as hypothesis does (https://github.com/python/cpython/issues/106905).
-test test-full cluster soak older-spark: export PYTHONNODEBUGRANGES = 1
+test test-full cluster soak: export PYTHONNODEBUGRANGES = 1
 
 test: setup
 	@$(MAKE) --no-print-directory -j 2 $(SPARK_CLASSES) $(COLLECTED)
@@ -82,26 +82,9 @@ cluster: setup
 soak: setup
 	@PYTHONPATH=tests $(BIN)/python -m pytest -p kit.soak -m soak $(ARGS)
 
-# The lowest Spark that pyproject.toml allows, in an environment of its own: what a newcomer's first hour needs of it.
-OLDER_SPARK := build/older-spark
-$(OLDER_SPARK)/.ready: dev.lock older-spark.lock pyproject.toml
-	@$(PYTHON) -m venv --clear $(OLDER_SPARK)
-	@grep -vE "^(pyspark|py4j)==" dev.lock | cat - older-spark.lock > $(OLDER_SPARK)/lock
-	$(OLDER_SPARK)/bin/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location --quiet -r $(OLDER_SPARK)/lock
-	$(OLDER_SPARK)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --quiet --editable .
-	@touch $@
-
-older-spark: $(OLDER_SPARK)/.ready
-	@KEYLANE_NO_SKIPS=1 $(OLDER_SPARK)/bin/python -m pytest -p no:cacheprovider $(addprefix tests/spark/,$(OLDER_SPARK_TESTS)) $(ARGS)
-
-OLDER_SPARK_TESTS := \
-	test_lanes.py::test_every_ordering_runs_each_record_once \
-	test_lanes.py::test_exactly_once_on_lanes \
-	test_lanes.py::test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions \
-	test_parallel_map.py::test_rows_become_none_one_or_many \
-	test_structured_source.py::test_a_batch_query_has_kafkas_columns \
-	test_structured_source.py::test_a_stream_goes_on_from_its_checkpoint_in_limited_batches \
-	test_structured_sink.py
+# Each Spark that pyproject.toml allows, in an environment of its own.
+spark-versions: setup
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.spark_versions $(ARGS)
 
 # The wheel and the source distribution as a stranger gets them.
 wheel-trial: setup

@@ -59,5 +59,5 @@ class MemoryTransaction:
         for one in [one for one in self.done if one[:2] == (scope, partition) and one.offset < below]:
             del self.done[one]
 
-    def purge_keys(self, scope: str, before_ms: int) -> None:
+    def purge_before(self, scope: str, before_ms: int) -> None:
         """Keys stay as long as the process."""

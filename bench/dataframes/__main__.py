@@ -1,7 +1,7 @@
 """`make bench-dataframes`: the source, `parallel_map`, and a slow and a failing record, beside Spark's own connector.
 
-Parts can be run alone (`--parts rate latency calls slow`); each adds its figures to DIR/bench-dataframes.json. Without
-Maven the connector is left out, by name.
+Parts can be run alone (`--parts rate latency calls rest slow`); each adds its figures to DIR/bench-dataframes.json.
+Without Maven the connector is left out, by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keylane.broker.process import BrokerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("rate", "latency", "calls", "slow")
+PARTS = ("rate", "latency", "calls", "rest", "slow")
 TROUBLE = "seconds of the stream; one record hangs from 6 s to 16 s, one is refused from 18 s to 28 s"
 
 
@@ -37,6 +37,8 @@ def measure(part: str, spark: SparkSession, servers: str, options: argparse.Name
         return sources.latencies(spark, servers, formats)
     if part == "calls":
         return calls.run(spark, options.repeat)
+    if part == "rest":
+        return slow.at_rest(spark, servers, folder / "rest", options.repeat, connector=options.connector)
     return picture.by_second(slow.run(spark, servers, folder / "slow", connector=options.connector))
 
 

@@ -8,6 +8,8 @@ again in its place, as an error would end the query. keylane's has `parallel_map
 from __future__ import annotations
 
 import asyncio
+import os
+import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,9 @@ CONCURRENCY = 16
 PARTITIONS = 2
 PORTIONS = 50
 """A second."""
+REST_S, WARM_UP_S = 10, 5
+WARM_UPS = 2
+"""Rounds that do not count: the JVM compiles its hot code in them."""
 
 Latencies = list[tuple[float, float]]
 """Of each record: when the sink got it, after the stream's begin, and how long after it was made; in seconds."""
@@ -39,18 +44,50 @@ Latencies = list[tuple[float, float]]
 
 def run(spark: SparkSession, servers: str, folder: Path, *, connector: bool) -> dict[str, Latencies]:
     """Each way on a stream of its own, one after the other."""
-    ways = {"keylane, with carry-over": _ours}
-    if connector:
-        ways["Spark's connector, with threads"] = _connectors
-    found = {}
-    for number, (name, way) in enumerate(ways.items()):
-        topic = f"slow-{number}-{time.time_ns()}"
-        Admin({"bootstrap.servers": servers}).create_topics({topic: PARTITIONS})
-        found[name] = _stream(spark, servers, topic, folder / str(number), way)
-    return found
+    for way in _ways(connector=connector).values():
+        _stream(spark, servers, folder, way, WARM_UP_S)
+    return {
+        name: _stream(spark, servers, folder, way, SECONDS, trouble=True)
+        for name, way in _ways(connector=connector).items()
+    }
 
 
-def _stream(spark: SparkSession, servers: str, topic: str, folder: Path, way: Any) -> Latencies:
+def at_rest(spark: SparkSession, servers: str, folder: Path, rounds: int, *, connector: bool) -> list[dict[str, Any]]:
+    """The same streams while nothing is wrong: the ways in turn, on a new stream each, after two rounds that do not
+    count; the medians of the rounds."""
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in _ways(connector=connector)}
+    for number in range(WARM_UPS + rounds):
+        for name, way in _ways(connector=connector).items():
+            ages = [1_000 * age for _, age in _stream(spark, servers, folder, way, REST_S)]
+            assert len(ages) == RATE * REST_S, f"{name}: {len(ages)} records of {RATE * REST_S}"
+            cuts = statistics.quantiles(ages, n=100, method="inclusive")
+            if number >= WARM_UPS:
+                load = os.getloadavg()[0]
+                found[name].append((cuts[49], cuts[98], load))
+                print(f"{name}: p50 {cuts[49]:.0f} ms, p99 {cuts[98]:.0f} ms, load {load:.1f}", flush=True)
+    return [
+        {
+            "way": name,
+            "rounds": len(runs),
+            "p50_ms": round(statistics.median(one[0] for one in runs)),
+            "p99_ms": round(statistics.median(one[1] for one in runs)),
+            "runs": runs,
+            "load": statistics.median(one[2] for one in runs),
+        }
+        for name, runs in found.items()
+    ]
+
+
+def _ways(*, connector: bool) -> dict[str, Any]:
+    ours = {"keylane, with carry-over": _ours}
+    return ours | {"Spark's connector, with threads": _connectors} if connector else ours
+
+
+def _stream(
+    spark: SparkSession, servers: str, folder: Path, way: Any, seconds: int, *, trouble: bool = False
+) -> Latencies:
+    name = f"slow-{time.time_ns()}"
+    Admin({"bootstrap.servers": servers}).create_topics({name: PARTITIONS})
     ended: Latencies = []
 
     def sink(frame: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark's signature
@@ -58,34 +95,34 @@ def _stream(spark: SparkSession, servers: str, topic: str, folder: Path, way: An
         now = time.time()
         ended.extend((row.made, now) for row in rows)
 
-    query: StreamingQuery = way(spark, servers, topic, folder, sink)
+    query: StreamingQuery = way(spark, servers, name, folder / name, sink)
     try:
-        _produce(servers, topic, 1, at=0.0)  # so that the first batch, which starts workers, is none of the stream's
+        _produce(servers, name, 1)  # so that the first batch, which starts workers, is none of the stream's
         deadline = time.time() + 60
-        while not ended and time.time() < deadline and query.isActive:
+        while len(ended) < RATE and time.time() < deadline and query.isActive:
             time.sleep(0.1)
         ended.clear()
         begun = time.time()
-        _produce(servers, topic, SECONDS, at=begun)
-        while len(ended) < RATE * SECONDS and time.time() < deadline + SECONDS and query.isActive:
+        _produce(servers, name, seconds, trouble=trouble)
+        while len(ended) < RATE * seconds and time.time() < deadline + seconds and query.isActive:
             time.sleep(0.1)
     finally:
         query.stop()
-    return [(end - begun, end - made) for made, end in ended if made >= begun]
+    return [(end - begun, end - made) for made, end in ended]
 
 
-def _produce(servers: str, topic: str, seconds: int, at: float) -> None:
+def _produce(servers: str, topic: str, seconds: int, *, trouble: bool = False) -> None:
     """`RATE` records a second. A value: when it was made, until when its service is in trouble, and in which."""
-    portion, begun = RATE // PORTIONS, at or time.time()
+    portion, begun = RATE // PORTIONS, time.time()
     with BulkProducer(servers, {"linger.ms": 0}) as producer:
         for number in range(seconds * PORTIONS):
             time.sleep(max(0.0, begun + number / PORTIONS - time.time()))
             for one in range(portion):
-                trouble = "-"
-                if at and one == 0:
+                what = "-"
+                if trouble and one == 0:
                     places = {SLOW_AT_S * PORTIONS: "hangs", FAILING_AT_S * PORTIONS: "fails"}
-                    trouble = places.get(number, "-")
-                value = f"{time.time()} {time.time() + TROUBLE_S} {trouble}".encode()
+                    what = places.get(number, "-")
+                value = f"{time.time()} {time.time() + TROUBLE_S} {what}".encode()
                 place = (number * portion + one) % PARTITIONS
                 producer.produce(kl.Output(topic, key=b"k%d-%d" % (number % 97, one), value=value, partition=place))
 

@@ -31,8 +31,8 @@ SPARE_FILES = 500
 def main() -> int:
     options = arguments()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if options.keys + SPARE_FILES > most_files:
-        print(f"--keys {options.keys}: only {most_files} files may be open (ulimit -n)", file=sys.stderr)
+    if options.at_once + SPARE_FILES > most_files:
+        print(f"{options.at_once} requests at once: only {most_files} files may be open (ulimit -n)", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="keylane-bench-") as folder, BrokerProcess(Path(folder, "data")) as broker:
         fill(broker.bootstrap, options.keys)
@@ -71,8 +71,8 @@ def one(bootstrap: str, url: str, service: LineProcess, options: argparse.Namesp
         topics=[TOPIC],
         handler=calls,
         resource=calls.pool,
-        max_concurrency=options.keys,
-        max_buffered_records=4 * options.keys,
+        max_concurrency=options.at_once,
+        max_buffered_records=4 * options.at_once,
         offset_reset="earliest",
     )
     load, before_s = os.getloadavg()[0], time.process_time()
@@ -112,13 +112,16 @@ def fill(bootstrap: str, keys: int) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-http", description=__doc__)
     add = partial(parser.add_argument, metavar="N", type=int)
-    add("--keys", default=10_000, help="keys, records, and requests at once (10,000)")
+    add("--keys", default=10_000, help="keys and records (10,000)")
+    add("--at-once", help="requests at once, on connections that are kept; as many as keys")
     add("--latency-ms", default=5_000, help="how long the service takes for each (5,000)")
     add("--repeat", default=3, help="runs; the median counts (3)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")
     text = "also put the table into this page (docs/benchmarks.md)"
     parser.add_argument("--page", type=Path, metavar="FILE", help=text)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.at_once = options.at_once or options.keys
+    return options
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, scaling, a slow record, and the
-driver's side of a thousand lanes.
+"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, scaling, a slow record, the
+driver's side of a thousand lanes, and the coordinator's side of a thousand members (on Apache Kafka).
 
-Parts can be run alone (`--parts table start scaling slow driver`); each adds its figures to DIR/bench-lanes.json.
+Parts can be run alone (`--parts table start scaling slow driver members`); each adds its figures to
+DIR/bench-lanes.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import peers
 from engine.rows import Row, Topic, rows
 from pages import put_into_page
 
@@ -24,13 +26,13 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from lanes import picture, report, scale, slow
+from lanes import members, picture, report, scale, slow
 from lanes.work import Timed, make_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("table", "start", "scaling", "slow", "driver")
+PARTS = ("table", "start", "scaling", "slow", "driver", "members")
 TABLE = ("key-10/16", "key-1000/16", "unordered/16", "key-1000/100", "unordered/100")
 IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
 CPU_RECORDS = 6_000
@@ -152,6 +154,12 @@ class Bench:
 
     def driver(self) -> list[dict[str, Any]]:
         return [said(scale.measure(lanes)) for lanes in scale.COUNTS]
+
+    def members(self) -> list[dict[str, Any]]:
+        if (lacks := peers.missing()) is not None:
+            print(f"the members are left out: {lacks}")
+            return []
+        return [said(members.measure(kind)) for kind in members.KINDS]
 
 
 def said(figures: dict[str, Any]) -> dict[str, Any]:

@@ -89,5 +89,42 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 for one in found.get("driver", ())
             ],
         ),
+        table(
+            "**A group of many members on Apache Kafka, which one process plays: what its broker has to do**",
+            ("members", "step", "settled after", "processor time", "requests", "bytes", "longest", "load"),
+            [
+                row
+                for one in found.get("members", ())
+                for row in (
+                    *(_step(one, name) for name in ("start", "goes", "comes") if f"{name}_s" in one),
+                    (
+                        "",
+                        "at rest, a second",
+                        "",
+                        f"{one['rest_cores']:.2f} s",
+                        f"{one['rest_requests_per_s']:,}",
+                        f"{one['rest_kb_per_s']:.0f} KB",
+                        "",
+                        f"{one['load']:.1f}",
+                    ),
+                )
+            ],
+        ),
     ]
     return "\n\n".join(one for one in made if one)
+
+
+def _step(one: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    says = {"start": "all start", "goes": "one leaves", "comes": "one comes"}
+    if one["kind"] == "static":
+        says["comes"] = "one is gone for a moment"
+    return (
+        f"{one['members']:,} {one['kind']}" if name == "start" else "",
+        says[name],
+        f"{one[f'{name}_s']:.1f} s",
+        f"{one[f'{name}_cpu_s']:.2f} s",
+        f"{one[f'{name}_requests']:,}",
+        f"{one[f'{name}_kb']:,} KB",
+        f"{one[f'{name}_longest_kb']:.0f} KB",
+        f"{one['load']:.1f}",
+    )

@@ -122,6 +122,11 @@ class Node:
             process.kill()
             process.wait()
 
+    def processor_s(self) -> float:
+        assert self._process is not None, "the node is down"
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def freeze(self) -> None:
         """SIGSTOP: its connections stay, and nothing answers, when this returns."""
         assert self._process is not None, "the node is down"
@@ -184,6 +189,10 @@ class ApacheKafka:
         """Start the broker on its data; returns when it answers. Raises `RuntimeError` with the end of its log."""
         self._node.launch()
         self._node.wait()
+
+    def processor_s(self) -> float:
+        """What the process has used of processors, by Linux's count."""
+        return self._node.processor_s()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End the broker; after SIGTERM it has 20 s to shut down."""

@@ -48,6 +48,10 @@ class DataFolderError(PeerError):
     """A broker's data folder is not ours, is in use, or is damaged; the text names file and position."""
 
 
+class ProcessedError(PeerError):
+    """A row was processed before, and the store has nothing of it that could be handed on."""
+
+
 class HandlerError(KeylaneError):
     """The user's handler failed on a record for the last time, and the pipeline's rule is to halt there."""
 

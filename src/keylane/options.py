@@ -218,11 +218,15 @@ class ExactlyOnce:
     """Where records' identities are kept, beside what the handler does in `context.transaction`.
     `keylane.delivery.SqliteStore`, `PostgresStore`, or a store of one's own; or the path of a SQLite file, or a
     postgresql:// address. It is opened when the pipeline starts."""
-    identity: Callable[[Record], str | bytes] | None = None
+    identity: Callable[..., str | bytes] | str | None = None
     """A function of the record that returns a key that it is known by in its group, instead of topic, partition and
-    offset, so that what was produced twice is processed once."""
+    offset, so that what was produced twice is processed once. Of rows of a DataFrame: of the row, or a column's name.
+    """
     retention_ms: int = 7 * 24 * 3_600_000
-    """How long such a key is kept."""
+    """How long such a key is kept; and rows' places where nothing tells that Spark's checkpoint has them."""
+    scope: str | None = None
+    """Of a DataFrame: what the identities of this step are kept under, which no other step has. None: the id of the
+    query, which is its checkpoint's."""
 
     def __post_init__(self) -> None:
         if self.store == "":
@@ -232,8 +236,11 @@ class ExactlyOnce:
                 f"ExactlyOnce.store is {kind_of(self.store)}: give the path of a SQLite file, a postgresql:// address, "
                 "or a keylane.delivery store"
             )
-        check_function("ExactlyOnce.identity", self.identity, "(record) that returns a str or bytes")
+        if not isinstance(self.identity, str) or not self.identity:
+            check_function("ExactlyOnce.identity", self.identity, "(record) that returns a str or bytes")
         check_whole("ExactlyOnce.retention_ms", self.retention_ms, 1)
+        if self.scope is not None and not (isinstance(self.scope, str) and self.scope):
+            raise UsageError(f"ExactlyOnce.scope={self.scope!r}: give a text, or leave it out")
 
 
 RENAMED = {
@@ -340,7 +347,7 @@ class Flow:
             if isinstance(self.workers, Processes):
                 raise UsageError(
                     f"workers={self.workers!r}: a database transaction is open in the process that commits it: leave "
-                    "workers out under delivery=ExactlyOnce(...), or use lanes for more cores"
+                    "workers out under delivery=ExactlyOnce(...); for more cores use lanes, or more tasks of Spark"
                 )
             if self.batch is not None and self.tries.max_attempts == 1:
                 raise UsageError(

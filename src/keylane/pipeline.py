@@ -16,6 +16,7 @@ from keylane.errors import UsageError
 from keylane.options import (
     RENAMED,
     DeadLetter,
+    ExactlyOnce,
     Flow,
     Processes,
     check_choice,
@@ -268,6 +269,8 @@ class Pipeline(Flow):
         self._check_commits()
         if self.guarantee == "transactional":
             self._check_transactional()
+        if isinstance(self.delivery, ExactlyOnce):
+            _check_identities(self.delivery)
 
     def _check_topics(self) -> None:
         topics = [self.topics] if isinstance(self.topics, str) and self.topics.startswith("^") else self.topics
@@ -424,3 +427,16 @@ def duration_ms(offset_reset: str) -> int | None:
         return None
     days, hours, minutes, seconds = (float(found[name] or 0) for name in "dhms")
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def _check_identities(once: ExactlyOnce) -> None:
+    """What a pipeline's records are not known by."""
+    if isinstance(once.identity, str):
+        raise UsageError(
+            f"ExactlyOnce.identity={once.identity!r}: a column is for rows of DataFrames: give a function of the record"
+        )
+    if once.scope is not None:
+        raise UsageError(
+            f"ExactlyOnce.scope={once.scope!r} is for steps of DataFrames: a pipeline's identities are those of its "
+            "cluster and group: leave it out"
+        )

@@ -1,8 +1,9 @@
 """PySpark's daemon, which forks its Python workers; ours end in silence when Spark has closed their socket.
 
 A worker that waits for its next task takes the end of its socket, at the end of the session, for an error, and reports
-it through that very socket; PySpark 4.3 prints the `BrokenPipeError` that this gives, with a traceback, on the user's
-terminal. Nobody waits for that answer, and nothing is lost. Made for Spark's setting `spark.python.daemon.module`.
+it through that very socket; one that is forked just then cannot even say that it is there. PySpark prints the
+`BrokenPipeError` that this gives, with a traceback, on the user's terminal. Nobody waits for that answer, and nothing
+is lost. Made for Spark's setting `spark.python.daemon.module`.
 
 The daemon has keylane imported, which takes a worker, and with it a lane, a quarter of a second of a processor. Nothing
 of that starts a thread: what is forked beside one may wait for ever for a lock that it held.
@@ -11,26 +12,28 @@ of that starts a thread: what is forked beside one may wait for ever for a lock 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+import traceback
+from typing import Any
 
 from pyspark import daemon
 
 import keylane.spark  # noqa: F401
 
-if TYPE_CHECKING:
-    import socket
 
-_worker = daemon.worker
+class Tracebacks:
+    """What the daemon knows as the module `traceback`: it prints one, and then the worker exits with 1."""
 
+    def print_exc(self) -> None:
+        """Of the exception that is handled."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
 
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serve one task after another in a process of its own, as PySpark does."""
-    try:
-        return _worker(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
-        os._exit(1)  # as PySpark does after the traceback
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
 
 
 if __name__ == "__main__":
-    daemon.worker = worker
+    os.environ.setdefault("PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE", "1")  # else it prints one of its own
+    daemon.traceback = Tracebacks()  # type: ignore[assignment, attr-defined]
     daemon.manager()

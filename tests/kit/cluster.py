@@ -19,7 +19,7 @@ from keylane.errors import PeerError
 from keylane.spark.java import find_java, launch_home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 START_TIMEOUT_S = 60.0
@@ -42,12 +42,15 @@ class StandaloneCluster:
         cores: int = 2,
         memory_mb: int = 1_024,
         settings: Mapping[str, str] | None = None,
+        hosts: Sequence[str] = ("127.0.0.1",),
     ) -> None:
+        """`hosts` are the workers', in turn: Spark speculates on another host only."""
         self.folder = folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.url = ""
         """What a session takes as its master, once `start` has returned."""
         self._count = workers
+        self._hosts = hosts
         self._cores = cores
         self._memory_mb = memory_mb
         self._master: subprocess.Popen[bytes] | None = None
@@ -77,7 +80,7 @@ class StandaloneCluster:
     def start(self) -> None:
         """Returns when all workers are registered. Raises `PeerError` when a process does not start."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._master = self._spawn("master", "--webui-port", "0")
+        self._master = self._spawn("master", "127.0.0.1", "--webui-port", "0")
         self.url = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
         for _ in range(self._count):
             self.add_worker(wait=False)
@@ -88,7 +91,8 @@ class StandaloneCluster:
         """One more node."""
         name = f"worker-{len(self.workers)}"
         size = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
-        made = self._spawn(name, "--webui-port", "0", "--work-dir", str(self.folder / name), *size, self.url)
+        host = self._hosts[len(self.workers) % len(self._hosts)]
+        made = self._spawn(name, host, "--webui-port", "0", "--work-dir", str(self.folder / name), *size, self.url)
         self.workers.append(made)
         if wait:
             self._told(name, "Successfully registered with master (.*)", made)
@@ -110,7 +114,7 @@ class StandaloneCluster:
         """What the master (`master`) or a worker (`worker-0`) has written."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
         import pyspark
 
         home = Path(pyspark.__file__).parent
@@ -118,7 +122,7 @@ class StandaloneCluster:
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", "0", *arguments],
+                [*command, "--host", host, "--port", "0", *arguments],
                 env=self._environment | {"SPARK_HOME": str(home)},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

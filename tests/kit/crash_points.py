@@ -1,8 +1,9 @@
-"""`Worker`: a consumer in a process of its own that kills itself at a named point, and notes its effects outside.
+"""A consumer that kills itself at a named point, and notes its effects outside: a process's, or a lane's.
 
-The idea: what a delivery guarantee is worth shows between two steps. So a worker ends by SIGKILL right at one of them,
-after so many times, and what it has done by then is in a file, a database or a topic that outlives it. Processes are
-forked from a server that has everything imported, so that one costs milliseconds.
+The idea: what a delivery guarantee is worth shows between two steps. So a process ends by SIGKILL right at one of them,
+after so many times, and what it has done by then is in a file, a database or a topic that outlives it. `Worker` is a
+process of its own, forked from a server that has everything imported, so that one costs milliseconds; `Sent` is a
+handler that does the same in the Python worker of a lane.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _processes.set_forkserver_preload(["kit.crash_points", "keylane.delivery", "psyc
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a worker does."""
+    """What a consumer does, and where it is killed."""
 
     kafka: dict[str, Any]
     topic: str
@@ -41,9 +42,10 @@ class Plan:
     """A file that effects are appended to; with a `store`, the table in its database; in transactions, a topic."""
     options: dict[str, Any]
     """Of the pipeline."""
-    point: Point | None = None
-    after: int = 1
-    """How many times the point is reached, the last of which is the end."""
+    kills: tuple[tuple[Point, int], ...] = ()
+    """One after another: a point, and how many times a process reaches it, the last of which is its end."""
+    marks: str = ""
+    """The folder in which each kill leaves a file named by its number, so that it happens once."""
     work_ms: int = 0
     to_the_end: bool = True
     """Else it runs until it is stopped with SIGTERM."""
@@ -89,36 +91,76 @@ def effects_in(path: str) -> Counter[tuple[int, int]]:
         return Counter(tuple(map(int, line.split())) for line in lines)  # type: ignore[misc]
 
 
-# --- in the worker ---
+class Sent:
+    """A handler on its way to a lane: what arrives in its process is the real one, and has laid the points there."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self._plan,)
+
+    def __call__(self, record: kl.Record, context: kl.Context) -> None:
+        raise AssertionError("it runs where it arrives")
+
+
+def _arrive(plan: Plan) -> Callable[..., Any]:
+    """Travels as code; all that follows is the module of the process, where points are laid once."""
+    from kit.crash_points import armed
+
+    return armed(plan)
+
+
+def pipeline_of(plan: Plan, handler: Callable[..., Any]) -> kl.Pipeline:
+    return kl.Pipeline(kafka=plan.kafka, topics=[plan.topic], handler=handler, offset_reset="earliest", **plan.options)
+
+
+# --- in the process that is killed ---
 
 
 class Fuse:
-    """Ends the process when its point is reached for the last time."""
+    """Ends the process when the point of the kill that is due is reached for the last time."""
 
     def __init__(self, plan: Plan) -> None:
-        self._point = plan.point
-        self._left = plan.after
+        self._plan = plan
+        self._number = 0
+        self._point: Point | None = None
+        self._left = 0
+        self._aim()
 
     def at(self, point: Point, times: int = 1) -> None:
         if point == self._point and times:
             self._left -= times
             if self._left <= 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-                signal.pause()
+                self._burn()
+
+    def _aim(self) -> None:
+        """At the first kill that nobody has made."""
+        kills = self._plan.kills
+        self._number = len(os.listdir(self._plan.marks)) if kills else 0  # noqa: PTH208
+        self._point, self._left = kills[self._number] if self._number < len(kills) else (None, 0)
+
+    def _burn(self) -> None:
+        try:
+            os.close(os.open(f"{self._plan.marks}/{self._number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:  # another lane was killed meanwhile
+            self._aim()
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+
+def armed(plan: Plan) -> Callable[..., Any]:
+    """The plan's handler, in a process that ends where the plan says."""
+    fuse = Fuse(plan)
+    lay_points(fuse.at)
+    return _handler(plan, fuse)
 
 
 def _run(plan: Plan) -> None:
     faulthandler.enable()  # a member that dies of something else says where
     logging.disable(logging.CRITICAL)
-    fuse = Fuse(plan)
-    lay_points(fuse.at)
-    pipeline = kl.Pipeline(
-        kafka=plan.kafka,
-        topics=[plan.topic],
-        handler=_handler(plan, fuse),
-        offset_reset="earliest",
-        **plan.options,
-    )
+    pipeline = pipeline_of(plan, armed(plan))
     with ParallelConsumer(pipeline, ending_offsets="latest" if plan.to_the_end else None) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run()

@@ -22,8 +22,19 @@ Point = Literal["dispatched", "inside", "done", "requested", "acknowledged"]
 know it; the commit was made, and its answer did not arrive; the answer has arrived."""
 
 
+_listening: list[Callable[..., None]] = []
+"""Whoever is told of points in this process: nobody yet, or one."""
+
+
 def lay_points(at: Callable[..., None]) -> None:
-    """From now on `at(point, times)` is called between the engine's steps, in this process."""
+    """From now on `at(point, times)` is called between the engine's steps, in this process; who was told before is not
+    told any more. (Spark's Python workers serve one lane after another.)"""
+    if not _listening:
+        _lay(lambda point, times=1: _listening[0](point, times))
+    _listening[:] = [at]
+
+
+def _lay(at: Callable[..., None]) -> None:
     plan, completed, delivered, answered = Core.plan, Core.calls_ended, Core.delivered, Core.commit_answered
     commit_now, on_committed = KafkaConsumer.commit_now, Intake.on_committed
     transaction_answered = Core.transaction_answered

@@ -351,7 +351,7 @@ MUTANTS = [
     ),
     Mutant(
         "an address of PostgreSQL is the path of a SQLite file",
-        "delivery/exactly_once.py",
+        "delivery/transactions.py",
         'store.startswith(("postgresql://", "postgres://"))',
         'store.startswith("postgresql://")',
         "unit/delivery/test_stores.py::test_a_store_by_its_address",
@@ -360,10 +360,18 @@ MUTANTS = [
     Mutant(
         "a key from the user stands for its record's partition alone",
         "delivery/exactly_once.py",
-        "return Identity(self._group, -1, -1, key)",
-        "return Identity(self._scopes[record.topic], record.partition, record.offset, key)",
+        "return Identity(self._group, -1, -1, key_of",
+        "return Identity(self._scopes[record.topic], record.partition, record.offset, key_of",
         "unit/delivery/test_exactly_once.py::test_a_key_of_the_users_makes_the_same_event_happen_once",
         "option: ExactlyOnce.identity",
+    ),
+    Mutant(
+        "rows are kept under their query, whatever scope their step has",
+        "spark/structured/kept_rows.py",
+        "scope = self._once.scope or self._asked.query",
+        "scope = self._asked.query or self._once.scope",
+        "unit/spark/test_structured_kept_rows.py::test_two_steps_of_a_query_need_scopes_and_have_them",
+        "option: ExactlyOnce.scope",
     ),
     Mutant(
         "keys are purged as soon as the group has committed their records",

@@ -8,7 +8,57 @@ CONTROLS = "unit/spark/test_spark_controls.py"
 RESULTS = "unit/spark/test_spark_results.py"
 SIMULATED = "property/spark/test_lane_results_properties.py"
 
+MATRIX = "spark/test_lanes_matrix.py"
+CONNECT = "unit/spark/test_spark_connect_session.py"
+
 MUTANTS = [
+    # What travels to lanes, and what holds there.
+    Mutant(
+        "two queries that start at once tell cloudpickle by turns what travels as code",
+        "flow/workers/cargo.py",
+        "        with _packing, _user_modules_by_value(cloudpickle):\n",
+        "        with _user_modules_by_value(cloudpickle):\n",
+        "unit/spark/test_spark_shipping.py::test_queries_that_start_at_once_do_not_spoil_each_others_cargo",
+    ),
+    Mutant(
+        "lanes take every guarantee for at least once",
+        "spark/lanes.py",
+        "            ours = replace(pipeline, kafka={**pipeline.kafka, **task.kafka}, topics=topics)\n",
+        "            ours = replace(\n"
+        "                pipeline, kafka={**pipeline.kafka, **task.kafka}, topics=topics, delivery='at_least_once'\n"
+        "            )\n",
+        f"{MATRIX}::test_a_kill_at_each_point[keylane-at_most_once]",
+        "crash matrix: at_most_once",
+    ),
+    # Through Spark Connect.
+    Mutant(
+        "a lane of a Connect client is interrupted together with the other ones",
+        "spark/connect.py",
+        '        return f"keylane-{self._run_id}-lane-{lane}"\n',
+        '        return f"keylane-{self._run_id}"\n',
+        f"{CONNECT}::test_a_lane_has_a_tag_of_its_own_and_is_interrupted_by_it",
+    ),
+    Mutant(
+        "a Connect client's lanes take every slot of a local server",
+        "spark/connect.py",
+        "int(local[1] or 1) - (not self.allow_all)",
+        "int(local[1] or 1)",
+        f"{CONNECT}::test_a_local_server_keeps_a_slot_free",
+    ),
+    Mutant(
+        "lanes look for their Connect client under another name than the one that is set",
+        "spark/connect.py",
+        "        if (host := self.setting(CLIENT_HOST)) is not None:",
+        "        if (host := self.setting(CLIENT_HOST)) is None:",
+        f"{CONNECT}::test_lanes_connect_to_the_clients_address_on_the_way_to_the_server_or_to_what_is_set",
+    ),
+    Mutant(
+        "settings that start a lane twice are not looked for through Spark Connect",
+        "spark/connect.py",
+        "        check_settings({name: value for name in LOOKED_AT if (value := self.setting(name)) is not None})\n",
+        "",
+        f"{CONNECT}::test_what_a_client_cannot_have_is_refused_by_name",
+    ),
     # What users ask of lanes.
     Mutant(
         "a lane that starts later begins with nothing of what was asked",

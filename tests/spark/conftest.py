@@ -20,6 +20,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from kit.connect_server import ConnectServer
 from kit.filling import filling
 from kit.outputs import Outputs, covered, source_of
 
@@ -69,6 +70,14 @@ def no_job_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "spark" in request.fixturenames:
         request.getfixturevalue("spark").sparkContext.cancelAllJobs()
+
+
+@pytest.fixture(scope="module")
+def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
+    with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

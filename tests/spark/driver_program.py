@@ -1,7 +1,7 @@
 """A Spark driver that runs lanes and prints what they do. Tests start it in a process of its own, to kill it.
 
 Arguments: MASTER SERVERS GROUP TOPIC OUTPUT, and see below. MASTER is "-" for a session that
-PySpark makes by itself: under spark-submit, as on a user's cluster.
+PySpark makes by itself: under spark-submit, as on a user's cluster; and a Connect server's sc://HOST:PORT.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def pipeline(args: argparse.Namespace) -> kl.Pipeline:
 def main() -> None:
     logging.basicConfig(level="INFO")
     args = parser.parse_args()
-    if args.master == "-":
+    if args.master.startswith("sc://"):
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.remote(args.master).getOrCreate()
+    elif args.master == "-":
         from pyspark.sql import SparkSession
 
         spark = SparkSession.builder.getOrCreate()

@@ -1,7 +1,8 @@
 """A streaming query with a shuffle, `parallel_map` and carry-over, into files by batch. A test starts it to kill it.
 
-Arguments: MASTER SERVERS TOPIC FOLDER [available-now]. It runs until it is killed; with available-now until all that
-was there when it started is written, or in the dead-letter topic.
+Arguments: MASTER SERVERS TOPIC FOLDER [available-now | ADDRESS]. It runs until it is killed; with available-now until
+all that was there when it started is written, or in the dead-letter topic. With the address of a PostgreSQL each record
+is noted in the table `effects`, exactly once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keylane as kl
+from keylane.delivery import PostgresStore
 from keylane.spark import CarryOver, acknowledged, parallel_map
 
 if TYPE_CHECKING:
@@ -30,8 +32,15 @@ async def work(row: Any) -> tuple[int, int]:
     return (int(bytes(row.value)), os.getpid())
 
 
+async def insert(row: Any, context: kl.Context) -> tuple[int, int]:
+    """The same, with an effect in the database."""
+    await context.transaction.execute("INSERT INTO effects VALUES (%s)", (int(bytes(row.value)),))
+    return await work(row)
+
+
 def main() -> None:
-    master, servers, topic, place, *ends = sys.argv[1:]
+    master, servers, topic, place, *more = sys.argv[1:]
+    ends, addresses = "available-now" in more, [one for one in more if "://" in one]
     folder = Path(place)
     retries, dead_letter = kl.Retries(max_attempts=1_000, delay_ms=100, max_delay_ms=100), None
     if ends:
@@ -46,17 +55,21 @@ def main() -> None:
 
     (folder / "out").mkdir(exist_ok=True)
     settings = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+    options: dict[str, Any] = {}
+    if addresses:
+        options["delivery"] = kl.ExactlyOnce(PostgresStore(addresses[0], connections=5))
     spark = kl.spark.session(master, "keylane stream program", **{"spark.ui.enabled": "false", **settings})
     kafka = {"bootstrap.servers": servers}
     carry = CarryOver(str(folder / "lists"), deadline_ms=20_000, dead_letter=dead_letter, kafka=kafka)
     step = parallel_map(
-        work,
+        insert if addresses else work,
         "number int, pid int",
         ordering="key",
         key="key",
         order_by=("partition", "offset"),
         retries=retries,
         carry_over=carry,
+        **options,
     )
     options = {"kafka.bootstrap.servers": servers, "kafka.group.id": topic, "subscribe": topic}
     options |= {"startingOffsets": "committed", "maxOffsetsPerTrigger": str(BATCH), "carryOver": carry.folder}

@@ -153,6 +153,30 @@ def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., N
     assert job.standing() == OffsetMap(20)
 
 
+def test_the_rows_of_a_batch_with_carry_over_are_made_in_one_job(job: Job) -> None:
+    """Before its list is written, and not by the sink, which reads nothing here."""
+    carry, made = job.carry_over(), []
+
+    async def function(row: Any) -> Any:
+        if int(bytes(row.value)) == 5:
+            raise ValueError("busy")
+        return (row.value, row.offset)
+
+    def sink(_: DataFrame, batch: int) -> None:
+        found = Lists(carry.folder).read(batch)
+        made.append(found and len(found.records()))
+
+    query = job.writer(job.carries(function, carry, retries=NOT_NOW), acknowledged(sink, carry_over=carry)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert made == [4], "5, and 9, 13 and 17 behind it"
+    context: Any = job.spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    assert len(context.statusTracker().getJobIdsForGroup(str(query.runId))) == 1
+
+
 @pytest.mark.soak
 def test_a_failed_record_leaves_its_batch_with_what_follows_of_its_key(job: Job) -> None:
     carry = job.carry_over()

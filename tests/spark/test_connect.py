@@ -1,8 +1,10 @@
-"""Spark Connect: source, sink, `parallel_map` and `GroupCommits` work; what needs the driver's process is refused."""
+"""Spark Connect: lanes, source, sink, `parallel_map` and `GroupCommits`; what a client cannot have is refused."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,36 +14,25 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.admin import Admin
+from kit.outputs import covered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from keylane.broker.process import BrokerProcess
+    from kit.connect_server import ConnectServer
 
+RECORDS = 3_000
+MIDDLE = 600
+"""Records done when the kill comes."""
 PROGRAM = Path(__file__).with_name("connect_program.py")
 
 
-@pytest.fixture
-def remote(jvm: None) -> Iterator[str]:
-    """A Connect server: a session of the one JVM, whose settings it has, with Spark's plugin."""
-    for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
-    settings = {
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-    }
-    server = kl.spark.session("local[4]", "keylane connect", **settings)
-    service: Any = getattr(server.sparkContext._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-    yield f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
-    server.stop()
-
-
 @pytest.mark.soak
-def test_a_client_without_a_jvm(remote: str, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_client_without_a_jvm(connect_server: ConnectServer, broker: BrokerProcess, tmp_path: Path) -> None:
     admin = Admin({"bootstrap.servers": broker.bootstrap})
     admin.create_topics({"in": 2, "out": 1})
-    command = [sys.executable, str(PROGRAM), remote, broker.bootstrap, str(tmp_path)]
+    command = [sys.executable, str(PROGRAM), connect_server.url, broker.bootstrap, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -53,3 +44,69 @@ def test_a_client_without_a_jvm(remote: str, broker: BrokerProcess, tmp_path: Pa
     )
     assert refused["snapshot"].startswith("snapshot() needs a Spark session in this process")
     assert "acknowledged(…) works inside foreachBatch, with a Spark session in this process" in refused["acknowledged"]
+
+
+@pytest.mark.soak
+def test_a_killed_lane_starts_again(connect_server: ConnectServer, work: Any, until: Callable[..., None]) -> None:
+    """Its client sees it by its progress, and nothing is lost."""
+    work.fill(RECORDS)
+    query = kl.spark.start(work.pipeline(), connect_server.client(), lanes=2, trigger={"availableNow": True})
+    until(lambda: query.snapshot().processed > MIDDLE and query.lanes[0].partitions, lambda: query.lanes)
+    assert query.status["isTriggerActive"]
+    victim = query.lanes[0].pid
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    known = covered(work.admin, work.group)
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
+    assert {source for source in seen.repeated if source in known} == set()
+    assert work.lag() == 0
+    assert [lane.launches for lane in query.lanes] == [2, 1]
+    assert query.lastProgress is not None
+    assert not query.isActive
+
+
+@pytest.mark.soak
+def test_a_lane_that_cannot_be_asked_is_interrupted_and_starts_again(
+    connect_server: ConnectServer, work: Any, until: Callable[..., None]
+) -> None:
+    """A process that stands still says nothing: its query is interrupted by its tag, and no other is."""
+    work.fill(RECORDS)
+    query = kl.spark.start(work.pipeline(), connect_server.client(), lanes=2, trigger={"availableNow": True})
+    until(lambda: all(lane.partitions for lane in query.lanes), lambda: query.lanes)
+    victim = query.lanes[0].pid
+    assert victim is not None
+    os.kill(victim, signal.SIGSTOP)
+    work.finish(query)
+    seen = work.outputs()
+    assert (seen.lost, seen.foreign) == (set(), set())
+    assert [lane.launches for lane in query.lanes] == [2, 1]
+
+
+@pytest.mark.soak
+def test_a_killed_client_leaves_lanes_that_drain_and_another_client_goes_on(
+    connect_server: ConnectServer, work: Any, drivers: Callable[..., Any]
+) -> None:
+    work.fill(RECORDS)
+    first = drivers(connect_server.url, work, dict(os.environ), "--until-done")
+    first.until(lambda now: now["processed"] > MIDDLE and all(lane["partitions"] for lane in now["lanes"]))
+    first.close()
+    second = drivers(connect_server.url, work, dict(os.environ), "--until-done")
+    last = second.until(lambda now: not now["active"])
+    assert last["error"] is None
+    outputs = work.outputs()
+    assert (outputs.lost, outputs.foreign, outputs.out_of_order("key")) == (set(), set(), [])
+    assert work.lag() == 0
+
+
+@pytest.mark.soak
+def test_what_a_client_cannot_have_is_refused_by_name(connect_server: ConnectServer, work: Any) -> None:
+    client = connect_server.client()
+    with pytest.raises(kl.UsageError, match=r"lanes=4 on local\[4\] would take more than its task slots but one"):
+        kl.spark.start(work.pipeline(), client, lanes=4)
+    with pytest.raises(kl.UsageError, match=r"task_cpus=0.5: not through Spark Connect"):
+        kl.spark.start(work.pipeline(), client, lanes=1, task_cpus=0.5)
+    client.stop()
+    with pytest.raises(kl.UsageError, match="the Spark session is stopped"):
+        kl.spark.start(work.pipeline(), client, lanes=1)

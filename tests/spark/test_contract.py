@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from keylane.broker.process import BrokerProcess
+    from kit.connect_server import ConnectServer
 
 MANY = 2_000
 """More than is polled at once."""
 
+ON_LANES = {"on a lane": "spark", "through Spark Connect": "client"}
+"""And which fixture has the session."""
 covers = Covered("kafka", "topics", "handler")
 BATCHES = "unit/engine/test_engine_batches.py"
 SHOWN_ELSEWHERE = {
@@ -45,6 +48,7 @@ SHOWN_ELSEWHERE = {
     "Batch.linger_ms": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
     "Periods.mode": "unit/engine/test_engine_commit_modes.py::test_a_synchronous_commit_holds_up_what_would_start",
     "Transactional.id_prefix": "unit/test_transactional_options.py::test_the_id_is_the_static_members_or_a_new_one",
+    "ExactlyOnce.scope": "unit/test_options.py::test_what_identities_of_rows_have_is_refused_for_pipelines",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
 """What only shows in the engine's own time, and not in what a whole run leaves behind."""
@@ -53,12 +57,17 @@ HAVE_A_CONTROL = {"tracing", "Commit.metadata_max_bytes", "ExactlyOnce.retention
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.fixture(params=["in one process", pytest.param("on a lane", marks=pytest.mark.soak)])
+@pytest.fixture(params=["in one process", *(pytest.param(one, marks=pytest.mark.soak) for one in ON_LANES)])
 def begin(request: pytest.FixtureRequest) -> Callable[..., Running]:
-    """Starts a pipeline in one of the two places."""
+    """Starts a pipeline in one of the three places."""
     if request.param == "in one process":
         return InProcess
-    return partial(OnALane, request.getfixturevalue("spark"))
+    return partial(OnALane, request.getfixturevalue(ON_LANES[request.param]))
+
+
+@pytest.fixture(scope="module")
+def client(connect_server: ConnectServer) -> Any:
+    return connect_server.client()
 
 
 @pytest.fixture

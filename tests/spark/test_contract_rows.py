@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,6 @@ UNIT = "unit/spark/test_structured"
 covers = Covered("handler", "returns")
 SHOWN_ELSEWHERE = {
     "carry_over": f"{UNIT}_carry_over.py::test_a_failure_is_carried_with_the_later_records_of_its_key",
-    "delivery": f"{UNIT}_row_map.py::test_guarantees_that_dataframes_cannot_give_are_refused",
     "Batch.min_size": f"{UNIT}_rows_in_batches.py::test_a_batch_waits_for_its_least_size",
     "Batch.linger_ms": f"{UNIT}_rows_in_batches.py::test_the_last_rows_of_a_task_linger_for_no_others",
 }
@@ -457,6 +457,60 @@ def test_deserializers(bench: RowBench, of_batches: bool) -> None:
     assert all(one.told == f"key key-{(one.number - 100) % KEYS}" for one in found)
 
 
+class Effects:
+    """A database file, and a function of rows that notes each in it."""
+
+    def __init__(self, bench: RowBench) -> None:
+        self.place = str(bench.folder / "effects.db")
+        with closing(sqlite3.connect(self.place)) as database:
+            database.execute("CREATE TABLE effects (number INTEGER)")
+
+    def found(self) -> list[int]:
+        with closing(sqlite3.connect(self.place)) as database:
+            return [number for (number,) in database.execute("SELECT number FROM effects ORDER BY number")]
+
+
+def note(row: Any, context: kl.Context) -> Any:
+    context.transaction.execute("INSERT INTO effects VALUES (?)", (number_of(row),))
+    return number_of(row), f"{time.monotonic_ns()}"
+
+
+@covers("delivery", "ExactlyOnce.store", "ExactlyOnce.scope")
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_rows_that_run_again_have_their_effect_once_and_the_same_rows(bench: RowBench, of_batches: bool) -> None:
+    def function(what: Any, context: kl.Context) -> Any:
+        return [note(one, context) for one in what] if of_batches else note(what, context)
+
+    effects, batch = Effects(bench), kl.Batch(7) if of_batches else None
+    first = bench.run(function, delivery=kl.ExactlyOnce(effects.place, scope="a"), batch=batch)
+    again = bench.again()
+    assert numbers(first) == list(range(ROWS))
+    assert {one.number: one.told for one in first} == {one.number: one.told for one in again}
+    assert effects.found() == list(range(ROWS))
+    assert numbers(bench.run(function, delivery=kl.ExactlyOnce(effects.place, scope="b"), batch=batch)) == numbers(
+        first
+    )
+    assert effects.found() == sorted([*range(ROWS)] * 2), "another scope knows nothing of it"
+
+
+@covers("ExactlyOnce.identity")
+@pytest.mark.parametrize("identity", [lambda row: row.key, "key"])
+def test_rows_are_known_by_what_the_user_says(bench: RowBench, identity: Any) -> None:
+    effects = Effects(bench)
+    found = bench.run(note, delivery=kl.ExactlyOnce(effects.place, identity=identity, scope="a"))
+    assert len(found) == ROWS
+    assert len({one.told for one in found}) == len(effects.found()) == KEYS
+
+
+@covers("ExactlyOnce.retention_ms")
+def test_an_identity_is_known_for_so_long(bench: RowBench) -> None:
+    effects = Effects(bench)
+    bench.run(note, delivery=kl.ExactlyOnce(effects.place, scope="a", retention_ms=1))
+    time.sleep(0.01)
+    bench.again()
+    assert effects.found() == sorted([*range(ROWS)] * 2)
+
+
 def test_http_calls_are_a_function_of_rows(bench: RowBench) -> None:
     """What the server puts off is asked again when it says, and what it refuses is no row."""
     asked: list[float] = []
@@ -495,5 +549,5 @@ def test_a_case_fails_when_its_option_is_ignored(
 
 def test_every_option_is_here() -> None:
     known = {one.name for one in fields(parallel_map) if one.init} - {"workers", "batch"}
-    known |= {name for value in VALUES[:3] for name in leaf_names(value)}
+    known |= {name for value in (*VALUES[:3], kl.ExactlyOnce) for name in leaf_names(value)}
     assert covers.missing(known, SHOWN_ELSEWHERE) == []

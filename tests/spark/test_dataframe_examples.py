@@ -127,6 +127,18 @@ def test_orders_are_exactly_once_in_postgres(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.soak
+def test_orders_are_booked_once_and_handed_on(run: Callable[..., str]) -> None:
+    if find_postgres() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with PostgresServer() as server:
+        addresses = {"postgresql://postgres@127.0.0.1:5432/postgres": server.conninfo}
+        said = f"{ORDERS} booked, {ORDERS} counted, {ORDERS} handed on\n"
+        assert run("dataframe_exactly_once.py", addresses) == said
+        shutil.rmtree("booking/commits")
+        assert run("dataframe_exactly_once.py", addresses) == said, "a replayed batch"
+
+
+@pytest.mark.soak
 def test_a_group_moves_to_spark_and_back(run: Callable[..., str]) -> None:
     """Last: it adds orders."""
     assert run("group_to_spark_and_back.py") == f"{ORDERS + 100} orders, 0 of them twice\n"

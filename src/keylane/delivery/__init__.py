@@ -1,6 +1,6 @@
 """Exactly once by persisted processing details: stores that keep a record's identity beside its handler's effects.
 
-Doors: `exactly_once`, `stores`.
+Doors: `exactly_once`, `stores`, `transactions`.
 """
 
 from keylane.delivery.postgres import PostgresStore

@@ -1,10 +1,9 @@
 """`Once`: a pipeline whose handler's effects and whose records' identities are in one database transaction.
 
-The idea: the handler is wrapped. A transaction begins, the record's identity is claimed in it, and the handler gets it
-open; what was claimed by an earlier transaction is skipped, and only its outputs, which were kept with it, are given to
-the engine again. So a crash anywhere leaves either both or neither. Kafka's commits go on as at least once: they decide
-how much is asked for again, never whether it happens again. (Kafka Internals, consumption semantics: "process exactly
-once" by persisted message details.)
+The idea: the handler runs in `Transactions`, and of what was processed before only the outputs, which were kept with
+the identity, are given to the engine again. Kafka's commits go on as at least once: they decide how much is asked for
+again, never whether it happens again. (Kafka Internals, consumption semantics: "process exactly once" by persisted
+message details.)
 
 Identities below a partition's committed offset cannot be asked for again, but by somebody who moves the group's offset
 back, which is refused at the start. They are purged, whoever committed that offset: a member that was killed purges
@@ -18,28 +17,25 @@ import json
 import logging
 import threading
 import time
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.returns import outcome_of, outcomes_of
-from keylane.delivery.postgres import PostgresStore
-from keylane.delivery.sqlite import SqliteStore
-from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
-from keylane.errors import HandlerError, PeerError, UsageError
+from keylane.delivery.stores import Identity
+from keylane.delivery.transactions import Transactions, check_transaction, key_of, once_of, unavailable
+from keylane.errors import PeerError, UsageError
 from keylane.flow.outcomes import Failure
-from keylane.options import ExactlyOnce, takes_context
 from keylane.records import Output
-from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from keylane.consumer.start import Start
-    from keylane.delivery.stores import OpenAsyncStore, OpenStore
+    from keylane.delivery.stores import OpenStore, Processed, Store
+    from keylane.flow.outcomes import Outcome
     from keylane.pipeline import Pipeline
-    from keylane.records import Context, Record
+    from keylane.records import Record
 
 logger = logging.getLogger("keylane.delivery")
 
@@ -52,40 +48,13 @@ ANSWER_S = 60.0
 ASK_AGAIN_S = 0.5
 
 
-def store_of(store: Store | str) -> Store:
-    """A store by its address: of PostgreSQL, or the path of a SQLite file."""
-    if not isinstance(store, str):
-        return store
-    return PostgresStore(store) if store.startswith(("postgresql://", "postgres://")) else SqliteStore(store)
-
-
-def unavailable(store: Store, error: BaseException) -> PeerError:
-    """The store does not answer, or refuses."""
-    return PeerError(f"{type(store).__name__} does not answer: {type(error).__name__}: {error}".strip())
-
-
-@contextmanager
-def _opening(store: Store) -> Iterator[None]:
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        raise unavailable(store, error) from error
-
-
-def once_of(pipeline: Pipeline) -> ExactlyOnce:
-    """Its options."""
-    assert isinstance(pipeline.delivery, ExactlyOnce), pipeline.delivery
-    return pipeline.delivery
-
-
 class Identities:
     """What records are known by. Thread safety: `know` comes before the records of its topics."""
 
     def __init__(self, cluster: str, pipeline: Pipeline) -> None:
         self._group = f"{cluster}/{pipeline.group_id}"
-        self._function = once_of(pipeline).identity
+        identity = once_of(pipeline).identity
+        self._function = None if isinstance(identity, str) else identity  # pipelines have no columns
         self._scopes: dict[str, str] = {}
 
     @property
@@ -110,18 +79,7 @@ class Identities:
     def of(self, record: Record) -> Identity:
         if self._function is None:
             return Identity(self._scopes[record.topic], record.partition, record.offset)
-        key = self._function(record)
-        if isinstance(key, bytes):
-            key = key.hex()
-        if not isinstance(key, str) or not key:
-            raise UsageError(
-                f"identity returned {_shown_key(key)} for {record!r}: return a str or bytes that is not empty"
-            )
-        return Identity(self._group, -1, -1, key)
-
-
-def _shown_key(key: object) -> str:
-    return "an empty key" if isinstance(key, str) else kind_of(key)
+        return Identity(self._group, -1, -1, key_of(self._function(record), repr(record)))
 
 
 class Once:
@@ -136,25 +94,14 @@ class Once:
         topic_id: Callable[[str], str],
         group_committed: Callable[[], Mapping[tuple[str, int], int]] | None = None,
     ) -> None:
-        self._store = store_of(once_of(pipeline).store)
-        if pipeline.is_async and not isinstance(self._store, AsyncStore):
-            raise UsageError(
-                f"store: {type(self._store).__name__} has no open_async, which handlers that are coroutines need"
-            )
         self._topic_id = topic_id
-        self._own_topics = OwnTopics(pipeline)
         self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
-        self._house = House(self._store, self.identities, pipeline)
+        inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline)))
+        self._house = House(inside.store, self.identities, pipeline)
         self.pipeline = replace(
-            pipeline,
-            handler=_handler(pipeline, self),
-            resource=self._async_resource if pipeline.is_async else self._resource,
-            on_commit=self._house.committed,
+            pipeline, handler=inside.handler, resource=inside.resource, on_commit=self._house.committed
         )
-        self._user_resource = pipeline.resource
-        self.opened: OpenStore
-        self.opened_async: OpenAsyncStore
 
     def check(self, starts: Sequence[Start]) -> None:
         """Partitions were assigned, and nothing of them has begun. Raises `PeerError` for a start below what is purged:
@@ -180,54 +127,6 @@ class Once:
             if not self.identities.knows(topic):  # this member had none of its partitions
                 self.identities.know(topic, self._topic_id(topic))
         return committed
-
-    def checked(self, result: Any, transaction: Any) -> Any:
-        """What the handler returned, once it is sure that it can be committed."""
-        outcome = self.allowed(outcome_of(result))
-        if isinstance(outcome, Failure):
-            raise outcome.error
-        _check_open(transaction)
-        return outcome
-
-    def allowed(self, outcome: Any) -> Any:
-        """An outcome as it is, or why its outputs may not be kept and produced: refused after the commit, they would
-        be asked for again and again."""
-        if outcome is None or isinstance(outcome, Failure):
-            return outcome
-        return self._own_topics.refused(outcome) or outcome
-
-    @contextmanager
-    def _resource(self) -> Iterator[Any]:
-        """Of the worker threads: the user's, and the store's connections."""
-        with _opening(self._store):
-            self.opened = self._store.open()
-        try:
-            if self._user_resource is None:
-                yield None
-            else:
-                with self._user_resource() as value:
-                    yield value
-        finally:
-            self.opened.close()
-
-    @asynccontextmanager
-    async def _async_resource(self) -> AsyncIterator[Any]:
-        assert isinstance(self._store, AsyncStore)
-        with _opening(self._store):
-            self.opened_async = await self._store.open_async()
-        try:
-            if self._user_resource is None:
-                yield None
-            else:
-                made = self._user_resource()
-                if hasattr(made, "__aenter__"):
-                    async with made as value:
-                        yield value
-                else:
-                    with made as value:
-                        yield value
-        finally:
-            await self.opened_async.close()
 
 
 class House:
@@ -257,6 +156,7 @@ class House:
             with self._lock:
                 try:
                     with self._connected().transaction() as transaction:
+                        check_transaction(self._store, transaction)
                         purged = [
                             transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
                         ]
@@ -322,7 +222,7 @@ class House:
             with self._connected().transaction() as transaction:
                 if self._identities.by_key:
                     before_ms = time.time_ns() // 1_000_000 - self._retention_ms
-                    transaction.purge_keys(self._identities.group, before_ms)
+                    transaction.purge_before(self._identities.group, before_ms)
                 else:
                     for (topic, partition), offset in sorted(self._committed.items()):
                         transaction.purge(self._identities.scope(topic), partition, offset)
@@ -345,138 +245,46 @@ class House:
             opened.close()
 
 
-# --- the handler ---
+# --- what is kept of a record ---
 
 
-def _handler(pipeline: Pipeline, once: Once) -> Callable[..., Any]:
-    """The user's handler, inside a transaction."""
-    handler, takes = pipeline.handler, takes_context(pipeline.handler)
-    kind = _AsyncCalls if pipeline.is_async else _Calls
-    calls = kind(once, lambda what, context: handler(what, context) if takes else handler(what))
-    return calls.of_batch if pipeline.batch is not None else calls.of_one
+class KeptRecords:
+    """Records and their outputs, for `Transactions`."""
+
+    def __init__(self, identities: Identities, own_topics: OwnTopics) -> None:
+        self.identity_of = identities.of
+        self._own_topics = own_topics
+
+    def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:
+        outcome = self._allowed(outcome_of(result))
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outcome, _kept(outcome)
+
+    def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
+        allowed = [self._allowed(one) for one in outcomes_of(result, count)]
+        return [(one, b"" if isinstance(one, Failure) else _kept(one)) for one in allowed]
+
+    def _allowed(self, outcome: Outcome) -> Outcome:
+        """An outcome as it is, or why its outputs may not be kept and produced: refused after the commit, they would
+        be asked for again and again."""
+        if outcome is None or isinstance(outcome, Failure):
+            return outcome
+        return self._own_topics.refused(outcome) or outcome
+
+    def again(self, processed: Processed) -> list[Output] | None:
+        """What a record that was processed before has to produce, for want of knowing whether it did."""
+        if not processed.outputs:
+            return None
+        return [
+            Output(
+                topic, _bytes(key), _bytes(value), [(name, _bytes(of)) for name, of in headers], partition, timestamp_ms
+            )
+            for topic, key, value, headers, partition, timestamp_ms in json.loads(processed.outputs)
+        ]
 
 
-class _Calls:
-    """For functions."""
-
-    def __init__(self, once: Once, handler: Callable[[Any, Context], Any]) -> None:
-        self._once = once
-        self._handler = handler
-
-    def of_one(self, record: Record, context: Context) -> Any:
-        identity = self._once.identities.of(record)
-        with self._once.opened.transaction() as transaction:
-            processed = transaction.claim(identity)
-            if processed is not None:
-                return outputs_of(processed)
-            result = self._call(record, context, transaction)
-            if kept := _kept(self._once.checked(result, transaction)):
-                transaction.keep(identity, kept)
-            return result
-
-    def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
-        batch = _Batch(records, self._once)
-        with self._once.opened.transaction() as transaction:
-            for index in batch.in_order:
-                batch.claimed(index, transaction.claim(batch.identities[index]))
-            if batch.fresh:
-                result = self._call([records[index] for index in batch.fresh], context, transaction)
-                for identity, kept in batch.results(result, transaction):
-                    transaction.keep(identity, kept)
-        return batch.outcomes
-
-    def _call(self, what: Any, context: Context, transaction: Any) -> Any:
-        context.transaction = transaction.connection
-        try:
-            return self._handler(what, context)
-        finally:
-            context.transaction = None
-
-
-class _AsyncCalls:
-    """For coroutine functions."""
-
-    def __init__(self, once: Once, handler: Callable[[Any, Context], Any]) -> None:
-        self._once = once
-        self._handler = handler
-
-    async def of_one(self, record: Record, context: Context) -> Any:
-        identity = self._once.identities.of(record)
-        async with self._once.opened_async.transaction() as transaction:
-            processed = await transaction.claim(identity)
-            if processed is not None:
-                return outputs_of(processed)
-            result = await self._call(record, context, transaction)
-            if kept := _kept(self._once.checked(result, transaction)):
-                await transaction.keep(identity, kept)
-            return result
-
-    async def of_batch(self, records: Sequence[Record], context: Context) -> list[Any]:
-        batch = _Batch(records, self._once)
-        async with self._once.opened_async.transaction() as transaction:
-            for index in batch.in_order:
-                batch.claimed(index, await transaction.claim(batch.identities[index]))
-            if batch.fresh:
-                result = await self._call([records[index] for index in batch.fresh], context, transaction)
-                for identity, kept in batch.results(result, transaction):
-                    await transaction.keep(identity, kept)
-        return batch.outcomes
-
-    async def _call(self, what: Any, context: Context, transaction: Any) -> Any:
-        context.transaction = transaction.connection
-        try:
-            return await self._handler(what, context)
-        finally:
-            context.transaction = None
-
-
-class _Batch:
-    """Records of one call, in one transaction."""
-
-    def __init__(self, records: Sequence[Record], once: Once) -> None:
-        self._records = records
-        self._once = once
-        self.identities = [once.identities.of(record) for record in records]
-        self.in_order = sorted(range(len(records)), key=self.identities.__getitem__)
-        """By identity, so that two transactions that claim the same ones do not wait for each other."""
-        self.outcomes: list[Any] = [None] * len(records)
-        self.fresh: list[int] = []
-        """Which were not processed before; those that follow of the same identity were."""
-
-    def claimed(self, index: int, processed: Processed | None) -> None:
-        if processed is None:
-            self.fresh.append(index)
-            self.fresh.sort()
-        else:
-            self.outcomes[index] = outputs_of(processed)
-
-    def results(self, result: Any, transaction: Any) -> list[tuple[Identity, bytes]]:
-        """What to keep. One record that fails takes the transaction along, and so the others of its batch: they are
-        tried again each alone."""
-        outcomes = [self._once.allowed(one) for one in outcomes_of(result, len(self.fresh))]
-        if failed := next((one for one in outcomes if isinstance(one, Failure)), None):
-            if len(self._records) == 1 or all(isinstance(one, Failure) for one in outcomes):
-                raise failed.error
-            raise HandlerError(f"rolled back with its batch: {failed.error}") from failed.error
-        _check_open(transaction)
-        for index, outcome in zip(self.fresh, outcomes, strict=True):
-            self.outcomes[index] = outcome
-        kept = [(self.identities[index], _kept(outcome)) for index, outcome in zip(self.fresh, outcomes, strict=True)]
-        return [(identity, data) for identity, data in kept if data]
-
-
-def _check_open(transaction: Any) -> None:
-    if not transaction.is_open():
-        raise UsageError(
-            "the handler ended context.transaction, or went on after an error in it: leave commit and rollback to "
-            "keylane, and let errors of the database out"
-        )
-
-
-# --- outputs that are kept ---
-
-
-def _kept(outcome: Any) -> bytes:
+def _kept(outcome: Outcome) -> bytes:
     """Outputs as they are kept with an identity."""
     if not outcome:
         return b""
@@ -485,16 +293,6 @@ def _kept(outcome: Any) -> bytes:
         headers = [[name, _text(value)] for name, value in one.headers]
         rows.append([one.topic, _text(one.key), _text(one.value), headers, one.partition, one.timestamp_ms])
     return json.dumps(rows).encode()
-
-
-def outputs_of(processed: Processed) -> list[Output] | None:
-    """What a record that was processed before has to produce, for want of knowing whether it did."""
-    if not processed.outputs:
-        return None
-    return [
-        Output(topic, _bytes(key), _bytes(value), [(name, _bytes(of)) for name, of in headers], partition, timestamp_ms)
-        for topic, key, value, headers, partition, timestamp_ms in json.loads(processed.outputs)
-    ]
 
 
 def _text(data: bytes | str | None) -> str | None:

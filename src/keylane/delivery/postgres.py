@@ -40,7 +40,7 @@ NOTE_PURGED = (
     "DO UPDATE SET below = greatest(keylane_purged.below, excluded.below)"
 )
 PURGE = "DELETE FROM keylane_processed WHERE scope = %s AND part = %s AND at < %s"
-PURGE_KEYS = "DELETE FROM keylane_processed WHERE scope = %s AND part = -1 AND done_ms < %s"
+PURGE_BEFORE = "DELETE FROM keylane_processed WHERE scope = %s AND done_ms < %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class PostgresTransaction:
         self.connection.execute(NOTE_PURGED, (scope, partition, below))
         self.connection.execute(PURGE, (scope, partition, below))
 
-    def purge_keys(self, scope: str, before_ms: int) -> None:
-        self.connection.execute(PURGE_KEYS, (scope, before_ms))
+    def purge_before(self, scope: str, before_ms: int) -> None:
+        self.connection.execute(PURGE_BEFORE, (scope, before_ms))
 
 
 class OpenPostgres:

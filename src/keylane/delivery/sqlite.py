@@ -33,6 +33,9 @@ TABLES = (
         scope TEXT NOT NULL, part INTEGER NOT NULL, below INTEGER NOT NULL, PRIMARY KEY (scope, part)) WITHOUT ROWID""",
 )
 
+BUSY_S = 0.01
+"""Between two tries where SQLite itself does not wait."""
+
 _writing: dict[Path, threading.Lock] = {}
 """Of each file, who writes in this process."""
 _writing_guard = threading.Lock()
@@ -96,10 +99,8 @@ class SqliteTransaction:
             "DELETE FROM keylane_processed WHERE scope = ? AND part = ? AND at < ?", (scope, partition, below)
         )
 
-    def purge_keys(self, scope: str, before_ms: int) -> None:
-        self.connection.execute(
-            "DELETE FROM keylane_processed WHERE scope = ? AND part = -1 AND done_ms < ?", (scope, before_ms)
-        )
+    def purge_before(self, scope: str, before_ms: int) -> None:
+        self.connection.execute("DELETE FROM keylane_processed WHERE scope = ? AND done_ms < ?", (scope, before_ms))
 
 
 _THIS = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"
@@ -115,11 +116,23 @@ class OpenSqlite:
         self._connection = sqlite3.connect(
             path, timeout=store.timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead(time.monotonic() + store.timeout_ms / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction():
             for table in TABLES:
                 self._connection.execute(table)
+
+    def _write_ahead(self, give_up_at: float) -> None:
+        """SQLite waits for nobody here: while another connection writes, or changes the mode as well, it is refused."""
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_at:
+                    raise
+                time.sleep(BUSY_S)
+            else:
+                return
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:

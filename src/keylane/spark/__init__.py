@@ -23,7 +23,9 @@ from keylane.spark.structured.acknowledged import acknowledged
 from keylane.spark.structured.carry_over import CarryOver
 from keylane.spark.structured.group_commits import GroupCommits
 from keylane.spark.structured.parallel_map import parallel_map
+from keylane.spark.versions import OLDEST
 
 __all__ = ["CarryOver", "GroupCommits", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]
 
+OLDEST.need("keylane.spark")
 registration.begin()

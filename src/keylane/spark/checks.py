@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from keylane.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
+LOOKED_AT = (
+    "spark.speculation",
+    "spark.speculation.task.duration.threshold",
+    "spark.python.worker.idleTimeoutSeconds",
+    "spark.python.worker.killOnIdleTimeout",
+)
+"""The settings that `check_settings` looks at."""
+
 
 def check_session(spark: SparkSession) -> SparkContext:
-    """The session's context. Refuses Spark Connect, a stopped session, and speculation that would run a lane twice."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UsageError(
-            "lanes cannot run through Spark Connect, which runs no jobs of the client's own: start them from a classic "
-            "session (`keylane.spark.session()`, spark-submit, or SparkSession.builder with a master)"
-        )
+    """The session's context. Refuses a stopped session, and speculation that would run a lane twice."""
     context = spark.sparkContext
     if context._jsc is None:  # noqa: SLF001 - None after stop(); there is no public way to ask
         raise UsageError("the Spark session is stopped: start a new one")
-    _check_settings(dict(context.getConf().getAll()))
+    check_settings(dict(context.getConf().getAll()))
     if str(context._jsc.sc().getSchedulingMode()) != "FAIR":  # noqa: SLF001
         logger.info(
             "spark.scheduler.mode is FIFO: lanes start first whenever slots are short; FAIR (set before the session "
@@ -38,7 +40,8 @@ def check_session(spark: SparkSession) -> SparkContext:
     return context
 
 
-def _check_settings(settings: Mapping[str, str]) -> None:
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raises `UsageError` for Spark settings (`LOOKED_AT` of them) under which lanes do not live."""
     threshold = settings.get("spark.speculation.task.duration.threshold")
     if threshold is not None and _is_true(settings, "spark.speculation"):
         raise UsageError(
@@ -69,18 +72,13 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> bool:
     )
 
 
-def check_store(pipeline: Pipeline, master: str | None) -> None:
-    """Refuses a SQLite file for lanes that may be on several machines."""
-    if (
-        not isinstance(pipeline.delivery, ExactlyOnce)
-        or master is None
-        or master.startswith("local[")
-        or master == "local"
-    ):
+def check_store(delivery: object, master: str | None, who: str) -> None:
+    """Refuses a SQLite file for lanes, or tasks, that may be on several machines."""
+    if not isinstance(delivery, ExactlyOnce) or master is None or master.startswith("local[") or master == "local":
         return
-    store = pipeline.delivery.store
+    store = delivery.store
     if type(store).__name__ == "SqliteStore" or (isinstance(store, str) and "://" not in store):
         raise UsageError(
-            f"store={store!r}: lanes on the cluster {master} may be on several machines, which cannot share a SQLite "
+            f"store={store!r}: {who} on the cluster {master} may be on several machines, which cannot share a SQLite "
             "file: give a postgresql:// address"
         )

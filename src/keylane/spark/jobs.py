@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 POOL = "keylane"
 """The FAIR pool of all lanes: the user's other jobs share the slots with one pool, not with one job a lane."""
 
+CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled part of cancelled job tag")
+"""What errors of jobs that were cancelled say, one of these."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
@@ -125,11 +128,11 @@ class SparkLaneJobs:
             kind, value = rows.mapPartitions(lane_body(shipment, __version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
             return self._failure(error)
-        return _result(kind, value)
+        return result_of(kind, value)
 
     def _failure(self, error: Exception) -> JobFailure:
-        text = _first_line(error)
-        if "SPARK_JOB_CANCELLED" in text:
+        text = first_line(error)
+        if any(one in text for one in CANCELLED):
             return JobFailure("cancelled", text)
         if self._is_stopped():
             return JobFailure("session stopped", text)
@@ -163,7 +166,8 @@ def _profile(task_cpus: float) -> Any:
     return ResourceProfileBuilder().require(TaskResourceRequests().cpus(task_cpus)).build
 
 
-def _result(kind: str, value: Any) -> JobResult:
+def result_of(kind: str, value: Any) -> JobResult:
+    """What a lane's body returned, which looked before it trusted (`shipping.lane_body`)."""
     if kind == "outcome":
         assert isinstance(value, LaneOutcome)
         return value
@@ -179,7 +183,7 @@ def _result(kind: str, value: Any) -> JobResult:
     return InternalError(f"a lane returned {kind!r}")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """What a Spark error says, without its Java and Python stack traces."""
     text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""What a query is to run (`LanePlan`), and what its supervisor needs of Spark for it (`LaneJobs`)."""
+"""What a query is to run (`LanePlan`), and what it needs of Spark: a `Session`, its `TaskSlots`, and `LaneJobs`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from keylane.spark.progress import QueryName
     from keylane.spark.restarts import RestartLimits
     from keylane.spark.scaling import LaneBounds
+
+
+class TaskSlots(Protocol):
+    """How many lanes a session holds."""
+
+    def check(self, lanes: int) -> int: ...
+    def default(self, partitions: int) -> int: ...
+    def room(self) -> int: ...
+
+
+class Session(Protocol):
+    """What lanes need of a session, in this process or elsewhere."""
+
+    master: str | None
+
+    def slots(self, *, allow_all: bool, task_cpus: float | None) -> TaskSlots: ...
+    def jobs(self, run_id: str, group: str, task_cpus: float | None) -> LaneJobs: ...
+    def addresses(self) -> tuple[str, str]: ...
 
 
 class LaneJobs(Protocol):

@@ -14,11 +14,18 @@ import shutil
 import sys
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from keylane.spark.structured.options import NAME
+from keylane.spark.versions import DATA_SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +41,8 @@ def begin() -> None:
         logger.debug("PYSPARK_DRIVER_PYTHON=%s started this interpreter, and runs no workers", driver)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable  # jupyter, as a rule: Spark would look for sources with it
     _hear_of_sessions()
+    if not DATA_SOURCES.here:
+        _refuse_by_name()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
         for session in {SparkSession.getActiveSession(), SparkSession._instantiatedSession}:  # noqa: SLF001
             if session is not None:
@@ -65,6 +74,8 @@ def offer(session: SparkSession) -> None:
                 DEFAULT,
                 sys.executable,
             )
+    if not DATA_SOURCES.here:
+        return
     try:
         if not _is_this(_looks_with(context)):
             _register(session, context)
@@ -76,11 +87,28 @@ def offer(session: SparkSession) -> None:
         )
 
 
+def _refuse_by_name() -> None:
+    """Spark itself says there that it finds no such class."""
+
+    def refusing(given: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(given)
+        def format_(self: Any, source: str) -> Any:
+            if source.lower() == NAME:
+                DATA_SOURCES.need(f'format("{NAME}")', 'take format("kafka"), with keylane.spark.GroupCommits')
+            return given(self, source)
+
+        return format_
+
+    readers_and_writers: tuple[Any, ...] = (DataFrameReader, DataFrameWriter, DataStreamReader, DataStreamWriter)
+    for one in readers_and_writers:
+        one.format = refusing(one.format)
+
+
 def _register(session: SparkSession, context: Any) -> None:
     """As `session.dataSource.register`, which takes a source of the active session for one of this session."""
     from pyspark.sql.udf import _wrap_function
 
-    from keylane.spark.structured.source import NAME, KeylaneSource
+    from keylane.spark.structured.source import KeylaneSource
 
     sources = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
     if sources.dataSourceExists(NAME):

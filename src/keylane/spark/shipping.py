@@ -46,6 +46,21 @@ def lane_body(shipment: bytes, version: str) -> Callable[[Any], list[Any]]:
     return body
 
 
+def arrow_body(shipment: bytes, version: str) -> Callable[[Any], Any]:
+    """The same for `mapInArrow`: one row with one column, `result`, which is the list, pickled."""
+    run = lane_body(shipment, version)
+
+    def body(batches: Any) -> Any:
+        import pickle
+
+        import pyarrow as pa
+
+        found = pa.array([pickle.dumps(run(batches))], pa.binary())
+        yield pa.RecordBatch.from_arrays([found], ["result"])
+
+    return body
+
+
 def open_and_run(shipment: bytes) -> LaneOutcome:
     """The executor's side: runs the lane in the current Spark task."""
     from pyspark import TaskContext

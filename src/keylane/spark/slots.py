@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
+from keylane.spark.versions import TASK_CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Slots:
             return
         if isinstance(self.task_cpus, bool) or not isinstance(self.task_cpus, int | float) or not self.task_cpus > 0:
             raise UsageError(f"task_cpus={self.task_cpus!r}: give a number above 0, for example 0.25")
+        TASK_CPUS.need(f"task_cpus={self.task_cpus!r}")
         if self._is_local:
             raise UsageError(
                 f"task_cpus={self.task_cpus!r} on {self.context.master}: Spark sizes the tasks of one job only on "
@@ -50,8 +52,7 @@ class Slots:
 
         Raises `UsageError` when it does not. With dynamic allocation Spark is trusted to add executors.
         """
-        if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
-            raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
+        check_count(lanes)
         if self._is_dynamic:
             return lanes
         room = self._settled_room(lanes)
@@ -106,6 +107,12 @@ class Slots:
     @property
     def _is_dynamic(self) -> bool:
         return self.context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def check_count(lanes: int) -> None:
+    """Raises `UsageError` for what is no number of lanes."""
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
+        raise UsageError(f"lanes={lanes!r}: give a whole number of at least 1")
 
 
 def executors(context: SparkContext) -> Sequence[tuple[int, int]]:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from keylane.consumer.results import check_stream
 from keylane.errors import UsageError
 from keylane.pipeline import External, Pipeline
-from keylane.spark.checks import check_session, check_store, check_trigger
+from keylane.spark.checks import check_store, check_trigger
+from keylane.spark.classic import ClassicSession
+from keylane.spark.connect import ConnectSession, is_connect
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.group import Group
-from keylane.spark.jobs import SparkLaneJobs
 from keylane.spark.lanes import parallel_consumer
 from keylane.spark.listeners import Listeners
 from keylane.spark.plan import LanePlan
@@ -29,7 +30,6 @@ from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits
 from keylane.spark.scaling import LaneBounds
 from keylane.spark.shipping import pack
-from keylane.spark.slots import Slots
 from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
 from keylane.telling import by_name, kind_of
@@ -37,12 +37,12 @@ from keylane.telling import by_name, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     from keylane.consumer.results import Complete
     from keylane.records import Produced, Record
+    from keylane.spark.plan import Session, TaskSlots
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def start(
     on_commit: Callable[..., object] | None = None,
     on_committed: Callable[[Record], object] | None = None,
 ) -> LaneQuery:
-    """Starts the pipeline on lanes of this Spark session and returns at once.
+    """Starts the pipeline on lanes of this Spark session, in this process or through Spark Connect; returns at once.
 
     - `lanes`: how many; `(least, most)` lets the number follow the lag, so that what waits is worked off within
       `catch_up_ms`; None runs one a partition, as long as a task slot stays free. `LaneQuery.set_lanes` changes it.
@@ -107,9 +107,9 @@ def start(
     _check_arguments(pipeline, lanes, members, available_now, progress_interval_ms)
     limits = RestartLimits(max_lane_failures, lane_failure_window_ms)
     bounds = LaneBounds(*lanes, catch_up_ms) if isinstance(lanes, tuple) else None
-    context = check_session(spark)
-    check_store(pipeline, context.master)
-    slots = Slots(context, allow_all_slots, task_cpus)
+    session: Session = ConnectSession(spark) if is_connect(spark) else ClassicSession(spark)
+    check_store(pipeline.delivery, session.master, "lanes")
+    slots = session.slots(allow_all=allow_all_slots, task_cpus=task_cpus)
     cargo = pack(pipeline, parallel_consumer)
     group = Group(pipeline)
     ends = group.end_offsets()
@@ -141,7 +141,7 @@ def start(
         committed=group.committed,
         closed=static.ended if static is not None else lambda: None,
     )
-    supervisor = _supervise(plan, context, task_cpus, listeners, shown)
+    supervisor = _supervise(plan, session, task_cpus, listeners, shown)
     return LaneQuery(query, pipeline, supervisor, slots.check, bounds, shown)
 
 
@@ -173,19 +173,19 @@ def _from_lanes(
 
 def _supervise(
     plan: LanePlan,
-    context: SparkContext,
+    session: Session,
     task_cpus: float | None,
     listeners: Sequence[StreamingQueryListener],
     shown: FromLanes,
 ) -> Supervisor:
     """The plan's supervisor, running; its listeners have heard of the start."""
-    jobs = SparkLaneJobs(context, plan.query.run_id, plan.query.group, task_cpus)
-    bind, advertise = _addresses(context)
+    jobs = session.jobs(plan.query.run_id, plan.query.group, task_cpus)
+    bind, advertise = session.addresses()
     told = Listeners(plan.query, listeners)
     supervisor = Supervisor(plan, jobs, bind, advertise, secrets.token_bytes(KEY_BYTES), told, shown)
     told.started(timestamp(time.time()))
     supervisor.start()
-    logger.info("group %s: %d lanes on %s", plan.query.group, plan.lanes, context.master)
+    logger.info("group %s: %d lanes on %s", plan.query.group, plan.lanes, session.master)
     return supervisor
 
 
@@ -233,7 +233,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _count(pipeline: Pipeline, lanes: int | tuple[int, int] | None, slots: Slots, partitions: int) -> int:
+def _count(pipeline: Pipeline, lanes: int | tuple[int, int] | None, slots: TaskSlots, partitions: int) -> int:
     """How many lanes to begin with; the session holds them."""
     least = lanes[0] if isinstance(lanes, tuple) else lanes
     count = slots.default(partitions) if least is None else slots.check(least)
@@ -250,12 +250,3 @@ def _lane_settings(static: StaticMembers | None, session_timeout_ms: int, lane: 
     if static is not None:
         settings["group.instance.id"] = static.id_of(lane)
     return settings
-
-
-def _addresses(context: SparkContext) -> tuple[str, str]:
-    """Where the driver listens for lanes, and under which host lanes reach it: Spark's own settings for its driver."""
-    if (context.master or "").split("[")[0] == "local":
-        return "127.0.0.1", "127.0.0.1"
-    settings = dict(context.getConf().getAll())
-    host = settings["spark.driver.host"]
-    return settings.get("spark.driver.bindAddress", host), host

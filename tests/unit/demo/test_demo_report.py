@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -123,7 +122,9 @@ RISING = [Sample(t / 5, t, t * t, ToDo(99, 99 - t)) for t in range(99)]
 @pytest.mark.parametrize("samples", [[], [Sample(0.1, 1, 1, LEFT)], RISING])
 def test_the_picture_is_a_modest_png(tmp_path: Path, samples: list[Sample]) -> None:
     save_picture(tmp_path / "p.png", samples, title="t", subtitle="s")
-    assert matplotlib.image.imread(tmp_path / "p.png").shape[:2] == (660, 960)
+    from matplotlib.image import imread  # here, because every worker of the tests imports this file
+
+    assert imread(tmp_path / "p.png").shape[:2] == (660, 960)
     assert (tmp_path / "p.png").stat().st_size < 200_000
 
 

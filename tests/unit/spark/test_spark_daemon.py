@@ -25,15 +25,17 @@ def test_a_worker_has_keylane_at_once_and_ends_in_silence_when_spark_closes_its_
     settings = {
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": ".",  # a socket's path has at most 107 characters
-        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
     command = [sys.executable, "-m", "pyspark_keylane.daemon", "pyspark.worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=os.environ | settings, **pipes) as daemon:  # type: ignore[call-overload]
         (length,) = struct.unpack(">i", daemon.stdout.read(4))
+        address = daemon.stdout.read(length).decode()
         with socket.socket(socket.AF_UNIX) as jvm:
-            jvm.connect(daemon.stdout.read(length).decode())
+            jvm.connect(address)  # and goes away before the worker has said that it is there
+        with socket.socket(socket.AF_UNIX) as jvm:
+            jvm.connect(address)
             (worker,) = struct.unpack(">i", jvm.recv(4))
             gone = os.pidfd_open(worker)
         mapped = Path(f"/proc/{daemon.pid}/maps").read_text()

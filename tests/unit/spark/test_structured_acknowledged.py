@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +32,18 @@ class Query:
         self.sink_fails = False
         carry_over = CarryOver(str(folder))
         monkeypatch.setattr(carry_over, "collected", self._collected)
-        monkeypatch.setattr(acknowledged, "running_batch", lambda _: SimpleNamespace(plan=PLAN))
+        self.told: list[str] = []
+        context = SimpleNamespace(
+            getLocalProperty=lambda _: "query", setLocalProperty=lambda _, text: self.told.append(text)
+        )
+        spark = SimpleNamespace(sparkContext=context)
+        self.running = SimpleNamespace(session=spark, plan=PLAN)
+        monkeypatch.setattr(acknowledged, "running_batch", lambda _: self.running)
         self.run = Acknowledged(self._write, carry_over)
         member: Any = SimpleNamespace(check=lambda: None, commit=self._commit)
         self.run._member = member
-        self.frame: Any = SimpleNamespace(
-            persist=lambda: self.frame, count=lambda: self.steps.append("rows"), unpersist=lambda: None
-        )
+        self.frame: Any = SimpleNamespace(persist=lambda: self.frame, unpersist=lambda: None)
+        monkeypatch.setattr(acknowledged, "fill", lambda _: self.steps.append("rows"))
 
     def _collected(self, batch: int) -> list[TaskReport]:
         return [TaskReport(batch, 1, 0, {(*T0, 3): (1, 5)}, frozenset())]
@@ -70,6 +76,21 @@ def test_what_the_sink_does_not_have_is_not_committed(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="no room"):
         query.run(query.frame, 4)
     assert query.steps == ["rows", ("sink", [(*T0, 3)])]
+
+
+def test_tasks_are_told_what_no_restart_asks_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the sink: what is before the batch, but for what is carried into it."""
+    query = Query(tmp_path, monkeypatch)
+    query.run(query.frame, 4)
+    query.running.plan = Plan("query", 2, {T0: 10, ("t", 1): 7}, {T0: 20, ("t", 1): 9}, redo=4)
+    query.run(query.frame, 5)
+    assert [json.loads(text) for text in query.told] == [
+        {"query": "query", "below": {"t": {"0": 0}}},
+        {"query": "query", "below": {"t": {"0": 3, "1": 7}}},
+    ]
+    query.running.plan = Plan("query", 3, {T0: 20}, {T0: 30}, redo=3)
+    with pytest.raises(PeerError, match="the list of batch 3 is gone"):
+        query.run(query.frame, 6)
 
 
 def test_lists_of_another_query_are_refused(tmp_path: Path) -> None:

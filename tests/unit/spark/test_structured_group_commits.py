@@ -21,6 +21,7 @@ def test_offsets_of_both_sources() -> None:
     ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}).to_json())
     assert ended_at(ours) == {T0: OffsetMap(9)}
     assert ended_at('{"t":{"0":9},"u":{"3":1}}') == {T0: OffsetMap(9), ("u", 3): OffsetMap(1)}
+    assert ended_at("{'t': {'0': 9}}") == {T0: OffsetMap(9)}, "as PySpark before 4.2 has it"
 
 
 @pytest.mark.parametrize("text", [None, "null", "5", "not json", '{"logOffset":3}', '{"t":{"a":3}}', '{"t":{"0":"x"}}'])

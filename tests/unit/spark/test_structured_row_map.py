@@ -30,11 +30,12 @@ def ask(row: Any) -> Request:
     return Request("GET", f"http://127.0.0.1/{row}")
 
 
-@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "transactional", kl.ExactlyOnce("a.db")])
+@pytest.mark.parametrize("delivery", ["at_most_once", "almost_once", "transactional"])
 def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: Any) -> None:
     with pytest.raises(kl.UsageError, match=" is for pipelines in one process and in lanes: "):
         parallel_map(function, "a int", delivery=delivery)
     assert parallel_map(function, "a int").guarantee == "at_least_once"
+    assert parallel_map(function, "a int", delivery=kl.ExactlyOnce("a.db")).guarantee == "exactly_once"
 
 
 @pytest.mark.parametrize(

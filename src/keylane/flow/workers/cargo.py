@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,15 @@ INSTALL_FOLDERS = {"site-packages", "dist-packages"}
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 
 
+_packing = threading.Lock()
+"""Held while modules travel by value: cloudpickle knows which by one list for all threads."""
+
+
 def pack(what: Any, destination: str) -> bytes:
-    """Raises `UsageError` when something of the user's cannot travel to `destination` (which its text names)."""
+    """Raises `UsageError` when something of the user's cannot travel to `destination` (which its text names).
+
+    Several threads may call it at once.
+    """
     try:
         import cloudpickle
     except ImportError:
@@ -33,7 +41,7 @@ def pack(what: Any, destination: str) -> bytes:
             f"sending functions to {destination} needs cloudpickle: pip install 'keylane[process]'"
         ) from None
     try:
-        with _user_modules_by_value(cloudpickle):
+        with _packing, _user_modules_by_value(cloudpickle):
             data: bytes = cloudpickle.dumps(what)
     except Exception as error:  # whatever a user's object raises when it is pickled
         raise UsageError(

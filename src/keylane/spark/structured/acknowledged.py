@@ -20,7 +20,8 @@ from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
-from keylane.spark.structured.running import running_batch
+from keylane.spark.structured.running import fill, running_batch
+from keylane.spark.structured.settled import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,6 +80,7 @@ class Acknowledged:
         running = running_batch(frame)
         if self._member is None:
             self._member = self._join(running)
+        self._settled(running.plan).tell(running.session)
         self._member.check()
         carried: list[tuple[str, int, int]] = []
         if self._carry_over is None:
@@ -89,6 +91,15 @@ class Acknowledged:
         offsets = to_commit(group_offsets(running.plan, carried))
         if offsets:
             self._member.commit(offsets)
+
+    def _settled(self, plan: Plan) -> Settled:
+        """What tasks of the batch may take as done for good: they are told, whether they need it or not."""
+        if self._carry_over is None or plan.redo is None:
+            return Settled.before(plan, ())
+        found = Lists(self._carry_over.folder).read(plan.redo)
+        if found is None:
+            raise PeerError(f"{self._carry_over.folder}: the list of batch {plan.redo} is gone: restore it")
+        return Settled.before(plan, found.records())
 
     def close(self) -> None:
         """Leave the group, and say what is left to do. Called when the query ends."""
@@ -138,7 +149,7 @@ class Acknowledged:
             return found
         kept = frame.persist()
         try:
-            kept.count()
+            fill(kept)
             found = lists.write_once(made_of(plan, batch, carry_over.collected(batch)))
             self._write(kept, batch)
         finally:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keylane.spark.versions import CLASSIC_FRAMES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+
+MAP_ARROW_ITER = 207
+"""PySpark's number of such a function: `PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, whose place is another one in 3.5."""
 
 
 def map_in_arrow(
@@ -19,11 +25,10 @@ def map_in_arrow(
     java = getattr(frame, "_jdf", None)
     if java is None:  # Spark Connect
         return frame.mapInArrow(function, schema)
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
     from pyspark.sql.udf import _create_udf
-    from pyspark.util import PythonEvalType
 
     # What `pandas_udf` does once it has seen pandas.
-    udf: Any = _create_udf(function, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*[frame[name] for name in frame.columns])
-    return ClassicFrame(java.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001
+    udf: Any = _create_udf(function, schema, MAP_ARROW_ITER)
+    column = udf(*[frame[name] for name in frame.columns])._jc  # noqa: SLF001
+    made = java.mapInArrow(column, False, None) if CLASSIC_FRAMES.here else java.pythonMapInArrow(column.expr(), False)
+    return type(frame)(made, frame.sparkSession)

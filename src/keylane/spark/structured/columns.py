@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,11 +39,6 @@ def source_schema(*, include_headers: bool) -> StructType:
     if include_headers:
         fields.append(StructField("headers", ArrayType(_HEADER)))
     return StructType(fields)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark asks for it from a Python data source: types and nullability must match exactly."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:

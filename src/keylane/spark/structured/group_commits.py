@@ -6,6 +6,7 @@ It works for the source `keylane` and for Spark's own Kafka connector, whose sou
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,10 @@ def ended_at(text: str | None) -> dict[tuple[str, int], OffsetMap]:
     try:
         value = json.loads(text or "null")
     except ValueError:
-        return {}
+        try:
+            value = ast.literal_eval(text or "")  # PySpark before 4.2 gives the text of a dict
+        except (ValueError, SyntaxError):
+            return {}
     if not isinstance(value, dict):
         return {}
     if {"id", "seq", "from", "next"} <= value.keys():

@@ -18,6 +18,8 @@ from keylane.telling import did_you_mean, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NAME = "keylane"
+"""Of the data source: `format("keylane")`."""
 EARLIEST, LATEST = -2, -1
 """What these offsets mean in Kafka's protocol and in the JSON options."""
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 from keylane.errors import UsageError
 from keylane.options import RENAMED
 from keylane.spark.structured.arrow_map import map_in_arrow
+from keylane.spark.structured.kept_rows import check_step
 from keylane.spark.structured.row_options import RowOptions
 from keylane.spark.structured.row_task import MapTask
 from keylane.telling import with_named_options
@@ -44,6 +45,8 @@ class RowMap(RowOptions):
             if name not in frame.columns:
                 raise UsageError(f"parallel_map: there is no column {name!r} among {', '.join(frame.columns)}")
         self.check_columns(dict(frame.dtypes))
+        if self.guarantee == "exactly_once":
+            check_step(self, frame)
         if self.order_by:
             frame = frame.repartition(*(self.keys or ()))
         task = MapTask(self, frame.schema, _schema(self.returns))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keylane.consumer.decoding import given_decoded, made_of
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
-from keylane.errors import Fatal, HandlerError
+from keylane.errors import Fatal, HandlerError, ProcessedError
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers import places
 from keylane.flow.workers.calls import failure_of
@@ -21,7 +21,6 @@ from keylane.flow.workers.made import timed
 from keylane.options import is_coroutine_function, takes_context
 from keylane.records import PlainMessage, Record
 from keylane.spark.structured.rows import column, headers_of, place_of, replaced
-from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,17 +51,18 @@ class Failed(Failure):
     __slots__ = ("seconds",)
 
     def __init__(self, failure: Failure, seconds: float) -> None:
-        super().__init__(failure.error, final=failure.final, places=failure.places)
+        super().__init__(failure.error, final=failure.final, halts=failure.halts, places=failure.places)
         self.seconds = seconds
 
     def __reduce__(self) -> tuple[type[Failed], tuple[Failure, float]]:
-        return Failed, (Failure(self.error, final=self.final, places=self.places), self.seconds)
+        failure = Failure(self.error, final=self.final, halts=self.halts, places=self.places)
+        return Failed, (failure, self.seconds)
 
 
-def function_of(options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
-    """The options' handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have
-    the columns of the source."""
-    handler, of_batches = options.handler, options.batch is not None
+def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
+    """A handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have the columns
+    of the source."""
+    of_batches = options.batch is not None
     deserializers = {
         name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
     }
@@ -125,16 +125,18 @@ class RowCall:
             return _failed(Fatal(str(wrong)), began)
 
     def _all_answered(self, returned: Outcome, count: int, began: float) -> list[Answered | Failed]:
-        results = [None] * count if returned is None else returned
-        if not isinstance(results, list | tuple) or len(results) != count:
-            what = f"{len(results)} results for {count} rows" if isinstance(results, list | tuple) else kind_of(results)
-            text = f"the function returned {what}: of a batch, return None, or a list with one result a row"
-            return [_failed(Fatal(text), began)] * count
+        try:
+            results = self.returns.of_each(returned, count)
+        except HandlerError as wrong:
+            return [_failed(Fatal(str(wrong)), began)] * count
         return [_failed(one, began) if isinstance(one, Exception) else self._answered(one, began) for one in results]
 
 
 def _failed(error: Exception, began: float) -> Failed:
-    return Failed(failure_of(error, places.of_traceback(error.__traceback__)), monotonic() - began)
+    failure = failure_of(error, places.of_traceback(error.__traceback__))
+    if isinstance(error, ProcessedError):  # to leave the row out would lose what it came to
+        failure = Failure(error, halts=True, places=failure.places)
+    return Failed(failure, monotonic() - began)
 
 
 def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keylane.delivery.transactions import checked_store
 from keylane.errors import UsageError
 from keylane.http import Calls
 from keylane.options import DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_function
@@ -31,7 +32,6 @@ NOT_FROM_SPARK = {
     "at_most_once": "Spark runs the tasks of a batch that failed again",
     "almost_once": "Spark's checkpoint goes on batch by batch, not record by record",
     "transactional": "a stream's progress is in Spark's checkpoint, which no Kafka transaction covers",
-    "exactly_once": "a row that was processed before has no result to hand on",
 }
 """Guarantees that are refused here, and why."""
 
@@ -65,11 +65,13 @@ class RowOptions(Flow):
 
     def __post_init__(self) -> None:
         Flow.__post_init__(self)
-        if self.guarantee != "at_least_once":
+        if self.guarantee in NOT_FROM_SPARK:
             raise UsageError(
                 f"delivery={self.delivery!r} is for pipelines in one process and in lanes: "
                 f"{NOT_FROM_SPARK[self.guarantee]}"
             )
+        if self.guarantee == "exactly_once":
+            checked_store(self)
         if isinstance(self.handler, Calls) and self.handler.on_response is None:
             raise UsageError("handler=Calls(...): a row becomes what on_response returns: give it that function")
         for name in ("key_deserializer", "value_deserializer"):

@@ -6,12 +6,11 @@ last time is judged here, on the task's own thread: it fails the task, is left o
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -23,9 +22,11 @@ from keylane.flow.autoscale import AutoLimit
 from keylane.flow.outcomes import Failure
 from keylane.options import DeadLetter, Flow, Processes, Skip
 from keylane.spark.structured.dead_letters import DeadLetters
+from keylane.spark.structured.kept_rows import KeptRows
 from keylane.spark.structured.row_calls import Answered, Failed, function_of
 from keylane.spark.structured.row_engine import FAILURES, RowEngine
 from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of
+from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,7 @@ class MapTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if TaskContext.get() is not None:
-            _spare_modules_from_gc()
+            spare_modules_from_gc("map")
         options = self.options
         carry = None if options.carry_over is None else options.carry_over.task(options.tries)
         before = FAILURES.kinds
@@ -97,13 +98,6 @@ class MapTask:
                 yield output.batch(rows)
 
 
-@cache
-def _spare_modules_from_gc() -> None:
-    """Once in each worker process. Modules are never garbage; going through all of them takes 80 ms, whenever the rows
-    of a task bring about a full collection, and Spark runs one after each task."""
-    gc.freeze()
-
-
 class RowRun:
     """One run of a task. Thread safety: the task's thread, but for `_made`."""
 
@@ -113,12 +107,17 @@ class RowRun:
         self._reader = RowReader(schema, options.keys)
         self._nothing = (None,) * len(returns.fields)
         is_of_records = set(schema.fieldNames()) >= RECORD
-        handler = function_of(options, Returns(returns.fieldNames()), is_of_records=is_of_records)
+        made = Returns(returns.fieldNames())
+        self._kept = KeptRows(options, made, returns) if options.guarantee == "exactly_once" else None
+        function, resource = options.handler, options.resource
+        if self._kept is not None:
+            function, resource = self._kept.handler, self._kept.resource
+        handler = function_of(function, options, made, is_of_records=is_of_records)
         retries = options.tries
         if carry is not None and not carry.is_frozen:
             retries = _before_it_leaves(options)
         self._engine = RowEngine(
-            flow_of(options, handler=handler, retries=retries),
+            flow_of(options, handler=handler, retries=retries, resource=resource),
             self._made,
             name_of,
             held=None if carry is None else carry.held,
@@ -137,6 +136,8 @@ class RowRun:
         feeds = _in_order(batches, self._reader, self._options.sorted_by)
         if carry is not None:
             feeds = map(carry.wanted, feeds)
+        if self._kept is not None:
+            feeds = map(self._kept.begin, feeds)
         with engine, _stopped_in_time(engine, carry):
             yield from engine.run(feeds)
         for row, key in [*engine.pending.values(), *(row for rows in feeds for row in rows)]:

@@ -1,8 +1,8 @@
 """Rows of Arrow batches for a user's function, and what it returns as Arrow batches again.
 
-Spark's own converters make the rows, so that a function sees the values that `collect()` gives. Arrow is imported where
-batches are made: lanes import this too and need none, it takes 0.2 s of a processor, and it starts threads, which a
-daemon that forks workers must not have.
+A function sees the values that `collect()` gives (`values`). Arrow is imported where batches are made: lanes import
+this too and need none, it takes 0.2 s of a processor, and it starts threads, which a daemon that forks workers must not
+have.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, _create_row
 
 from keylane.errors import HandlerError, InternalError
+from keylane.spark.structured.values import arrow_schema, to_arrow, to_python
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
@@ -80,10 +79,7 @@ class RowReader:
 
     def __init__(self, schema: StructType, keys: Sequence[str] | None) -> None:
         self._names = schema.fieldNames()
-        self._converters = [
-            ArrowTableToRowsConversion._create_converter(field.dataType, binary_as_bytes=True)  # noqa: SLF001
-            for field in schema.fields
-        ]
+        self._converters = [to_python(field.dataType) for field in schema.fields]
         self._keys = None if keys is None else [self._names.index(name) for name in keys]
 
     def rows(self, batch: pa.RecordBatch) -> list[tuple[Row, bytes | None]]:
@@ -167,6 +163,18 @@ class Returns:
             return [self._one(one) for one in returned]
         return [self._one(returned)]
 
+    def of_each(self, returned: Any, count: int) -> Sequence[Any]:
+        """What a function of so many rows returned for each of them: what it may return for one, or an exception.
+
+        Raises `HandlerError` for anything else.
+        """
+        if returned is None:
+            return [None] * count
+        if isinstance(returned, list | tuple) and len(returned) == count:
+            return returned
+        what = f"{len(returned)} results for {count} rows" if isinstance(returned, list | tuple) else kind_of(returned)
+        raise HandlerError(f"the function returned {what}: of a batch, return None, or a list with one result a row")
+
     def _one(self, returned: Any) -> Values:
         if isinstance(returned, Row) and hasattr(returned, "__fields__"):
             returned = returned.asDict()
@@ -189,8 +197,8 @@ class RowWriter:
     """Rows as Arrow batches of a schema."""
 
     def __init__(self, schema: StructType) -> None:
-        self._converters = [LocalDataToArrowConversion._create_converter(field.dataType) for field in schema.fields]  # noqa: SLF001
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._converters = [to_arrow(field.dataType) for field in schema.fields]
+        self._schema = arrow_schema(schema)
 
     def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
         import pyarrow as pa

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property under which Spark names the query to its own thread."""
+TESTED = "docs/spark-versions.md has those that do"
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,25 @@ def running_batch(frame: DataFrame) -> RunningBatch:
         found = _sources(execution)
         run_id = str(execution.runId())
     except (Py4JError, AttributeError, TypeError) as error:
-        raise PeerError(
-            f"this Spark does not show its running query ({error}): keylane is tested with Spark 4.3"
-        ) from error
+        raise PeerError(f"this Spark does not show its running query ({error}): {TESTED}") from error
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
     ((plan, options),) = found
     return RunningBatch(run_id, session, plan, options)
+
+
+def fill(kept: DataFrame) -> None:
+    """Make the rows of a frame that `persist` keeps, in one job of one stage. An action such as `count` plans three for
+    it, and each of them takes about as long as the calls of a small batch.
+
+    Raises what a task raised, and `PeerError` when this Spark does not show what it keeps.
+    """
+    frame: Any = kept
+    try:
+        rows = frame._jdf.queryExecution().withCachedData().cacheBuilder().cachedColumnBuffers()  # noqa: SLF001
+    except (Py4JError, AttributeError, TypeError) as error:
+        raise PeerError(f"this Spark does not show what it keeps ({error}): {TESTED}") from error
+    rows.count()
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:

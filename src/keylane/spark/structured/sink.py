@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from keylane.errors import UsageError
 from keylane.records import Output
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
+from keylane.spark.structured.rows import RowWriter
+from keylane.spark.versions import ARROW_STREAM_SINKS
 from keylane.telling import did_you_mean, shown
+
+if ARROW_STREAM_SINKS.here:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark.sql import Row
     from pyspark.sql.types import DataType
 
 COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -37,6 +46,8 @@ _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
 _OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+BATCH_ROWS = 1_000
+"""Rows that become an Arrow batch, where Spark hands over rows."""
 TRANSACTION_TIMEOUT_MS = 600_000
 """Of exactly once: all tasks of a batch, its commit, and a driver's restart. Brokers allow 15 minutes by default."""
 _HEADER_FIELDS = [("key", StringType), ("value", BinaryType)]
@@ -140,14 +151,27 @@ class KeylaneWriter(DataSourceArrowWriter):
         return _produce(iterator, self._options)
 
 
-class KeylaneStreamWriter(DataSourceStreamArrowWriter):
+class KeylaneStreamWriter(StreamWriter):
     """A streaming write: each task of each batch."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Acknowledged:
-        return _produce(iterator, self._options)
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Of Arrow batches, or of rows."""
+        return _produce(arrow_batches(iterator, self._schema), self._options)
+
+
+def arrow_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What Spark gives to the `write` of a stream's writer."""
+    return given if ARROW_STREAM_SINKS.here else _batches(given, schema)
+
+
+def _batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    writer = RowWriter(schema)
+    while some := list(islice(rows, BATCH_ROWS)):
+        yield writer.batch(some)
 
 
 def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowledged:

@@ -1,8 +1,7 @@
 """The data source `keylane`, for `spark.read` and `spark.readStream`; what writes is in `sink`.
 
-The idea: on the driver, planning (`plans`, `spans`: pure) between questions to brokers (`topics`); in tasks, offset
-ranges become Arrow batches (`keylane.kafka.ranges`, `columns`). Spark pickles readers into tasks, so they hold options
-and nothing that is open.
+The idea: on the driver, planning (`plans`, `spans`: pure) between questions to brokers (`topics`); in tasks, `reading`.
+Spark pickles readers into tasks, so they hold options and nothing that is open.
 """
 
 from __future__ import annotations
@@ -10,34 +9,39 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from keylane.errors import PeerError, UsageError
-from keylane.spark.structured import spans
 from keylane.spark.structured.carry_lists import Lists
-from keylane.spark.structured.columns import arrow_schema, record_batch, source_schema
-from keylane.spark.structured.options import parse_source
+from keylane.spark.structured.columns import source_schema
+from keylane.spark.structured.older_source import OlderStreamReader
+from keylane.spark.structured.options import NAME, parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
+from keylane.spark.structured.reading import read, tasks
 from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
+from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
+
+if ADMISSION.here:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+else:  # `OlderStreamReader` has no use for them
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """A name for the class below to be made."""
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
     from keylane.spark.structured.carry_lists import CarryList
-    from keylane.spark.structured.exact.writer import ExactlyOnceWriter
     from keylane.spark.structured.options import SourceOptions, TopicPartition
-    from keylane.spark.structured.spans import Spans
-
-NAME = "keylane"
 
 
 class KeylaneSource(DataSource):
@@ -61,9 +65,10 @@ class KeylaneSource(DataSource):
         self._check_schema(schema)
         return KeylaneReader(parse_source(dict(self.options), streaming=False))
 
-    def streamReader(self, schema: StructType) -> KeylaneStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         self._check_schema(schema)
-        return KeylaneStreamReader(parse_source(dict(self.options), streaming=True))
+        options = parse_source(dict(self.options), streaming=True)
+        return KeylaneStreamReader(options) if ADMISSION.here else OlderStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> KeylaneWriter:
         if overwrite:
@@ -75,17 +80,16 @@ class KeylaneSource(DataSource):
             )
         return KeylaneWriter(checked(options))
 
-    def streamWriter(  # noqa: N802
-        self, schema: StructType, overwrite: bool
-    ) -> KeylaneStreamWriter | ExactlyOnceWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
         if overwrite:
             raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
         options = parse_sink(dict(self.options), schema)
         if options.sink is None:
-            return KeylaneStreamWriter(checked(options))
+            return KeylaneStreamWriter(checked(options), schema)
+        ARROW_STREAM_SINKS.need("delivery=exactly_once")
         from keylane.spark.structured.exact.writer import ExactlyOnceWriter
 
-        return ExactlyOnceWriter(options, is_first=not self._is_copy)
+        return ExactlyOnceWriter(options, schema, is_first=not self._is_copy)
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
@@ -93,15 +97,6 @@ class KeylaneSource(DataSource):
                 f"schema {schema.simpleString()}: the source has Kafka's schema, and takes no other; select and cast "
                 "after load()"
             )
-
-
-@dataclass
-class OffsetRanges(InputPartition):
-    """What one task reads of one partition."""
-
-    topic: str
-    partition: int
-    spans: Spans
 
 
 class KeylaneReader(DataSourceReader):
@@ -116,10 +111,10 @@ class KeylaneReader(DataSourceReader):
         starts, maps = topics.resolve(self._options.start, names)
         ends, _ = topics.resolve(self._options.end, names)
         plan = Plan("", 1, starts, {name: max(ends[name], starts[name]) for name in names}, maps)
-        return _tasks(plan.spans(), self._options)
+        return tasks(plan.spans(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options)
+        return read(partition, self._options)
 
 
 class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -168,10 +163,10 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "carries: restore it, or use a new checkpoint with startingOffsets=committed"
                 )
             carried = found.records()
-        return _tasks(plan.spans(carried), self._options)
+        return tasks(plan.spans(carried), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options)
+        return read(partition, self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._fixed_ends = self._asked.log_ends(self._asked.partitions())
@@ -244,26 +239,3 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if least is None or self._fixed_ends is not None or new_records(before, ends) >= least:
             return False
         return time.monotonic() - self._planned_at < self._options.max_trigger_delay_ms / 1000
-
-
-def _tasks(wanted: Mapping[TopicPartition, Spans], options: SourceOptions) -> list[InputPartition]:
-    tasks = spans.tasks(wanted, options.min_partitions, options.max_records_per_partition)
-    return [OffsetRanges(topic, partition, some) for (topic, partition), some in tasks]
-
-
-def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    if not isinstance(task, OffsetRanges):  # what Spark makes of a batch query without partitions
-        return
-    from keylane.kafka.ranges import borrowed
-
-    schema = arrow_schema(source_schema(include_headers=options.include_headers))
-    with borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
-        for columns in reader.read(
-            task.topic,
-            task.partition,
-            task.spans,
-            silence_ms=options.poll_timeout_ms,
-            fail_on_data_loss=options.fail_on_data_loss,
-            headers=options.include_headers,
-        ):
-            yield record_batch(columns, task.topic, task.partition, schema)

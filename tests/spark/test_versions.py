@@ -1,0 +1,182 @@
+"""What runs on which Spark: real queries with a kill in each, and refusals by name. `make spark-versions` runs them on
+each version, and writes docs/spark-versions.md; the ordinary tests run on the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import peers
+import pytest
+
+import keylane as kl
+from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.spark import parallel_map
+from keylane.spark.versions import ADMISSION, DATA_SOURCES, TASK_CPUS, installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.soak
+
+PROGRAM = Path(__file__).with_name("versions_program.py")
+WAVE = 300
+"""Records before each kill."""
+without_sources = pytest.mark.skipif(not DATA_SOURCES.here, reason="the source needs Spark 4.0")
+
+
+@pytest.fixture
+def again(jvm: None) -> Iterator[SparkSession]:
+    """A session whose tasks may fail once."""
+    session = kl.spark.session("local[2,3]", "keylane versions", **{"spark.ui.enabled": "false"})
+    yield session
+    session.stop()
+
+
+def test_a_killed_worker_of_parallel_map(again: SparkSession, tmp_path: Path) -> None:
+    """Spark runs its task again: each row once."""
+    flag = tmp_path / "killed"
+
+    def function(row: Any) -> tuple[int]:
+        if row.id == 777 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (row.id,)
+
+    found = again.range(0, 2_000, 1, 4).transform(parallel_map(function, "id bigint", max_concurrency=20)).collect()
+    assert flag.exists()
+    assert sorted(row.id for row in found) == list(range(2_000))
+
+
+class Stream:
+    """The program, which is killed and started again."""
+
+    def __init__(self, work: Any, folder: Path, *kind: str) -> None:
+        self._command = [sys.executable, str(PROGRAM), "local[2]", work.servers, work.topic, work.output, str(folder)]
+        self._command += kind
+        self.working = folder / "working"
+        """Whether a row has been in the function."""
+        self._log = folder / "driver.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+
+    def told(self) -> str:
+        """The end of what it wrote. Raises when it has ended."""
+        text = self._log.read_text(errors="replace")[-4_000:]
+        assert self._process is not None
+        assert self._process.poll() is None, f"the query ended: {text}"
+        return text
+
+    def kill(self) -> None:
+        """SIGKILL to the driver and to its JVM."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def fill(work: Any, first: int) -> None:
+    with BulkProducer(work.servers) as producer:
+        for number in range(first, first + WAVE):
+            producer.produce(kl.Output(work.topic, b"key-%d" % (number % 23), b"%d" % number))
+
+
+def read(work: Any) -> list[int]:
+    """What the output topic has."""
+    return [int(one.value or b"") for some in read_to_end(work.servers, work.output) for one in some]
+
+
+def killed_twice(
+    work: Any, stream: Stream, until: Callable[..., None], numbers: Callable[[], list[int]], group: str
+) -> list[int]:
+    """Three waves of records, and a kill of the driver in the middle of each but the first. Returns what the sink has,
+    once it has all and `group` has committed all."""
+    stream.start()
+    try:
+        for wave in range(3):
+            stream.working.unlink(missing_ok=True)
+            fill(work, wave * WAVE)
+            until(stream.working.exists, stream.told)
+            if wave:
+                stream.kill()
+                stream.start()
+            wanted = {2 * number for number in range((wave + 1) * WAVE)}
+            until(lambda: set(numbers()) >= wanted, stream.told)  # noqa: B023 - called here
+        work.group = group
+        until(lambda: work.lag() == 0, stream.told)
+    finally:
+        stream.kill()
+    assert set(numbers()) == wanted
+    return numbers()
+
+
+@without_sources
+def test_a_killed_stream_from_source_to_sink(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
+    """At least once: nothing is lost. `GroupCommits` commits."""
+    killed_twice(work, Stream(work, tmp_path, "sink"), until, lambda: read(work), "sink")
+
+
+@without_sources
+def test_a_killed_acknowledged_stream(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
+    """The sink is idempotent by batch, so each row is there once: a batch that is replayed is the same."""
+
+    def numbers() -> list[int]:
+        return [one for file in (tmp_path / "out").glob("*.json") for one in json.loads(file.read_text())]
+
+    found = killed_twice(work, Stream(work, tmp_path, "acknowledged"), until, numbers, "acknowledged")
+    assert len(found) == len(set(found))
+
+
+@without_sources
+def test_available_now_reads_what_is_there_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, work: Any, tmp_path: Path
+) -> None:
+    """Also where Spark asks for the end before it says where the query stands."""
+    work.admin.create_topics({f"{work.topic}-later": 1})
+    seen: list[int] = []
+    options = {"kafka.bootstrap.servers": work.servers, "subscribePattern": f"{work.topic}.*"}
+    options["startingOffsets"] = "earliest"
+    for number in range(3):
+        fill(work, number * WAVE)
+        frame = spark.readStream.format("keylane").options(**options).load()
+        writer = frame.writeStream.foreachBatch(
+            lambda frame, _: seen.extend(int(bytes(row.value)) for row in frame.collect())
+        )
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sorted(seen) == list(range((number + 1) * WAVE))
+
+
+@pytest.mark.skipif(DATA_SOURCES.here, reason="on a newer Spark this is drivers/test_jvm_connector.py")
+def test_a_killed_stream_of_sparks_connector(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
+    """`parallel_map` and `GroupCommits` beside it, where keylane has no source."""
+    if reason := peers.missing():
+        pytest.skip(f"Spark's Kafka connector cannot be fetched: {reason}")
+    jars = ",".join(map(str, peers.jars("spark_kafka_3").glob("*.jar")))
+    killed_twice(work, Stream(work, tmp_path, "connector", jars), until, lambda: read(work), "connector")
+
+
+def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any) -> None:
+    """With the version that has it."""
+    if not TASK_CPUS.here:
+        with pytest.raises(kl.UsageError, match=rf"task_cpus=0.25 needs Spark 4.3, and this is {installed()}"):
+            kl.spark.start(work.pipeline(), spark, lanes=1, task_cpus=0.25)
+    if not DATA_SOURCES.here:
+        for one in (spark.read, spark.readStream, spark.range(1).write):
+            with pytest.raises(kl.UsageError, match=r'format\("keylane"\) needs Spark 4.0, .*GroupCommits'):
+                one.format("keylane")
+    elif not ADMISSION.here:
+        options = {"kafka.bootstrap.servers": work.servers, "subscribe": work.topic, "maxOffsetsPerTrigger": "7"}
+        frame = spark.readStream.format("keylane").options(**options).load()
+        with pytest.raises(Exception, match=r"option maxOffsetsPerTrigger=7 needs Spark 4\.2"):
+            frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
