@@ -5,6 +5,7 @@ KEYLANE_SINK_KILLS says how many kills the long form has (40).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -48,6 +49,12 @@ def committed(servers: str, topic: str, *, now: bool = False) -> list[int]:
     return sorted(map(int, committed_values(servers, topic, now=now)))
 
 
+def kill_all(session: int) -> None:
+    for pid in of_session(session):
+        with contextlib.suppress(ProcessLookupError):  # it went with another one
+            os.kill(pid, signal.SIGKILL)
+
+
 def fill(servers: str, topic: str, numbers: range) -> None:
     with BulkProducer(servers) as producer:
         for number in numbers:
@@ -77,8 +84,7 @@ class Program:
 
     def close(self) -> None:
         for session in self._sessions:
-            for pid in of_session(session):
-                os.kill(pid, signal.SIGKILL)
+            kill_all(session)
 
 
 @pytest.fixture
@@ -194,8 +200,7 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
             else:
                 process = program.start()
                 time.sleep(4 + chance.random() * 8)
-                for pid in of_session(process.pid):
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(process.pid)
                 process.wait()
                 kills["anywhere"] += 1
             seen = committed(any_broker, "out", now=True)
