@@ -211,3 +211,20 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
         program.close()
     assert committed(any_broker, "out") == list(range(filled))
     shutil.rmtree(tmp_path / "checkpoint")
+
+
+@pytest.mark.soak
+def test_a_replay_before_an_operator_with_state_changes_nothing(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    for _ in range(2):
+        fill(servers, source, range(50))
+    for run in range(2):
+        distinct = stream(spark, topics).dropDuplicates(["value"])
+        assert written(distinct, topics, tmp_path / "c").exception() is None
+        assert committed(servers, output) == list(range(50 + 20 * run))
+        last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
+        for one in (last, last.with_name(f".{last.name}.crc")):
+            one.unlink(missing_ok=True)
+        fill(servers, source, range(30, 70))
