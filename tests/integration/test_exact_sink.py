@@ -69,7 +69,7 @@ def write(sink: driver.Sink, partition: int, timeout_ms: int = TIMEOUT_MS, rows:
             transaction.produce(row)
             digest.add(row)
     held = driver.described(sink, name)
-    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum)
+    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
 
 
 def committed(sink: driver.Sink) -> list[str]:

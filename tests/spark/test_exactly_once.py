@@ -95,26 +95,6 @@ def topics(broker: BrokerProcess) -> tuple[str, str, str]:
     return broker.bootstrap, source, output
 
 
-def test_a_driver_killed_between_the_list_and_the_ends(
-    java: None, topics: tuple[str, str, str], tmp_path: Path
-) -> None:
-    servers, source, output = topics
-    fill(servers, source, range(100))
-    program = Program(*topics, tmp_path)
-    try:
-        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
-        assert program.run() == -signal.SIGKILL, program.log()
-        steps = (tmp_path / "steps").read_text().split()
-        assert steps.count("Decide:after") == 1
-        assert steps.count("End:after") == 1
-        seen = committed(servers, output, now=True)
-        assert len(seen) < 60, "the first batch is not whole yet"
-        assert program.run() == 0, program.log()
-    finally:
-        program.close()
-    assert committed(servers, output) == list(range(100))
-
-
 def stream(spark: SparkSession, topics: tuple[str, str, str]) -> DataFrame:
     servers, source, _ = topics
     options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
@@ -144,6 +124,24 @@ def test_a_query_is_seen_once_and_its_replay_changes_nothing(
     again = written(stream(spark, topics), topics, tmp_path / "c")
     assert again.exception() is None
     assert committed(servers, output) == list(range(60))
+
+
+def test_a_driver_killed_between_the_list_and_the_ends(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    fill(servers, source, range(100))
+    program = Program(*topics, tmp_path)
+    try:
+        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
+        assert program.run() == -signal.SIGKILL, program.log()
+    finally:
+        program.close()
+    steps = (tmp_path / "steps").read_text().split()
+    assert (steps.count("Decide:after"), steps.count("End:after")) == (1, 1)
+    assert len(committed(servers, output, now=True)) < 60, "the first batch is not whole yet"
+    assert written(stream(spark, topics), topics, tmp_path / "checkpoint").exception() is None
+    assert committed(servers, output) == list(range(100))
 
 
 def test_a_new_checkpoint_under_an_old_name_is_refused(

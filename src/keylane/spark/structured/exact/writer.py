@@ -91,7 +91,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     if transaction is None:
         return Written(plan, query, None)
     held = driver.described(sink, transaction.id)
-    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.size, digest.sum)
+    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
     return Written(plan, query, entry)
 
 
