@@ -462,12 +462,17 @@ def test_deserializers(bench: PipelineBench) -> None:
 def test_worker_processes(bench: PipelineBench) -> None:
     output = bench.work.output
 
+    place = bench.folder / "processes"
+    place.mkdir()
+    seen = str(place)
+
     def compute(record: kl.Record) -> kl.Output:
-        time.sleep(0.01)
-        headers = [
-            source_of(record),
-            ("told", f"{'keylane.flow.workers.process_main' in sys.orig_argv} {os.getpid()}".encode()),
-        ]
+        is_worker = "keylane.flow.workers.process_main" in sys.orig_argv
+        open(f"{seen}/{os.getpid()}", "w").close()  # noqa: PTH123 - travels with the pipeline
+        give_up_at = time.monotonic() + 60
+        while is_worker and len(os.listdir(seen)) < 3 and time.monotonic() < give_up_at:  # noqa: PTH208
+            time.sleep(0.01)  # each has something to do, however late it started
+        headers = [source_of(record), ("told", f"{is_worker} {os.getpid()}".encode())]
         return kl.Output(output, record.key, headers=headers, partition=record.partition)
 
     bench.run(compute, workers=kl.Processes(3), ordering="unordered")
