@@ -2,7 +2,7 @@
 
 The idea: `protocol` and `task_ids` are the real ones. Everything that acts is a generator, and one chance decides who
 takes the next step, which request or answer is lost, comes twice or comes late, who dies, and how long that lasts.
-Kafka's answers are those that were seen on real brokers (docs/adr/0088).
+Kafka's answers are those that were seen on real brokers (docs/adr/0087).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutants of exactly once from a streaming query into Kafka (docs/adr/0088)."""
+"""Mutants of exactly once from a streaming query into Kafka (docs/adr/0087)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Exactly once from a streaming query into Kafka (docs/adr/0088): the sink `keylane` with `delivery=exactly_once`."""
+"""Exactly once from a streaming query into Kafka (docs/adr/0087): the sink `keylane` with `delivery=exactly_once`."""

@@ -1,4 +1,4 @@
-"""What the sink's driver does about Kafka: at a batch's start, at its commit and at its abort (docs/adr/0088).
+"""What the sink's driver does about Kafka: at a batch's start, at its commit and at its abort (docs/adr/0087).
 
 The idea: each is a generator. It yields one request at a time and is sent the answer of Kafka; what it returns is the
 outcome. There is no clock, socket or thread, so a simulation drives it as the shell (`driver`) does, and drops it at

@@ -47,7 +47,7 @@ class Written(WriterCommitMessage):
 
 
 class ExactlyOnceWriter(KeylaneStreamWriter):
-    """A streaming write whose batches are seen once (docs/adr/0088)."""
+    """A streaming write whose batches are seen once (docs/adr/0087)."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_first: bool) -> None:
         """`is_first`: this one is for tasks, and not for their commit or abort."""
