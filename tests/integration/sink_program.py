@@ -58,7 +58,7 @@ def task(sink: driver.Sink, plan: protocol.Plan, batch: int, partition: int, row
         transaction.flush()
         step()
     held = driver.described(sink, name)
-    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum)
+    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
 
 
 def main() -> None:

@@ -7,13 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer
 
 from keylane.errors import PeerError
 from keylane.kafka.open_transactions import OpenTransaction, TransactionsClient
 from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from keylane.wire import codes
+from kit.committed import committed_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,27 +33,12 @@ def client(servers: str) -> Iterator[TransactionsClient]:
         yield made
 
 
-def committed(servers: str, topic: str) -> list[bytes]:
-    """By another library."""
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=500,
-    )
-    try:
-        return sorted(one.value for one in consumer)
-    finally:
-        consumer.close()
-
-
 def test_a_transaction_outlives_its_producer(servers: str, client: TransactionsClient) -> None:
     with OpenTransaction(servers, {}, "outlives/1", TIMEOUT_MS, "rows") as transaction:
         for number in range(10):
             transaction.produce(Output("rows", b"%d" % number, b"%d" % number))
     del transaction
-    assert committed(servers, "rows") == []
+    assert committed_values(servers, "rows", now=True) == []
     assert client.open_ids("outlives/", "rows") == (codes.NONE, ["outlives/1"])
     _, held = client.describe(["outlives/1", "outlives/none"])
     (one,) = held.values()
@@ -62,7 +47,7 @@ def test_a_transaction_outlives_its_producer(servers: str, client: TransactionsC
     for _ in range(3):
         assert client.end("outlives/1", one.producer_id, one.epoch, committed=True) == codes.NONE
     assert client.end("outlives/1", one.producer_id, one.epoch, committed=False) == codes.INVALID_TXN_STATE
-    assert committed(servers, "rows") == [b"%d" % number for number in range(10)]
+    assert committed_values(servers, "rows") == [b"%d" % number for number in range(10)]
     assert client.open_ids("outlives/", "rows") == (codes.NONE, [])
 
 
@@ -79,7 +64,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     (one,) = client.describe(["killed/1"])[1].values()
     assert one.is_open
     assert client.end("killed/1", one.producer_id, one.epoch, committed=True) == codes.NONE
-    assert committed(servers, "killed") == [b"x"]
+    assert committed_values(servers, "killed") == [b"x"]
 
 
 def test_an_error_in_the_block_aborts(servers: str, client: TransactionsClient) -> None:
@@ -94,7 +79,7 @@ def test_an_error_in_the_block_aborts(servers: str, client: TransactionsClient) 
     (one,) = client.describe(["fails/1"])[1].values()
     assert not one.is_open
     assert client.end("fails/1", one.producer_id, one.epoch, committed=True) == codes.INVALID_TXN_STATE
-    assert committed(servers, "failed") == []
+    assert committed_values(servers, "failed") == []
 
 
 def test_an_id_that_was_given_anew_is_fenced(client: TransactionsClient) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from kit.committed import committed_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,20 +30,6 @@ BATCH = 30
 STEPS_A_BATCH = 44
 """About as many as one has: requests before and after, and tasks."""
 PATIENCE_S = 180.0
-
-
-def committed(servers: str) -> list[int]:
-    consumer = KafkaConsumer(
-        "out",
-        bootstrap_servers=servers.split(","),
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=3_000,
-    )
-    try:
-        return sorted(int(one.value) for one in consumer)
-    finally:
-        consumer.close()
 
 
 def storm(servers: str, folder: Path, replication: int, break_a_broker: Callable[[random.Random], None]) -> None:
@@ -70,10 +56,13 @@ def storm(servers: str, folder: Path, replication: int, break_a_broker: Callable
             finally:
                 process.kill()
         else:
-            died += start(1 + kill % STEPS_A_BATCH).wait(PATIENCE_S) == -signal.SIGKILL
+            at = (
+                1 + kill % STEPS_A_BATCH if kill % 2 else chance.randint(1, 24)
+            )  # the latter also inside what a start repairs
+            died += start(at).wait(PATIENCE_S) == -signal.SIGKILL
         print(f"{kill + 1} of {KILLS}: {died} drivers, {broken} brokers, {failed} runs failed", flush=True)  # noqa: T201
     assert start(0).wait(PATIENCE_S) == 0, (folder / "log").read_text()[-3_000:]
-    assert committed(servers) == list(range(rows))
+    assert sorted(map(int, committed_values(servers, "out"))) == list(range(rows))
     assert died >= KILLS // 2
 
 

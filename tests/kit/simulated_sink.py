@@ -346,5 +346,5 @@ class World:
         held = self.kafka.described(name)
         if not held.is_open or held.producer != producer:
             raise TaskFailedError
-        entry = Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum)
+        entry = Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
         return plan, partition, entry

@@ -84,6 +84,15 @@ MUTANTS = [
         "exactly once into Kafka: forgotten ids",
     ),
     Mutant(
+        "a transaction that timed out behind a listed one is taken for it",
+        _PROTOCOL,
+        "(lost if (yield from _is_the_same(entry)) else forgotten).append(entry)",
+        "lost.append(entry)",
+        "unit/spark/test_exact_protocol.py"
+        "::test_a_transaction_that_a_late_request_began_behind_the_listed_one_says_nothing_of_it",
+        "exactly once into Kafka: late requests",
+    ),
+    Mutant(
         "an abort goes on under another driver",
         _PROTOCOL,
         "        yield from start(plan.driver)\n",

@@ -5,6 +5,7 @@ KEYLANE_SINK_KILLS says how many kills the long form has (40).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
@@ -25,6 +25,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
+from kit.committed import committed_values
 from kit.processes import of_session
 
 if TYPE_CHECKING:
@@ -38,25 +39,20 @@ KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
 PATIENCE_S = 240.0
 POINTS = [
     f"{request}:{side}"
-    for request in ("Open", "Init", "Read", "Describe", "Add", "Append", "Decide", "End")
-    for side in ("before", "after")
+    for request in ("End", "Decide", "Append", "Add", "Describe", "Init", "Read", "Open")
+    for side in ("after", "before")
 ]
 _numbers = itertools.count()
 
 
-def committed(servers: str, topic: str) -> list[int]:
-    """What a reader of committed records sees, in another library."""
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=2_000,
-    )
-    try:
-        return sorted(int(one.value) for one in consumer)
-    finally:
-        consumer.close()
+def committed(servers: str, topic: str, *, now: bool = False) -> list[int]:
+    return sorted(map(int, committed_values(servers, topic, now=now)))
+
+
+def kill_all(session: int) -> None:
+    for pid in of_session(session):
+        with contextlib.suppress(ProcessLookupError):  # it went with another one
+            os.kill(pid, signal.SIGKILL)
 
 
 def fill(servers: str, topic: str, numbers: range) -> None:
@@ -88,8 +84,7 @@ class Program:
 
     def close(self) -> None:
         for session in self._sessions:
-            for pid in of_session(session):
-                os.kill(pid, signal.SIGKILL)
+            kill_all(session)
 
 
 @pytest.fixture
@@ -98,26 +93,6 @@ def topics(broker: BrokerProcess) -> tuple[str, str, str]:
     source, output = f"exact-in-{number}", f"exact-out-{number}"
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics({source: 3, output: 2})
     return broker.bootstrap, source, output
-
-
-def test_a_driver_killed_between_the_list_and_the_ends(
-    java: None, topics: tuple[str, str, str], tmp_path: Path
-) -> None:
-    servers, source, output = topics
-    fill(servers, source, range(100))
-    program = Program(*topics, tmp_path)
-    try:
-        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
-        assert program.run() == -signal.SIGKILL, program.log()
-        steps = (tmp_path / "steps").read_text().split()
-        assert steps.count("Decide:after") == 1
-        assert steps.count("End:after") == 1
-        seen = committed(servers, output)
-        assert len(seen) < 60, "the first batch is not whole yet"
-        assert program.run() == 0, program.log()
-    finally:
-        program.close()
-    assert committed(servers, output) == list(range(100))
 
 
 def stream(spark: SparkSession, topics: tuple[str, str, str]) -> DataFrame:
@@ -149,6 +124,24 @@ def test_a_query_is_seen_once_and_its_replay_changes_nothing(
     again = written(stream(spark, topics), topics, tmp_path / "c")
     assert again.exception() is None
     assert committed(servers, output) == list(range(60))
+
+
+def test_a_driver_killed_between_the_list_and_the_ends(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    fill(servers, source, range(100))
+    program = Program(*topics, tmp_path)
+    try:
+        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
+        assert program.run() == -signal.SIGKILL, program.log()
+    finally:
+        program.close()
+    steps = (tmp_path / "steps").read_text().split()
+    assert (steps.count("Decide:after"), steps.count("End:after")) == (1, 1)
+    assert len(committed(servers, output, now=True)) < 60, "the first batch is not whole yet"
+    assert written(stream(spark, topics), topics, tmp_path / "checkpoint").exception() is None
+    assert committed(servers, output) == list(range(100))
 
 
 def test_a_new_checkpoint_under_an_old_name_is_refused(
@@ -205,11 +198,10 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
             else:
                 process = program.start()
                 time.sleep(4 + chance.random() * 8)
-                for pid in of_session(process.pid):
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(process.pid)
                 process.wait()
                 kills["anywhere"] += 1
-            seen = committed(any_broker, "out")
+            seen = committed(any_broker, "out", now=True)
             assert len(seen) == len(set(seen)), f"twice after kill {number}"
             print(f"{number + 1} of {KILLS}: {kills}, {len(seen)} of {filled} rows", flush=True)  # noqa: T201
         assert program.run() == 0, program.log()
@@ -217,3 +209,20 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
         program.close()
     assert committed(any_broker, "out") == list(range(filled))
     shutil.rmtree(tmp_path / "checkpoint")
+
+
+@pytest.mark.soak
+def test_a_replay_before_an_operator_with_state_changes_nothing(
+    spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    servers, source, output = topics
+    for _ in range(2):
+        fill(servers, source, range(50))
+    for run in range(2):
+        distinct = stream(spark, topics).dropDuplicates(["value"])
+        assert written(distinct, topics, tmp_path / "c").exception() is None
+        assert committed(servers, output) == list(range(50 + 20 * run))
+        last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
+        for one in (last, last.with_name(f".{last.name}.crc")):
+            one.unlink(missing_ok=True)
+        fill(servers, source, range(30, 70))

@@ -27,7 +27,8 @@ def run(seeds: range) -> tuple[int, set[str]]:
     for seed in seeds:
         world = World(random.Random(seed), BATCHES)
         world.run(STEPS)
-        assert sorted(world.kafka.rows) == all_rows(BATCHES), f"seed {seed}"
+        if "ForgottenError" not in world.errors:  # then nobody knows what became of a batch, and the query ends
+            assert sorted(world.kafka.rows) == all_rows(BATCHES), f"seed {seed}"
         kills += world.kills
         errors |= set(world.errors)
     return kills, errors

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 DRIVER = Producer(1, 5)
-FIRST, SECOND = Entry(0, "a", 10, 0, 3, 30, 300), Entry(1, "b", 11, 0, 4, 40, 400)
+FIRST, SECOND = Entry(0, "a", 10, 0, 3, 30, 300, 0), Entry(1, "b", 11, 0, 4, 40, 400, 0)
 LISTED = SinkRecord("q", 7, (FIRST, SECOND))
 DONE = SinkRecord("q", 7)
 FRESH = Plan(DRIVER, 0, None)
@@ -165,6 +165,17 @@ def test_lost_partitions_alone_are_written_again(code: int) -> None:
 
 def test_what_the_brokers_have_forgotten_is_not_guessed() -> None:
     answers = {Read(): Answer(value=LISTED), ends(SECOND): Answer(codes.INVALID_PRODUCER_ID_MAPPING)}
+    with pytest.raises(ForgottenError, match="partitions 1 were decided"):
+        driven(protocol.start(), answers.get)
+
+
+def test_a_transaction_that_a_late_request_began_behind_the_listed_one_says_nothing_of_it() -> None:
+    later = Described(Producer(11, 1), False, 5, 60_000)
+    answers = {
+        Read(): Answer(value=LISTED),
+        ends(SECOND): Answer(codes.PRODUCER_FENCED),
+        Describe(("b",)): Answer(value={"b": later}),
+    }
     with pytest.raises(ForgottenError, match="partitions 1 were decided"):
         driven(protocol.start(), answers.get)
 

@@ -75,3 +75,32 @@ def test_a_row_without_a_topic_fails() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["v"]), pa.array([None], pa.string())], names=["value", "topic"])
     with pytest.raises(UsageError, match="a row has no topic"):
         list(outputs(batch, SinkOptions({}, None, include_headers=False)))
+
+
+EXACTLY_ONCE = {"kafka.bootstrap.servers": "b", "topic": "t", "delivery": "exactly_once", "sinkName": "orders.v1-a_b"}
+
+
+def test_exactly_once_has_a_name_and_a_time() -> None:
+    schema = StructType([StructField("value", StringType())])
+    found = parse_sink(EXACTLY_ONCE, schema)
+    assert (found.sink, found.transaction_timeout_ms) == ("orders.v1-a_b", 600_000)
+    found = parse_sink(EXACTLY_ONCE | {"kafka.transaction.timeout.ms": "5000"}, schema)
+    assert found.transaction_timeout_ms == 5_000
+    assert parse_sink({"kafka.bootstrap.servers": "b", "topic": "t", "delivery": "at_least_once"}, schema).sink is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delivery": "twice"}, "delivery='twice': give at_least_once or exactly_once"),
+        ({"sinkName": "a/b"}, "sinkName='a/b': delivery=exactly_once needs a name"),
+        ({"sinkName": ""}, "sinkName='': delivery=exactly_once needs a name"),
+        ({"delivery": "at_least_once"}, "sinkName='orders.v1-a_b' counts for delivery=exactly_once alone"),
+        ({"kafka.transactional.id": "x"}, "kafka.transactional.id is not supported: give sinkName"),
+        ({"kafka.transaction.timeout.ms": "10"}, "kafka.transaction.timeout.ms='10': give a whole number of at least"),
+        ({"sinkname_": "x"}, "did you mean sinkName"),
+    ],
+)
+def test_what_exactly_once_cannot_take_is_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_sink(EXACTLY_ONCE | options, StructType([StructField("value", StringType())]))

@@ -158,9 +158,14 @@ class KeylaneStreamWriter(StreamWriter):
         self._options = options
         self._schema = schema
 
-    def write(self, iterator: Iterator[Any]) -> Acknowledged:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Of Arrow batches, or of rows."""
-        return _produce(iterator if ARROW_STREAM_SINKS.here else _batches(iterator, self._schema), self._options)
+        return _produce(arrow_batches(iterator, self._schema), self._options)
+
+
+def arrow_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What Spark gives to the `write` of a stream's writer."""
+    return given if ARROW_STREAM_SINKS.here else _batches(given, schema)
 
 
 def _batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:

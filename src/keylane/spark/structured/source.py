@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from keylane.spark.structured.carry_lists import CarryList
-    from keylane.spark.structured.exact.writer import ExactlyOnceWriter
     from keylane.spark.structured.options import SourceOptions, TopicPartition
 
 
@@ -81,9 +80,7 @@ class KeylaneSource(DataSource):
             )
         return KeylaneWriter(checked(options))
 
-    def streamWriter(  # noqa: N802
-        self, schema: StructType, overwrite: bool
-    ) -> KeylaneStreamWriter | ExactlyOnceWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
         if overwrite:
             raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
         options = parse_sink(dict(self.options), schema)
@@ -92,7 +89,7 @@ class KeylaneSource(DataSource):
         ARROW_STREAM_SINKS.need("delivery=exactly_once")
         from keylane.spark.structured.exact.writer import ExactlyOnceWriter
 
-        return ExactlyOnceWriter(options, is_first=not self._is_copy)
+        return ExactlyOnceWriter(options, schema, is_first=not self._is_copy)
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():

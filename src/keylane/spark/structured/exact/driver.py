@@ -24,8 +24,8 @@ logger = logging.getLogger("keylane.spark")
 ASK_AGAIN_S = 0.02
 """Before a question is asked again: the end of a transaction takes some milliseconds."""
 MOST_PAUSE_S = 0.5
-FIRST_ANSWER_S = 10.0
-"""So long a start waits for brokers that have never answered it."""
+FIRST_ANSWER_S = 30.0
+"""So long a start waits for brokers that have not answered it: each batch has one, and brokers restart."""
 ASK_FOR_S = 60.0
 """How long one question is asked again: a cluster takes some ten seconds to replace a node."""
 DRIVER_TIMEOUT_MS = 60_000

@@ -301,7 +301,7 @@ def _check_replay(lost: dict[int, Entry], entries: Sequence[Entry], query: str, 
     made = {entry.partition: entry for entry in entries}
     if too_many := made.keys() - lost.keys():
         raise PeerError(f"batch {batch} of query {query}: tasks wrote {too_many}, which is done: keylane has a defect")
-    different = [one for number, one in lost.items() if number not in made or made[number][4:] != one[4:]]
+    different = [one for number, one in lost.items() if number not in made or made[number][4:7] != one[4:7]]
     if different:
         raise ReplayDiffersError(
             f"batch {batch} of query {query}: {_named(different)} timed out after the batch was decided, and the "
@@ -338,23 +338,33 @@ def _write(driver: Producer, sequence: int, record: SinkRecord) -> Steps[None]:
 
 def _finish(entries: Sequence[Entry]) -> Steps[tuple[Entry, ...]]:
     """Commit what is listed; what is lost."""
-    lost, forgotten = [], []
+    lost: list[Entry] = []
+    forgotten: list[Entry] = []
     for entry in entries:
         end = End(*_transaction(entry), committed=True)
         answer = yield from _asked(end)
         if answer.code in LOST:
-            lost.append(entry)
+            (lost if (yield from _is_the_same(entry)) else forgotten).append(entry)
         elif answer.code == FORGOTTEN:
             forgotten.append(entry)
         elif answer.code != codes.NONE:
             raise _refusal(end, answer.code)
     if forgotten:
         raise ForgottenError(
-            f"the transactions of {_named(forgotten)} were decided, and the brokers have forgotten them since "
-            "(transactional.id.expiration.ms), so nobody knows whether their rows are visible: look for them in the "
-            "topics, and go on with a new checkpoint and another sinkName"
+            f"the transactions of {_named(forgotten)} were decided, and the brokers do not know them any more "
+            "(transactional.id.expiration.ms, or a late request began others), so nobody knows whether their rows are "
+            "visible: look for them in the topics, and go on with a new checkpoint and another sinkName"
         )
     return tuple(lost)
+
+
+def _is_the_same(entry: Entry) -> Steps[bool]:
+    """Whether the last transaction of a listed id is the listed one: a request of its producer's that comes late may
+    begin another one behind a commit, and what times out is that one."""
+    answer = yield from _told(Describe((entry.id,)))
+    assert isinstance(answer, dict)
+    found: Described | None = answer.get(entry.id)
+    return found is not None and found.started_ms == entry.started_ms
 
 
 def _abort(transactions: Sequence[Transaction] | Generator[Transaction]) -> Steps[None]:

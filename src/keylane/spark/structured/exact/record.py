@@ -26,6 +26,8 @@ class Entry(NamedTuple):
     size: int
     """Bytes of keys and values."""
     digest: int
+    started_ms: int
+    """When the transaction began, by the broker's clock."""
 
 
 class SinkRecord(NamedTuple):
@@ -62,8 +64,8 @@ class SinkRecord(NamedTuple):
 
 
 def _entry(partition: int, name: str, *numbers: int) -> Entry:
-    producer_id, epoch, rows, size, digest = map(int, numbers)
-    return Entry(int(partition), str(name), producer_id, epoch, rows, size, digest)
+    producer_id, epoch, rows, size, digest, started_ms = map(int, numbers)
+    return Entry(int(partition), str(name), producer_id, epoch, rows, size, digest, started_ms)
 
 
 def topic_of(sink: str) -> str:

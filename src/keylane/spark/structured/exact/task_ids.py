@@ -46,11 +46,15 @@ class Digest:
     rows: int = 0
     size: int = 0
     """Bytes of keys and values."""
-    sum: int = field(default=0, repr=False)
+    sum: int = 0
+    _topic: str = field(default="", compare=False)
+    _of_topic: int = field(default=0, compare=False)
 
     def add(self, row: Output) -> None:
         key, value = row.key, row.value
-        parts = crc32c(row.topic.encode()) * _PRIMES[0]
+        if row.topic != self._topic:
+            self._topic, self._of_topic = row.topic, crc32c(row.topic.encode()) * _PRIMES[0]
+        parts = self._of_topic
         if key is not None:
             self.size += len(key)
             parts += (1 + crc32c(key)) * _PRIMES[1]

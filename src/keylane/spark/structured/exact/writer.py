@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from keylane.errors import PeerError
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
@@ -21,12 +21,13 @@ from keylane.spark.structured.exact import driver
 from keylane.spark.structured.exact.protocol import writes
 from keylane.spark.structured.exact.record import Entry, task_prefix
 from keylane.spark.structured.exact.task_ids import Digest, TaskIds
-from keylane.spark.structured.sink import SinkOptions, outputs
+from keylane.spark.structured.sink import KeylaneStreamWriter, SinkOptions, arrow_batches, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from keylane.kafka.open_transactions import OpenTransaction
     from keylane.spark.structured.exact.protocol import Plan
@@ -45,20 +46,20 @@ class Written(WriterCommitMessage):
     """None when it wrote nothing."""
 
 
-class ExactlyOnceWriter(DataSourceStreamArrowWriter):
+class ExactlyOnceWriter(KeylaneStreamWriter):
     """A streaming write whose batches are seen once (docs/adr/0087)."""
 
-    def __init__(self, options: SinkOptions, *, is_first: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, *, is_first: bool) -> None:
         """`is_first`: this one is for tasks, and not for their commit or abort."""
         assert options.sink is not None, "without a name it is another writer"
-        self._options = options
+        super().__init__(options, schema)
         self._sink = driver.Sink(options.sink, options.settings)
         self._plan = driver.start(self._sink) if is_first else None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> Written:
         if self._plan is None:
             raise PeerError("a task has a writer without a plan: this Spark makes writers otherwise than keylane knows")
-        return _write(iterator, self._options, self._sink, self._plan)
+        return _write(arrow_batches(iterator, self._schema), self._options, self._sink, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         written = [one for one in messages if isinstance(one, Written)]
@@ -90,7 +91,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     if transaction is None:
         return Written(plan, query, None)
     held = driver.described(sink, transaction.id)
-    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.size, digest.sum)
+    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
     return Written(plan, query, entry)
 
 
