@@ -39,7 +39,7 @@ MUTANTS = [
         "spark/structured/exact/task_ids.py",
         "            if last < batch:\n",
         "            if last <= batch:\n",
-        _SEEN_ONCE,
+        "unit/spark/test_exact_protocol.py::test_ids_serve_again_in_later_batches_alone",
         "exactly once into Kafka: ids",
     ),
     Mutant(
