@@ -12,14 +12,13 @@ import logging
 import pickle
 import re
 import socket
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from keylane.errors import UsageError
 from keylane.spark.checks import LOOKED_AT, check_settings
-from keylane.spark.jobs import CANCELLED, JobFailure, first_line, result_of
+from keylane.spark.jobs import JobThreads, failure_of_job, result_of
 from keylane.spark.shipping import arrow_body
 from keylane.spark.slots import check_count
 from keylane.version import __version__
@@ -131,18 +130,11 @@ class ConnectLaneJobs:
         self._spark = spark
         self._run_id = run_id
         self._group = group
-        self._threads: list[threading.Thread] = []
+        self._threads = JobThreads()
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
         """Starts the lane's query; `on_end` gets its result once, whatever happens."""
-
-        def run() -> None:
-            on_end(self._run(lane, shipment))
-
-        thread = threading.Thread(target=run, name=f"keylane-lane-{lane}-job", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+        self._threads.start(lane, lambda: on_end(self._run(lane, shipment)))
 
     def cancel(self, lane: int) -> None:
         """Interrupts the lane's query. Spark kills its Python worker two seconds later."""
@@ -164,8 +156,7 @@ class ConnectLaneJobs:
 
     def join(self, timeout_s: float) -> None:
         """Waits for the queries' threads."""
-        for thread in self._threads:
-            thread.join(timeout_s)
+        self._threads.join(timeout_s)
 
     def _tag(self, lane: int) -> str:
         return f"keylane-{self._run_id}-lane-{lane}"
@@ -177,8 +168,5 @@ class ConnectLaneJobs:
             ((result,),) = rows.collect()
             kind, value = pickle.loads(result)  # from the lane, through Spark
         except Exception as error:  # a query fails in many ways; what they mean is told apart below
-            text = first_line(error)
-            if any(one in text for one in CANCELLED):
-                return JobFailure("cancelled", text)
-            return JobFailure("session stopped" if self._spark.is_stopped else "died", text)
+            return failure_of_job(error, lambda: self._spark.is_stopped)
         return result_of(kind, value)

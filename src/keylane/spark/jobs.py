@@ -45,6 +45,24 @@ JobResult = LaneOutcome | JobFailure | InternalError | UsageError
 """An exception stands for what no new start can mend: an executor without keylane, or with another version."""
 
 
+class JobThreads:
+    """One for each job, which waits for its end."""
+
+    def __init__(self) -> None:
+        self._running: list[threading.Thread] = []
+
+    def start(self, lane: int, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=f"keylane-lane-{lane}-job", daemon=True)
+        self._running = [one for one in self._running if one.is_alive()]
+        self._running.append(thread)
+        thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits so long for each."""
+        for thread in self._running:
+            thread.join(timeout_s)
+
+
 class SparkLaneJobs:
     """Starts, cancels and finds lanes in one Spark context.
 
@@ -59,18 +77,11 @@ class SparkLaneJobs:
         self._group = group
         self._profile = None if task_cpus is None else _profile(task_cpus)
         self._decommissions = context.getConf().get("spark.decommission.enabled", "false") == "true"
-        self._threads: list[threading.Thread] = []
+        self._threads = JobThreads()
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
         """Starts the lane's job; `on_end` gets its result once, whatever happens."""
-
-        def run() -> None:
-            on_end(self._run(lane, shipment))
-
-        thread = threading.Thread(target=run, name=f"keylane-lane-{lane}-job", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+        self._threads.start(lane, lambda: on_end(self._run(lane, shipment)))
 
     def cancel(self, lane: int) -> None:
         """Cancels the lane's job. Spark kills its Python worker two seconds later: for lanes that cannot be asked."""
@@ -109,8 +120,7 @@ class SparkLaneJobs:
 
     def join(self, timeout_s: float) -> None:
         """Waits for the jobs' threads."""
-        for thread in self._threads:
-            thread.join(timeout_s)
+        self._threads.join(timeout_s)
 
     def _job_group(self, lane: int) -> str:
         return f"keylane-{self._run_id}-lane-{lane}"
@@ -127,16 +137,8 @@ class SparkLaneJobs:
                 rows = rows.withResources(self._profile)
             kind, value = rows.mapPartitions(lane_body(shipment, __version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
-            return self._failure(error)
+            return failure_of_job(error, self._is_stopped)
         return result_of(kind, value)
-
-    def _failure(self, error: Exception) -> JobFailure:
-        text = first_line(error)
-        if any(one in text for one in CANCELLED):
-            return JobFailure("cancelled", text)
-        if self._is_stopped():
-            return JobFailure("session stopped", text)
-        return JobFailure("died", text)
 
     def _is_stopped(self) -> bool:
         java_context = self._context._jsc  # noqa: SLF001 - None after stop(); there is no public way to ask
@@ -181,6 +183,14 @@ def result_of(kind: str, value: Any) -> JobResult:
             f"the executors have keylane {value}, the driver has {__version__}: install one version on both"
         )
     return InternalError(f"a lane returned {kind!r}")
+
+
+def failure_of_job(error: Exception, is_stopped: Callable[[], bool]) -> JobFailure:
+    """What the error of a lane's job means; `is_stopped` asks about its session."""
+    text = first_line(error)
+    if any(one in text for one in CANCELLED):
+        return JobFailure("cancelled", text)
+    return JobFailure("session stopped" if is_stopped() else "died", text)
 
 
 def first_line(error: Exception) -> str:
