@@ -4,6 +4,7 @@
 (`group_actions`, `offset_service`, `transaction_service`, `removals`); below them:
 
     journal/        the one file of all records: appended, synced, replayed, replaced by snapshots
+    replicated/     the same port on a replicated log, and who leads it
     groups/         the group protocol as a state machine, purely
     offsets/        committed offsets in memory, and which of them are stale, purely
     transactions/   transactional ids as a state machine, purely

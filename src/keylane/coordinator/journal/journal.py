@@ -91,6 +91,11 @@ class Journal(Protocol):
         """
         ...
 
+    def confirm(self) -> Round | None:
+        """What an answer that tells state has to wait for: None where nobody else can have changed it meanwhile. Over
+        well, what is durable then holds all that was acknowledged to anyone before this call. Raises `StorageError`."""
+        ...
+
     async def flush(self) -> None:
         """Return when everything appended so far is durable. Raises `StorageError`."""
         ...
@@ -203,6 +208,9 @@ class FileJournal:
         self._position += len(frame)
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
+
+    def confirm(self) -> None:
+        return None
 
     async def flush(self) -> None:
         await self._sync.flush()
