@@ -11,5 +11,5 @@
     formats.py      the bytes of keys, values and batches of `__consumer_offsets`, purely
 
 Doors: `coordinator`, `formats`, `groups.protocol`, `journal.check`, `journal.segments`, `offset_service`,
-`transaction_service`, `transactions.transactional_ids`.
+`replicated.journal`, `transaction_service`, `transactions.transactional_ids`.
 """
