@@ -36,7 +36,9 @@ def test_what_was_acknowledged_outlives_the_logs_leader(
     if missing := peers.missing():
         pytest.skip(missing)
     with ApacheCluster() as cluster:
-        Admin({"bootstrap.servers": cluster.bootstrap}).create_topics({TOPIC: 1}, replication_factor=3)
+        Admin({"bootstrap.servers": cluster.bootstrap}).create_topics(
+            {TOPIC: 1}, replication_factor=3, config={"cleanup.policy": "compact"}
+        )
         cluster.wait_until_in_sync()
         longest_s = 0.0
         with LogWriter(cluster.bootstrap, TOPIC) as old, LogWriter(cluster.bootstrap, TOPIC, give_up_s=120.0) as new:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import TYPE_CHECKING, Self
 
 from keylane.coordinator.formats import encode_batch, encode_records
@@ -49,7 +50,7 @@ class LogWriter:
     def append(self, *values: bytes) -> None:
         """One batch of these; `answer` tells what became of it."""
         assert self.producer is not None
-        records = encode_records([(value, value) for value in values], 1_700_000_000_000)
+        records = encode_records([(value, value) for value in values], int(time.time() * 1000))
         stamped = records._replace(
             producer_id=self.producer.producer_id, producer_epoch=self.producer.epoch, base_sequence=self._sequence
         )
@@ -74,3 +75,4 @@ class LogWriter:
                 position = place.next_offset
             if position >= fetched.end:
                 return found
+            assert fetched.data, f"nothing at offset {position}, and the end is {fetched.end}"

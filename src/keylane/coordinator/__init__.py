@@ -10,6 +10,6 @@
     transactions/   transactional ids as a state machine, purely
     formats.py      the bytes of keys, values and batches of `__consumer_offsets`, purely
 
-Doors: `coordinator`, `formats`, `groups.protocol`, `journal.check`, `journal.segments`, `offset_service`,
-`replicated.journal`, `transaction_service`, `transactions.transactional_ids`.
+Doors: `coordinator`, `formats`, `groups.protocol`, `journal.check`, `journal.journal`, `journal.segments`,
+`offset_service`, `replicated.journal`, `transaction_service`, `transactions.transactional_ids`.
 """

@@ -111,6 +111,32 @@ class Journal(Protocol):
     async def close(self) -> None: ...
 
 
+MakeJournal = Callable[["Image", "CoordinatorOptions", Callable[[], int]], Journal]
+"""Makes the journal of an image, with a clock of milliseconds since the epoch."""
+
+
+def on_files(
+    filesystem: FileSystem,
+    folder: str,
+    executor: Executor,
+    *,
+    background: Executor | None = None,
+    may_sync_inline: bool = False,
+) -> MakeJournal:
+    """A journal on local files. `executor` has one thread; `background` (or else the same) does what no commit waits
+    for."""
+    return lambda image, options, clock: FileJournal(
+        filesystem,
+        folder,
+        executor,
+        background or executor,
+        image=image,
+        options=options,
+        clock=clock,
+        may_sync_inline=may_sync_inline,
+    )
+
+
 class _Waiting(NamedTuple):
     """A batch that is not durable yet."""
 
