@@ -11,9 +11,7 @@ import contextlib
 import os
 import random
 import runpy
-import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,7 +26,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.committed import committed_values
 from kit.processes import of_session, parent, words
-from kit.stage import until
+from kit.stages import Stages, kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,22 +37,17 @@ GROUPS = {"pricing": "orders.scored", "booking": "orders.priced"}
 TABLES = ("scored", "booked")
 STEP = 700
 """Orders that come before each kill: more than Spark takes into a batch."""
-PATIENCE_S = 240.0
-"""Spark's start on a busy machine, and what a broker that was killed makes its clients wait for."""
 KILLS = int(os.environ.get("KEYLANE_CHAIN_KILLS", "35"))
 SEED = 20261124
 
 
 class Chain:
-    """The example's stages in sessions of their own. `changes` are made in its text."""
+    """The example's stages. `changes` are made in its text."""
 
     def __init__(self, folder: Path, servers: str, database: str, changes: dict[str, str] | None = None) -> None:
         self.folder, self.servers, self.database = folder, servers, database
         self.orders = 0
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.failed: Counter[str] = Counter()
-        """Stages that ended by themselves, and were started again."""
-        self._sessions: list[int] = []
+        self.stages = Stages(folder)
         self._admin = Admin({"bootstrap.servers": servers})
         text = EXAMPLE.read_text()
         for old, new in (changes or {}).items():
@@ -69,70 +62,28 @@ class Chain:
 
     def start(self, stage: str) -> None:
         options = {"records": self.orders, "bootstrap": self.servers, "database": self.database, "checkpoint": "check"}
-        command = [sys.executable, str(self._program), *(f"--{name}={value}" for name, value in options.items()), stage]
-        with (self.folder / f"{stage}.log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
-        self.running[stage] = process
-        self._sessions.append(process.pid)
+        given = [f"--{name}={value}" for name, value in options.items()]
+        self.stages.start(stage, sys.executable, str(self._program), *given, stage)
 
     def order(self, count: int) -> None:
         """So many more orders are to be sent, by a new run of the first stage."""
-        self.until(lambda: "produce" not in self.running, "the orders before are sent")
+        self.until(lambda: not self.stages.is_running("produce"), "the orders before are sent")
         self.orders += count
         self.start("produce")
 
-    def tend(self) -> None:
-        """Starts what has ended, except the first stage when it has sent everything."""
-        for stage, process in list(self.running.items()):
-            if (code := process.poll()) is not None:
-                del self.running[stage]
-                if stage != "produce" or code != 0:
-                    self.failed[stage] += 1
-                    self.start(stage)
-
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Tends the stages meanwhile."""
-
-        def tended() -> bool:
-            time.sleep(0.04)
-            self.tend()
-            return condition()
-
-        try:
-            until(tended, what, PATIENCE_S)
-        except AssertionError as error:
-            logs = {path.name: path.read_text(errors="replace")[-1_500:] for path in self.folder.glob("*.log")}
-            raise AssertionError(f"{error}; {self.failed}, {logs}") from None
-
-    def kill(self, stage: str) -> None:
-        """A stage with all that it has started, and starts it again."""
-        process = self.running.pop(stage)
-        _kill(of_session(process.pid))
-        process.wait()
-        self.start(stage)
-
-    def kill_driver(self) -> None:
-        """The program alone: its JVM sees that it is gone, and ends later."""
-        process = self.running.pop("score")
-        process.kill()
-        process.wait()
-        self.start("score")
+        self.stages.until(condition, what)
 
     def kill_worker(self, chance: random.Random) -> None:
         """One of Spark's Python processes: of a task, of the source or of the sink."""
-        pythons = {pid for pid in of_session(self.running["score"].pid) if any(b"daemon" in one for one in words(pid))}
+        session = of_session(self.stages.pid("score"))
+        pythons = {pid for pid in session if any(b"daemon" in one for one in words(pid))}
         workers = []
         for pid in sorted(pythons):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 workers += [pid] if parent(pid) in pythons else []
         if workers:
-            _kill({chance.choice(workers)})
-
-    def close(self) -> None:
-        for session in self._sessions:
-            _kill(of_session(session))
-        for process in self.running.values():
-            process.wait()
+            kill([chance.choice(workers)])
 
     # --- what is seen ---
 
@@ -156,7 +107,7 @@ class Chain:
 
     def is_idle(self) -> bool:
         """No stage has anything left to do, as Spark's checkpoint and the groups' commits say."""
-        if "produce" in self.running or self.rows("booked") < self.orders:
+        if self.stages.is_running("produce") or self.rows("booked") < self.orders:
             return False
         return self.is_spark_idle() and all(self._lag(group, topic) == 0 for group, topic in GROUPS.items())
 
@@ -175,10 +126,10 @@ class Chain:
         """Each place where an order is missing, or is more than once."""
         places: dict[str, Callable[[], Counter[int]]] = {
             "topic orders": lambda: self._in_topic("orders"),
-            "table scored": lambda: self._in_table("scored"),
+            "table scored": lambda: self.seen("scored"),
             "topic orders.scored": lambda: self._in_topic("orders.scored"),
             "topic orders.priced": lambda: self._in_topic("orders.priced"),
-            "table booked": lambda: self._in_table("booked"),
+            "table booked": lambda: self.seen("booked"),
         }
         expected = Counter(range(self.orders))
         found = {place: look() for place, look in places.items()}
@@ -191,14 +142,8 @@ class Chain:
     def _in_topic(self, topic: str) -> Counter[int]:
         return Counter(map(int, committed_values(self.servers, topic)))
 
-    def _in_table(self, table: str) -> Counter[int]:
+    def seen(self, table: str) -> Counter[int]:
         return Counter(number for (number,) in self.select(f"SELECT number FROM {table}"))
-
-
-def _kill(pids: set[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # it went with another one
-            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -207,7 +152,7 @@ def chain_on(*arguments: Any) -> Iterator[Chain]:
     try:
         yield chain
     finally:
-        chain.close()
+        chain.stages.close()
 
 
 def storm(chain: Chain, victims: list[str], kill_broker: Callable[[], None]) -> Counter[str]:
@@ -223,12 +168,12 @@ def storm(chain: Chain, victims: list[str], kill_broker: Callable[[], None]) -> 
         "broker": lambda: chain.length("orders.scored"),
     }
     kills: dict[str, Callable[[], None]] = {
-        "produce": lambda: chain.kill("produce"),
-        "Spark": lambda: chain.kill("score"),
-        "driver": chain.kill_driver,
+        "produce": lambda: chain.stages.kill("produce"),
+        "Spark": lambda: chain.stages.kill("score"),
+        "driver": lambda: chain.stages.kill("score", alone=True),  # its JVM sees that it is gone, and ends later
         "worker": lambda: chain.kill_worker(chance),
-        "price": lambda: chain.kill("price"),
-        "book": lambda: chain.kill("book"),
+        "price": lambda: chain.stages.kill("price"),
+        "book": lambda: chain.stages.kill("book"),
         "broker": kill_broker,
     }
     done: Counter[str] = Counter()
@@ -239,7 +184,7 @@ def storm(chain: Chain, victims: list[str], kill_broker: Callable[[], None]) -> 
         chain.order(STEP)
         chain.until(lambda look=progress[victim], seen=before: look() > seen, f"{victim} works")  # type: ignore[misc]
         time.sleep(chance.random() * (0.1 if victim == "produce" else 1.0))  # anywhere in what it does next
-        if victim != "produce" or "produce" in chain.running:
+        if victim != "produce" or chain.stages.is_running("produce"):
             kills[victim]()
             done[victim] += 1
         print(f"{number + 1} of {len(victims)}: {victim}; {chain.rows('booked')} of {chain.orders} booked", flush=True)  # noqa: T201
@@ -278,7 +223,7 @@ def test_a_storm_on_the_embedded_broker(
 ) -> None:
     with BrokerProcess(tmp_path / "data") as broker, chain_on(tmp_path, broker.bootstrap, database) as chain:
         record_property("kills", storm(chain, chosen(), broker.restart))
-        record_property("failures", chain.failed)
+        record_property("failures", chain.stages.failed)
         assert chain.faults() == []
 
 
@@ -295,7 +240,7 @@ def test_a_storm_on_apache_kafka(java: None, tmp_path: Path, record_property: Ca
             kafka.start()
 
         record_property("kills", storm(chain, chosen(), again))
-        record_property("failures", chain.failed)
+        record_property("failures", chain.stages.failed)
         assert chain.faults() == []
 
 
@@ -307,23 +252,24 @@ def chosen() -> list[str]:
 
 
 UNKNOWN = "    once = kl.ExactlyOnce(args.database, identity=lambda _: str(time.time_ns()))\n"
-HOLDS = """\
-        while record.value == b"199" and not Path("{0}.go").exists():
-            {1}time.sleep(0.01)
+FAILS = """\
+        if int(record.value) % 2 == 0 and not Path("{0}.go").exists():
+            raise RuntimeError
 """
+RARELY = "commit=kl.Commit(interval_ms=60_000), retries=kl.Retries(max_attempts=None),"
+"""What fails is in flight, and while anything is, commits come on the interval."""
 WEAKER = {
     "    for first in range(orders_sent(args), ": "    for first in range(0, ",
-    'delivery="transactional",': "commit=kl.Commit(interval_ms=60_000),",
-    "    async def price_order(record):\n": "    def price_order(record):\n" + HOLDS.format("price", ""),
+    "    async def price_order(record):\n": "    async def price_order(record):\n" + FAILS.format("price"),
+    'delivery="transactional",': RARELY,
+    "    def book_order(record, context):\n": "    def book_order(record, context):\n" + FAILS.format("book"),
     "delivery=kl.ExactlyOnce(args.database),\n        offset_reset": (
-        "delivery=kl.ExactlyOnce(args.database, identity=lambda _: str(time.time_ns())),\n"
-        "        commit=kl.Commit(interval_ms=60_000),\n        offset_reset"
+        f"delivery=kl.ExactlyOnce(args.database, identity=lambda _: str(time.time_ns())), {RARELY} offset_reset"
     ),
-    "    def book_order(record, context):\n": "    def book_order(record, context):\n" + HOLDS.format("book", ""),
     'topics=["orders.scored"]': 'topics=["orders"]',
 }
 """The first stage forgets where it was, the third one is at least once, the fourth one knows no record again. The third
-and the fourth are busy, and so commit nothing, until a file is there. The third one reads what the first one sends."""
+one reads what the first one sends, without Spark."""
 
 
 def test_stages_with_weaker_guarantees_are_noticed(tmp_path: Path) -> None:
@@ -333,21 +279,19 @@ def test_stages_with_weaker_guarantees_are_noticed(tmp_path: Path) -> None:
     ):
         chain.start("price")
         chain.order(200)
-        chain.until(lambda: chain.length("orders.priced") == 199, "all but one are priced")
+        chain.until(lambda: chain.length("orders.priced") >= 100, "half of them are priced")
         (tmp_path / "price.go").touch()
-        chain.kill("price")
-        chain.until(lambda: chain.length("orders.priced") == 399, "all are priced again")
+        chain.stages.kill("price")
         chain.start("book")
-        chain.until(lambda: chain.rows("booked") > 0, "some are booked")
+        chain.until(lambda: len(chain.seen("booked")) == 100, "half of them are booked")
         (tmp_path / "book.go").touch()
-        chain.kill("book")
+        chain.stages.kill("book")
         chain.order(100)
-        chain.until(lambda: chain.length("orders.priced") == 699, "all are sent and priced again")
-        chain.until(lambda: chain.rows("booked") > 699, "all are booked, and some again")
+        chain.until(lambda: len(chain.seen("booked")) == 300, "all are booked")
         faults = dict(one.split(": ") for one in chain.faults() if "scored" not in one)
     assert faults.pop("topic orders") == "0 missing, 200 too many"
-    assert faults.pop("topic orders.priced") == "0 missing, 399 too many"
-    assert faults.pop("table booked").startswith("0 missing, ")
+    for place in ("topic orders.priced", "table booked"):
+        assert faults.pop(place).startswith("0 missing, ")
     assert faults == {}
 
 
@@ -367,9 +311,8 @@ def test_a_query_with_weaker_guarantees_is_noticed(java: None, tmp_path: Path, o
         chain.start("score")
         chain.order(300)
         chain.until(lambda: chain.rows("scored") == 300 and chain.is_spark_idle(), "all is done")
-        chain.until(lambda: "produce" not in chain.running, "all is sent")
-        chain.running.pop("score").kill()
-        chain.close()
+        chain.until(lambda: not chain.stages.is_running("produce"), "all is sent")
+        chain.stages.close()
         for file in (tmp_path / "check" / "commits").iterdir():  # as after a crash between the sink and Spark's log
             file.unlink()
         chain.start("score")
