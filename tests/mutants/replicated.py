@@ -58,7 +58,7 @@ MUTANTS = [
         "coordinator/replicated/batches.py",
         "        moved = varint(first + delta)",
         "        moved = varint(delta)",
-        f"{_UNIT}::test_commits_of_one_turn_stand_in_one_batch_and_none_is_split",
+        f"{_UNIT}::test_commits_have_the_offsets_of_their_own_records",
     ),
     Mutant(
         "what compaction has rewritten is read as if we had written it",
