@@ -19,6 +19,7 @@ from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, SyncRequest
 from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, SegmentReader, encode_frame
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
@@ -110,9 +111,7 @@ class Told:
 
 async def open_coordinator(filesystem: SimulatedFileSystem, options: BrokerConfig = OPTIONS) -> Coordinator:
     coordinator = Coordinator(
-        filesystem=filesystem,
-        folder=FOLDER,
-        executor=InlineExecutor(),
+        journal=on_files(filesystem, FOLDER, InlineExecutor()),
         options=options,
         partition_count=TOPICS.get,
         clock=lambda: 1_700_000_000_000,

@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         "a refused condition is answered before what it rests on is durable",
         "coordinator/offset_service.py",
-        "return ConditionalResult(refused or CONDITION_FAILED, rows, current, self.pending.round_of(group))",
+        "return ConditionalResult(refused or CONDITION_FAILED, rows, current, durable)",
         "return ConditionalResult(refused or CONDITION_FAILED, rows, current, None)",
         "unit/coordinator/test_conditional_commits.py::test_what_is_on_its_way_counts",
         "guarantee 7",

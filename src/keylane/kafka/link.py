@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -27,6 +28,7 @@ class Link:
 
     def __init__(self, address: tuple[str, int], login: Login, timeout_s: float) -> None:
         self._correlation_id = 0
+        self._answered_id = 0
         self._socket = socket.create_connection(address, timeout_s)
         try:
             if login.tls is not None:
@@ -58,14 +60,31 @@ class Link:
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Send one request (with header version 1); the body of its answer. Raises `OSError`."""
+        self.send(key, version, body)
+        return self.receive()
+
+    def send(self, key: int, version: int, body: bytes) -> None:
+        """Send one request; its answer comes behind those of all before. Raises `OSError`."""
         self._correlation_id += 1
         message = _HEADER.pack(key, version, self._correlation_id) + _CLIENT_ID + body
         self._socket.sendall(_I32.pack(len(message)) + message)
+
+    def receive(self) -> bytes:
+        """The body of the next answer. Raises `OSError`."""
+        self._answered_id += 1
         (size,) = _I32.unpack(self._read(_I32.size))
         answer = self._read(size)
-        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._correlation_id):
+        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._answered_id):
             raise ConnectionError("the broker answered something else")
         return answer[_I32.size :]
+
+    def has_answer(self, timeout_s: float, other: socket.socket) -> bool:
+        """Wait until an answer begins to arrive, or `other` has something to read, or so long; whether it is the
+        answer."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        readable, _, _ = select.select([self._socket, other], [], [], timeout_s)
+        return self._socket in readable
 
     def offers(self, key: int, version: int) -> bool:
         """Whether the broker lists this version of an API in ApiVersions. Raises `OSError`."""
