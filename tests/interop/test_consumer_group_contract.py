@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import importlib
 import itertools
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -231,24 +232,14 @@ def test_unknown_assignors_groups_and_members(group: Group) -> None:
     assert group.refused(epoch=-2, instance_id="i9") == (UNKNOWN_MEMBER_ID, "Instance id i9 is unknown.")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "reason"),
-    [
-        ("a(", "missing closing )"),
-        ("a(?=b)", "invalid or unsupported Perl syntax"),
-        ("(a)\\1", "invalid escape sequence"),
-        ("[b-a]", "invalid character class range"),
-        ("[a", "missing closing ]"),
-        ("a**", "invalid nested repetition operator"),
-        ("*a", "missing argument to repetition operator"),
-        ("a{1001}", "invalid repeat count"),
-        ("a\\", "trailing backslash at end of expression"),
-    ],
-)
-def test_invalid_expressions(group: Group, pattern: str, reason: str) -> None:
-    assert group.refused(subscribed_topic_regex=pattern) == (
-        INVALID_REGULAR_EXPRESSION,
-        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
+@pytest.mark.parametrize("pattern", ["a(", "a(?=b)", "(a)\\1", "[b-a]", "[a", "a**", "*a", "a{1001}", "a\\", "(?>a)"])
+def test_invalid_expressions(group: Group, pattern: str) -> None:
+    """RE2 and RE2/J give their reasons in other words."""
+    code, message = group.refused(subscribed_topic_regex=pattern)
+    assert code == INVALID_REGULAR_EXPRESSION
+    assert message is not None
+    assert re.fullmatch(
+        rf"SubscribedTopicRegex `{re.escape(pattern)}` is not a valid regular expression: .+\.", message
     )
 
 
