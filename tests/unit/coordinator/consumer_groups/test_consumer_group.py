@@ -27,10 +27,10 @@ class FakeTopics:
     version = 1
 
     def get(self, name: str) -> FakeTopic | None:
-        return FakeTopic(TOPIC, 4) if name == "t" else None
+        return {"t": FakeTopic(TOPIC, 4), "t2": FakeTopic(uuid.UUID(int=2), 1)}.get(name)
 
     def names(self) -> Iterable[str]:
-        return ["t"]
+        return ["t", "t2"]
 
     def name_of(self, topic_id: uuid.UUID | None) -> str | None:
         return "t" if topic_id == TOPIC else None
@@ -60,6 +60,8 @@ def test_who_does_not_give_back_in_time_is_removed() -> None:
     second = coordinator.join("m2", 10)
     assert coordinator.heartbeat("m1", first.epoch, 20, {0, 1, 2, 3}).error == codes.NONE
     assert coordinator.heartbeat("m1", first.epoch, 2_900, {0, 1, 2, 3}).error == codes.NONE
+    said_nothing = coordinator.heartbeat("m1", first.epoch, 2_950)
+    assert said_nothing.epoch == first.epoch, "who does not say what it has still has it"
     assert coordinator.groups.tick(20 + REBALANCE_MS - 1) == []
     assert coordinator.groups.next_deadline_ms is not None
     assert coordinator.groups.next_deadline_ms <= 20 + REBALANCE_MS
@@ -119,3 +121,10 @@ def test_names_that_no_record_can_hold_are_refused(group: str, epoch: int) -> No
     request = HeartbeatRequest(group, "m", epoch, "c", "/h", None, None, 1, ("t",), None, None, {})
     answer, records = coordinator.groups.heartbeat(request, 0)
     assert (answer.error, records) == (codes.INVALID_REQUEST, [])
+
+
+@pytest.mark.parametrize(("pattern", "expected"), [(".", {1}), ("t.*", {1, 2}), ("2", set()), ("(t+)+(t+)+x", set())])
+def test_an_expression_matches_whole_names(pattern: str, expected: set[int]) -> None:
+    answer = Coordinator().join("m1", 0, topics=(), pattern=pattern)
+    assert answer.assignment is not None
+    assert {topic.int for topic in answer.assignment} == expected
