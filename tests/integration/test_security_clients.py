@@ -145,7 +145,7 @@ def test_what_a_broker_offers_is_asked_before_the_login(
     broker: BrokerProcess, certificates: Certificates, mechanism: str
 ) -> None:
     settings = librdkafka(certificates, mechanism) | {"sasl.kerberos.service.name": "kafka"}
-    assert not offers_kip_848(settings, broker.bootstrap)
+    assert offers_kip_848(settings, broker.bootstrap)
     with closing(Link(address_of(broker.bootstrap), before_login_of(settings), TIMEOUT_S)) as link:
         assert link.offers(18, 0)
         assert not link.offers(18, 99)
