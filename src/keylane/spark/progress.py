@@ -92,6 +92,7 @@ class ProgressReporter:
             "buffered": snapshot.buffered,
             "incomplete": sum(one.incomplete for one in snapshot.partitions),
             "oldestRecord": _oldest(snapshot),
+            "breakers": [one._asdict() for one in snapshot.breakers],
             "waitsFor": None if snapshot.waits is None else str(snapshot.waits),
             "lanes": list(lanes),
         }
