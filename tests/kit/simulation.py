@@ -79,7 +79,7 @@ class Settings:
     later_share: float = 0.0
     """Of records: they are scheduled for later."""
     breaker: Breaker | None = None
-    """With one a record has any number of attempts: whether a last one counts is told where the service is simulated."""
+    """With one a record has any number of attempts: no oracle here says whether a last one counts."""
     deaths: float = 0.0
     """Of hand-overs: their worker dies under them."""
     rates: Rates = field(default_factory=Rates)

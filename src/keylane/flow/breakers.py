@@ -138,7 +138,7 @@ class Breakers:
             one.probe_s = now + self._interval_s
             often = f"{one.in_a_row} call{'s' if one.in_a_row != 1 else ''} in a row failed"
             self._tell(
-                f"{_named(target)} is down, {often}: what calls it is held, and probed each {self._interval_s:g} s"
+                f"{_named(target)} is down, {often}: its items wait, and it is probed each {self._interval_s:g} s"
             )
         return max(one.probe_s, now) + AFTER_OTHERS * self._interval_s
 

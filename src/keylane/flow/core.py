@@ -258,7 +258,7 @@ class FlowCore:
         if self._target_of is None:
             return ""
         try:
-            target = self._target_of(self._view(payload))
+            target: object = self._target_of(self._view(payload))
         except Exception as raised:
             return UsageError(f"the function Breaker.target raised {type(raised).__name__}; mend it")
         if not isinstance(target, str):
@@ -575,13 +575,14 @@ class FlowCore:
         self._counters["failed"] += 1
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
-        target: str | UsageError | None = None
+        counted: str | None = None
         if self._breakers is not None and not failure.final and self._breakers.counts(failure.error):
             target = self._target(item.payload)
             if isinstance(target, UsageError):
                 item.source.owner.ended(item, Failure(target, halts=True), now)
                 return
-            if self._is_held(item, self._breakers.failed(target, now)):
+            counted = target
+            if self._is_held(item, self._breakers.failed(counted, now)):
                 return
         if not failure.final and self._retries.allow(item.attempt):
             try:
@@ -595,8 +596,8 @@ class FlowCore:
                 self._counters["retried"] += 1
                 self.put_off(item, now + wait_s)
                 return
-        if target is not None and self._breakers is not None:
-            self._last_attempt(item, target, failure, first_s, now)
+        if counted is not None:
+            self._last_attempt(item, counted, failure, first_s, now)
             return
         item.source.owner.ended(item, failure, now)
 
