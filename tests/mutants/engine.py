@@ -504,7 +504,7 @@ MUTANTS = [
     Mutant(
         "probes go as fast as they fail",
         "flow/breakers.py",
-        "        one.probe_s = now + self._interval_s\n        return None\n",
+        "        one.probe(now, self._interval_s)\n        return None\n",
         "        return None\n",
         "unit/engine/test_engine_breaker.py::test_a_ten_minute_outage_burns_no_record_and_is_probed_once_a_second",
     ),
@@ -518,15 +518,15 @@ MUTANTS = [
     Mutant(
         "a breaker that is open stays so",
         "flow/breakers.py",
-        "            one.opened_s = None\n        one.in_a_row = 0",
-        "        one.in_a_row = 0",
+        "        self.opened_s = None\n        self.in_a_row = 0",
+        "        self.in_a_row = 0",
         "unit/engine/test_engine_breaker.py::test_a_ten_minute_outage_burns_no_record_and_is_probed_once_a_second",
     ),
     Mutant(
         "failures are counted and not in a row",
         "flow/breakers.py",
-        "        one.in_a_row = 0\n        one.succeeded_s = now",
-        "        one.succeeded_s = now",
+        "        self.in_a_row = 0\n        self.succeeded_s = now",
+        "        self.succeeded_s = now",
         "unit/engine/test_engine_breaker.py::test_one_poisoned_record_among_others_is_given_up_as_ever",
     ),
     Mutant(

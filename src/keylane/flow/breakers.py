@@ -63,6 +63,22 @@ class _Target:
         self.succeeded_s = float("-inf")
         """When a call ended well last."""
 
+    def failed(self) -> None:
+        self.in_a_row += 1
+
+    def succeeded(self, now: float) -> None:
+        """It is up."""
+        self.opened_s = None
+        self.in_a_row = 0
+        self.succeeded_s = now
+
+    def go_down(self, now: float, interval_s: float) -> None:
+        self.opened_s = now
+        self.probe_s = now + interval_s
+
+    def probe(self, now: float, interval_s: float) -> None:
+        self.probe_s = now + interval_s
+
 
 class Breakers:
     """Of one flow. `tell` is given a line when a target goes down, or comes back."""
@@ -102,7 +118,7 @@ class Breakers:
             return None
         if now < one.probe_s:
             return one.probe_s
-        one.probe_s = now + self._interval_s
+        one.probe(now, self._interval_s)
         return None
 
     # --- what calls came to ---
@@ -114,14 +130,12 @@ class Breakers:
             if since < one.opened_s:
                 return
             self._tell(f"{_named(target)} is back after {now - one.opened_s:.1f} s: calls go on")
-            one.opened_s = None
-        one.in_a_row = 0
-        one.succeeded_s = now
+        one.succeeded(now)
 
     def failed(self, target: str, now: float) -> float | None:
         """A call failed with an error that counts: when its item may try again, if its target is down; else None."""
         one = self._of(target)
-        one.in_a_row += 1
+        one.failed()
         if one.opened_s is None and one.in_a_row < self._failures:
             return None
         return self._held(target, one, now)
@@ -134,8 +148,7 @@ class Breakers:
 
     def _held(self, target: str, one: _Target, now: float) -> float:
         if one.opened_s is None:
-            one.opened_s = now
-            one.probe_s = now + self._interval_s
+            one.go_down(now, self._interval_s)
             often = f"{one.in_a_row} call{'s' if one.in_a_row != 1 else ''} in a row failed"
             self._tell(
                 f"{_named(target)} is down, {often}: its items wait, and it is probed each {self._interval_s:g} s"
