@@ -93,6 +93,7 @@ def test_a_ten_minute_outage_burns_no_record_and_is_probed_once_a_second() -> No
     (breaker,) = done.breakers
     assert 599_000 <= breaker.open_ms <= 600_000
     assert done.held > 500
+    assert max(one.attempt for one in outage.driven.started) <= 2, "none uses up attempts but before it is down"
     probes = [at for at, _ in outage.starts if at >= began + 1]
     assert len(probes) >= 590, "it is probed all the time"
     assert all(later - earlier >= 1 - 1e-6 for earlier, later in pairwise(probes))
