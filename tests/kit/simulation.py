@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import keylane as kl
 from keylane.errors import HandlerError
 from keylane.offsets import decode
-from keylane.options import Batch, DeadLetter, Halt, Rates, Retries, Skip
+from keylane.options import Batch, Breaker, DeadLetter, Halt, Rates, Retries, Skip
 from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
 from kit.engines import make_engine
@@ -78,6 +78,8 @@ class Settings:
     batch: Batch | None = None
     later_share: float = 0.0
     """Of records: they are scheduled for later."""
+    breaker: Breaker | None = None
+    """With one a record has any number of attempts: no oracle here says whether a last one counts."""
     deaths: float = 0.0
     """Of hand-overs: their worker dies under them."""
     rates: Rates = field(default_factory=Rates)
@@ -111,7 +113,7 @@ class Simulation:
 
     def _new_engine(self) -> None:
         settings = self.settings
-        attempts = 1 if settings.delivery == "at_most_once" else 3
+        attempts = 1 if settings.delivery == "at_most_once" else 3 if settings.breaker is None else None
         self.pipeline = Pipeline(
             kafka={"bootstrap.servers": "simulated:0", "group.id": "simulated"},
             topics=[TOPIC],
@@ -129,6 +131,7 @@ class Simulation:
             traversal=settings.traversal,
             max_uncommitted=settings.max_uncommitted,
             batch=settings.batch,
+            breaker=settings.breaker,
         )
         if self.transactions is not None:
             self.transactions.crash()
@@ -494,5 +497,7 @@ VARIETY = (
     Settings(delivery="at_most_once", keys=3, batch=Batch(5), concurrency=3, metadata_cap=400, broker_metadata_cap=16),
     Settings(delivery="almost_once", concurrency=3, keys=20, later_share=0.1, rebalances=2),
     Settings(delivery="almost_once", concurrency=1, ordering="unordered", results=True),
+    Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), rebalances=2, keys=5),
+    Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), batch=Batch(4), later_share=0.1),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -187,8 +187,8 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
                 if offset + 1 >= open_ends[partition]:
                     del open_ends[partition]
         if batch:
-            heard = time.monotonic()
             yield batch
+            heard = time.monotonic()  # however long the caller took
         elif time.monotonic() - heard > SILENCE_TIMEOUT_S:
             raise BrokerUnavailableError(
                 f"topic {topic!r}: nothing came for {SILENCE_TIMEOUT_S:.0f} s from partitions {sorted(open_ends)}"
