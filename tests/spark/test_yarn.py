@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
+import time
 import zipfile
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +30,18 @@ from kit.jvms import LIGHT
 from kit.kills import Kills
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PATIENCE_S = 600
 """For what takes half a minute on an idle machine."""
+POLL_S = 0.2
 RECORDS = 3_000
 PARTITIONS = 4
 SOAK_KILLS = int(os.environ.get("KEYLANE_SOAK_KILLS", "20"))
 SOAK_RECORDS = 1_500
 """Added before each kill."""
 PROGRAM = Path(__file__).with_name("driver_program.py")
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 SHIPPED = ("__init__.py", "outputs.py")
 """Of the test kit: what the program imports."""
 TINY = {  # for many JVMs on a small machine, on loopback, in a hurry
@@ -76,6 +80,17 @@ def yarn(java: None) -> Iterator[Yarn]:
         yield made
 
 
+def submit_command(programs: Path, mode: str) -> list[str]:
+    """What the page tells users to type for this mode, up to their own program."""
+    found = re.search(
+        r"^```sh\n(spark-submit --master yarn .*?) app\.py\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, PAGE
+    program, *arguments = shlex.split(found[1].replace("\\\n", " "))
+    assert "cluster" in arguments
+    return [str(programs / program), *(mode if one == "cluster" else one for one in arguments)]
+
+
 class Job:
     """One `spark-submit`, which waits for the end of its application. In client mode it is the driver, too."""
 
@@ -85,16 +100,10 @@ class Job:
         home = Path(pyspark.__file__).parent
         self._yarn, self._work = yarn, work
         self._log = yarn.folder / f"{mode}-{len(yarn.applications())}.log"
-        command = [str(home / "bin" / "spark-submit"), "--master", "yarn", "--deploy-mode", mode]
-        command += ["--archives", "environment.tar.gz#environment", "--py-files", "modules.zip"]
-        command += ["--num-executors", "2", "--executor-cores", "2"]
-        wanted = {
-            "spark.scheduler.mode": "FAIR",
-            "spark.pyspark.python": "./environment/bin/python",
-            "spark.yarn.jars": f"local:{home}/jars/*",
-            "spark.yarn.stagingDir": f"file:{yarn.folder}/staging",
-        }
-        for name, value in {**wanted, **TINY, **settings}.items():
+        command, settings = submit_command(home / "bin", mode), {**TINY, **settings}
+        settings["spark.yarn.jars"] = f"local:{home}/jars/*"  # else each job uploads them
+        settings["spark.yarn.stagingDir"] = f"file:{yarn.folder}/staging"
+        for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         command += [str(PROGRAM), "yarn", work.servers, work.group, work.topic, work.output, *arguments]
         own = {"JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1", **yarn.environment}
@@ -119,6 +128,24 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.process.poll() is not None
+
+    def result(self) -> int:
+        """Its exit code, once it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE_S)
+        assert self.has_ended, self.told()
+        return self.process.returncode
+
+    def told(self) -> str:
+        return f"{self._log.read_text(errors='replace')[-3_000:]}\n{self._yarn.log_tails()}"
+
+    def until_left(self, count: int) -> None:
+        """Waits until no more records than these are to be done; it may not end before."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._work.left() > count:
+            assert not self.has_ended, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(POLL_S)
 
     def result(self) -> int:
         """Its exit code, once it has ended."""
@@ -157,27 +184,34 @@ def kills(work: Any) -> Kills:
     return Kills(work.admin, work.servers, work.group, work.output, PARTITIONS)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param("client", marks=pytest.mark.soak),  # two drivers: half a minute more
-        pytest.param("cluster", marks=pytest.mark.cluster),
-    ],
-)
-def test_an_executor_and_the_driver_are_killed(
-    mode: str, yarn: Yarn, environment: Path, work: Any, until: Callable[..., None], kills: Kills
+@pytest.mark.cluster
+def test_an_executor_and_the_driver_are_killed(yarn: Yarn, environment: Path, work: Any, kills: Kills) -> None:
+    """In cluster mode: YARN's second attempt does the rest."""
+    die_and_go_on("cluster", yarn, environment, work, kills)
+    (application,) = yarn.applications()
+    assert yarn.attempts(application) == 2
+
+
+@pytest.mark.soak  # two drivers, half a minute more
+def test_an_executor_and_the_driver_are_killed_in_client_mode(
+    yarn: Yarn, environment: Path, work: Any, kills: Kills
 ) -> None:
-    """In client mode another `spark-submit` goes on, in cluster mode YARN's second attempt."""
+    """Another `spark-submit` does the rest."""
+    die_and_go_on("client", yarn, environment, work, kills)
+
+
+def die_and_go_on(mode: str, yarn: Yarn, environment: Path, work: Any, kills: Kills) -> None:
+    """First an executor, then the driver; whoever goes on also copies all outputs as a DataFrame."""
     work.fill(RECORDS)
     rows = f"{work.output}-rows"
     work.admin.create_topics({rows: PARTITIONS})
     arguments = ("--lanes", "3", "--until-done", "--rows-to", rows)
-
-    with Job(mode, yarn, environment, work, *arguments, **{"spark.yarn.maxAppAttempts": "2"}) as job:
-        until(lambda: job.leaves(RECORDS * 4 // 5), job.told)
+    with contextlib.ExitStack() as jobs:
+        job = jobs.enter_context(Job(mode, yarn, environment, work, *arguments))
+        job.until_left(RECORDS * 4 // 5)
         os.kill(yarn.executors()[0], signal.SIGKILL)
         kills.note("executor")
-        until(lambda: job.leaves(RECORDS * 3 // 5), job.told)
+        job.until_left(RECORDS * 3 // 5)
         if mode == "client":
             job.kill()
         else:
@@ -186,22 +220,16 @@ def test_an_executor_and_the_driver_are_killed(
         kills.note("driver")
         assert work.left() > 0, "killed in the middle"
         if mode == "client":
-            job = Job(mode, yarn, environment, work, *arguments)
-        with job:
-            assert job.result() == 0, job.told()
+            job = jobs.enter_context(Job(mode, yarn, environment, work, *arguments))
+        assert job.result() == 0, job.told()
     judge(work, kills)
     outputs = by_key(work.servers, work.output)
     assert by_key(work.servers, rows) == {key: [(value or b"") + b"!" for value in outputs[key]] for key in outputs}
-    if mode == "cluster":
-        (application,) = yarn.applications()
-        assert yarn.attempts(application) == 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["client", "cluster"])
-def test_many_kills(
-    mode: str, yarn: Yarn, environment: Path, work: Any, until: Callable[..., None], kills: Kills, record_property: Any
-) -> None:
+def test_many_kills(mode: str, yarn: Yarn, environment: Path, work: Any, kills: Kills, record_property: Any) -> None:
     """Executors and drivers die in turn, half of all kills in each mode: three executors, then a driver."""
     choose = random.Random(20_26)
     arguments = ("--lanes", "3", "--failure-window-ms", "5000")
@@ -211,7 +239,7 @@ def test_many_kills(
     try:
         for number in range(SOAK_KILLS // 2):
             work.fill(SOAK_RECORDS)
-            until(partial(job.leaves, work.left() - SOAK_RECORDS // 2), job.told)
+            job.until_left(work.left() - SOAK_RECORDS // 2)
             what = "driver" if number % 4 == 3 else "executor"
             print(f"{mode}: {number + 1} of {SOAK_KILLS // 2}: {what}, {work.left()} left", flush=True)  # noqa: T201
             if what == "executor":
@@ -223,7 +251,7 @@ def test_many_kills(
             kills.note(what)
             if job.has_ended:
                 job = Job(mode, yarn, environment, work, *arguments, **settings)
-        until(lambda: job.leaves(0) and work.lag() == 0, job.told)
+        job.until_left(0)
     finally:
         job.kill()
     judge(work, kills)
