@@ -30,7 +30,7 @@ from kit.jvms import LIGHT
 from kit.kills import Kills
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PATIENCE_S = 600
 """For what takes half a minute on an idle machine."""
@@ -129,16 +129,6 @@ class Job:
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
-    def result(self) -> int:
-        """Its exit code, once it has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE_S)
-        assert self.has_ended, self.told()
-        return self.process.returncode
-
-    def told(self) -> str:
-        return f"{self._log.read_text(errors='replace')[-3_000:]}\n{self._yarn.log_tails()}"
-
     def until_left(self, count: int) -> None:
         """Waits until no more records than these are to be done; it may not end before."""
         deadline = time.monotonic() + PATIENCE_S
@@ -157,17 +147,21 @@ class Job:
     def told(self) -> str:
         return f"{self._log.read_text(errors='replace')[-3_000:]}\n{self._yarn.log_tails()}"
 
-    def leaves(self, count: int) -> bool:
-        """Whether it has no more records than these to do; it may not end before."""
-        assert not self.has_ended, self.told()
-        return int(self._work.left()) <= count
-
 
 def judge(work: Any, kills: Kills) -> None:
     seen = work.outputs()
     assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
     assert kills.ran_again() == []
     assert work.lag() == 0
+
+
+def kill_one(of: Callable[[], list[int]], choose: random.Random, job: Job) -> None:
+    """SIGKILL to one of these processes, once there is any."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (pids := of()):
+        assert time.monotonic() < deadline, job.told()
+        time.sleep(POLL_S)
+    os.kill(choose.choice(sorted(pids)), signal.SIGKILL)
 
 
 def by_key(servers: str, topic: str) -> dict[bytes | None, list[bytes | None]]:
@@ -243,9 +237,9 @@ def test_many_kills(mode: str, yarn: Yarn, environment: Path, work: Any, kills: 
             what = "driver" if number % 4 == 3 else "executor"
             print(f"{mode}: {number + 1} of {SOAK_KILLS // 2}: {what}, {work.left()} left", flush=True)  # noqa: T201
             if what == "executor":
-                os.kill(choose.choice(sorted(yarn.executors())), signal.SIGKILL)
+                kill_one(yarn.executors, choose, job)
             elif mode == "cluster":
-                os.kill(yarn.drivers()[-1], signal.SIGKILL)
+                kill_one(yarn.drivers, choose, job)
             else:
                 job.kill()
             kills.note(what)
