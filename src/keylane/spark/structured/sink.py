@@ -188,7 +188,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
                     reads.refuse("the sink's topic", output.topic, options.settings)
                     allowed.add(output.topic)
                 producer.produce(output)
-    return Acknowledged(producer.delivered)
+    return Acknowledged(producer.records)
 
 
 def outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
