@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
 KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 ROWS = 40
 """Each time that the query is to have something to do."""
-MORE_AFTER_S = 10.0
+LOOK_S = 5.0
 
 OF_DRIVER = [
     *(f"{request}:{side}:1" for request in ("Open", "Init", "Read", "Describe", "Add") for side in ("before", "after")),
@@ -107,15 +107,16 @@ class Query:
 
 
 def until_dead(query: Query) -> None:
-    """The query gets rows, and is started when it is gone, until the kill has happened."""
-    begun = filled = time.monotonic()
+    """The query gets rows when it has none, and is started when it is gone, until the kill has happened."""
+    begun = looked = time.monotonic()
     while not (query.folder / "died").exists():
         query.go_on()
         now = time.monotonic()
         assert now - begun < PATIENCE_S, f"{(query.folder / 'die').read_text()} was not reached: {query.log()}"
-        if now - filled > MORE_AFTER_S:  # what there was has passed the step already
-            query.fill()
-            filled = time.monotonic()
+        if now - looked > LOOK_S:
+            if len(query.seen(now=True)) == query.filled:  # all has passed the step already
+                query.fill()
+            looked = time.monotonic()
         time.sleep(0.05)
 
 
