@@ -320,7 +320,7 @@ def test_a_query_with_weaker_guarantees_is_noticed(java: None, tmp_path: Path, o
     ):
         chain.start("score")
         chain.order(300)
-        chain.until(lambda: chain.rows("scored") == 300 and chain.is_spark_idle(), "all is done")
+        chain.until(lambda: len(chain.seen("scored")) == 300 and chain.is_spark_idle(), "all is done")
         chain.until(lambda: not chain.stages.is_running("produce"), "all is sent")
         chain.stages.close()
         last = max((tmp_path / "check" / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
