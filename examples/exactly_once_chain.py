@@ -1,7 +1,7 @@
 """Orders from a program to a table, each once: a producer, Spark, a pipeline from topic to topic, one into a database.
 
     keylane broker --data-dir data --port 9092 &
-    python exactly_once_chain.py --records 2000
+    python examples/exactly_once_chain.py --records 2000
 
 Each stage is a process, and one that dies is started again: kill any of them, or the broker, as often as you like. The
 count by SQL at the end is the same. With more records it goes on where it was; `exactly_once_chain.py STAGE` runs one

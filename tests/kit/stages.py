@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 """A JVM's start on a busy machine, and what a broker that was killed makes its clients wait for."""
 LOOK_S = 0.04
 LOG_CHARACTERS = 1_500
