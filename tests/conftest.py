@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
-    Processes that tests start, Spark's workers among them, find the test kit and `sitecustomize`; JVMs are light."""
+    Processes that tests start, Spark's workers among them, find the test kit and `sitecustomize`, which hides pandas
+    from them too; JVMs are light."""
+    sys.modules["pandas"] = None  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -74,10 +74,13 @@ def no_job_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
-    with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEYLANE_PANDAS", "1")  # `tests/sitecustomize.py`
+        patch.delitem(sys.modules, "pandas", raising=False)
+        for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
+            pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
+        with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:
+            yield made
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from keylane.broker.process import BrokerProcess
     from kit.connect_server import ConnectServer
 
+pytestmark = pytest.mark.cluster
+
 RECORDS = 3_000
 MIDDLE = 600
 """Records done when the kill comes."""
 PROGRAM = Path(__file__).with_name("connect_program.py")
 
 
-@pytest.mark.soak
 def test_a_client_without_a_jvm(connect_server: ConnectServer, broker: BrokerProcess, tmp_path: Path) -> None:
     admin = Admin({"bootstrap.servers": broker.bootstrap})
     admin.create_topics({"in": 2, "out": 1})
@@ -46,7 +47,6 @@ def test_a_client_without_a_jvm(connect_server: ConnectServer, broker: BrokerPro
     assert "acknowledged(…) works inside foreachBatch, with a Spark session in this process" in refused["acknowledged"]
 
 
-@pytest.mark.soak
 def test_a_killed_lane_starts_again(connect_server: ConnectServer, work: Any, until: Callable[..., None]) -> None:
     """Its client sees it by its progress, and nothing is lost."""
     work.fill(RECORDS)
@@ -67,7 +67,6 @@ def test_a_killed_lane_starts_again(connect_server: ConnectServer, work: Any, un
     assert not query.isActive
 
 
-@pytest.mark.soak
 def test_a_lane_that_cannot_be_asked_is_interrupted_and_starts_again(
     connect_server: ConnectServer, work: Any, until: Callable[..., None]
 ) -> None:
@@ -84,7 +83,6 @@ def test_a_lane_that_cannot_be_asked_is_interrupted_and_starts_again(
     assert [lane.launches for lane in query.lanes] == [2, 1]
 
 
-@pytest.mark.soak
 def test_a_killed_client_leaves_lanes_that_drain_and_another_client_goes_on(
     connect_server: ConnectServer, work: Any, drivers: Callable[..., Any]
 ) -> None:
@@ -100,7 +98,6 @@ def test_a_killed_client_leaves_lanes_that_drain_and_another_client_goes_on(
     assert work.lag() == 0
 
 
-@pytest.mark.soak
 def test_what_a_client_cannot_have_is_refused_by_name(connect_server: ConnectServer, work: Any) -> None:
     client = connect_server.client()
     with pytest.raises(kl.UsageError, match=r"lanes=4 on local\[4\] would take more than its task slots but one"):

@@ -1,4 +1,5 @@
-"""Every option of `Pipeline` means the same in one process and on a lane: each test runs on both.
+"""Every option of `Pipeline` means the same in one process, on a lane, and on a lane through Spark Connect: each test
+runs on all three.
 
 Handlers tell what they saw in the headers of their outputs, and resources and callbacks in files: nothing of it depends
 on where they run. `test_every_option_is_here` fails for an option without a test.
@@ -40,8 +41,8 @@ STARTED_WITHIN_S = 10.0
 MANY = 2_000
 """More than is polled at once."""
 
-ON_LANES = {"on a lane": "spark", "through Spark Connect": "client"}
-"""And which fixture has the session."""
+ON_LANES = {"on a lane": ("spark", pytest.mark.soak), "through Spark Connect": ("client", pytest.mark.cluster)}
+"""Which fixture has the session, and where they run."""
 covers = Covered("kafka", "topics", "handler")
 BATCHES = "unit/engine/test_engine_batches.py"
 SHOWN_ELSEWHERE = {
@@ -59,12 +60,12 @@ HAVE_A_CONTROL = {"tracing", "Commit.metadata_max_bytes", "ExactlyOnce.retention
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.fixture(params=["in one process", *(pytest.param(one, marks=pytest.mark.soak) for one in ON_LANES)])
+@pytest.fixture(params=["in one process", *(pytest.param(one, marks=mark) for one, (_, mark) in ON_LANES.items())])
 def begin(request: pytest.FixtureRequest) -> Callable[..., Running]:
     """Starts a pipeline in one of the three places."""
     if request.param == "in one process":
         return InProcess
-    return partial(OnALane, request.getfixturevalue(ON_LANES[request.param]))
+    return partial(OnALane, request.getfixturevalue(ON_LANES[request.param][0]))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,12 @@ def test_workers_of_tests_have_pyspark_with_its_bytecode(spark: SparkSession) ->
 
     found = spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
     assert found == [pyspark.__file__]
+
+
+def test_workers_of_tests_have_no_pandas(spark: SparkSession) -> None:
+    """So no test passes only where pandas is."""
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: str(find_spec("pandas"))).collect()
+    assert [str(find_spec("pandas")), *found] == ["None", "None"]
 
 
 def test_ctrl_c_stays_pythons(spark: SparkSession) -> None:
