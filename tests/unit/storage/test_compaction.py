@@ -256,7 +256,7 @@ def test_damage_is_not_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_a_compaction_that_is_stopped_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     class StopsAtTheFirstStep(InlineExecutor):
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # type: ignore[override]
             compactor.stop()
             return super().submit(fn, *args, **kwargs)
 
