@@ -192,8 +192,8 @@ class Simulation:
             self._ended()
 
     def finish(self, limit: int = 20_000) -> None:
-        """No more faults: everything in the logs must complete and be committed. Before it plans, the engine hears of
-        several things at once, as in a round of its loop."""
+        """No more faults: everything in the logs must complete and be committed. Outside of transactions, the engine
+        hears of several things at once before it plans, as in a round of its loop."""
         self.faults = False
         self._resume(None)
         actions = [
@@ -212,10 +212,13 @@ class Simulation:
             for action in actions:
                 action()
 
+        # Of an abort the engine hears with old handlers still running: there each event stands alone.
+        steps = [all_at_once] if self.transactions is None else actions
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
-            self.step(all_at_once)
+            for step in steps:
+                self.step(step)
         stuck = [f"{log.name}: committed {log.committed} of {log.end}, {len(log.running)} running" for log in self.logs]
         self.violated(f"no end in sight: {'; '.join(stuck)}")
 
