@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -49,9 +50,10 @@ State = dict[tuple[str, str, int], tuple[int, int, str]]
 TOPICS = {"flights": 8, "weather": 2}
 
 
-def commits() -> Iterator[list[CommitRequest]]:
+@functools.cache
+def commits() -> list[list[CommitRequest]]:
     """Rounds of commits that wait together: one or many partitions, several groups, with and without metadata."""
-    number = 0
+    number, rounds = 0, []
     for size in (1, 3, 2, 4, 1, 2, 3, 2, 1):
         requests = []
         for _ in range(size):
@@ -62,7 +64,8 @@ def commits() -> Iterator[list[CommitRequest]]:
             flights = TopicCommit("flights", list(range(count)), [number * 100] * count, [number] * count, metadata)
             weather = TopicCommit("weather", [0, 1], [number, number + 1], [-1, -1], None)
             requests.append(CommitRequest(group, [flights, weather] if number % 4 == 0 else [flights]))
-        yield requests
+        rounds.append(requests)
+    return rounds
 
 
 def applied(state: State, request: CommitRequest) -> State:
@@ -74,6 +77,7 @@ def applied(state: State, request: CommitRequest) -> State:
     return state
 
 
+@functools.cache
 def prefixes() -> list[State]:
     """The state after each commit, from none on."""
     states: list[State] = [{}]

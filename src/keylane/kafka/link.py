@@ -7,9 +7,13 @@ import socket
 import ssl
 import struct
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.kafka.login import Login, LoginError, exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 17, 18, 36
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 0
@@ -120,6 +124,11 @@ def address_of(text: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
     return host.strip("[]"), int(port)
+
+
+def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Host and port of each bootstrap server. Raises `UsageError`."""
+    return [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
 
 
 def _authenticated(answer: bytes) -> bytes:

@@ -17,9 +17,8 @@ from confluent_kafka import KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.bulk import BulkProducer
-from keylane.kafka.conditional import addresses_of
 from keylane.kafka.faults import describe, error_of
-from keylane.kafka.link import Link
+from keylane.kafka.link import Link, addresses_of
 from keylane.kafka.login import login_of
 from keylane.kafka.settings import SILENT_MS, TRANSACTIONAL_DEFAULTS
 from keylane.wire import codes
