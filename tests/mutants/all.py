@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from mutants import coordinator, dead_letters, engine, kafka, options, replicated, spark, spark_exact, spark_lanes, storage
+from mutants import (
+    coordinator,
+    dead_letters,
+    engine,
+    kafka,
+    options,
+    replicated,
+    spark,
+    spark_exact,
+    spark_lanes,
+    storage,
+)
 
 MUTANTS = [
     *engine.MUTANTS,
