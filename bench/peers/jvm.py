@@ -125,3 +125,10 @@ def command(main_class: str, *arguments: str, heap_mb: int = 256) -> list[str]:
     """The command line that runs one of the programs."""
     path = f"{classes()}:{peers.jars(_JARS)}/*"
     return ["java", f"-Xmx{heap_mb}m", "-Xshare:auto", *_QUIET, "-cp", path, main_class, *arguments]
+
+
+def streams(*arguments: str, heap_mb: int = 256) -> list[str]:
+    """The command line that runs our application of Kafka Streams, which Java compiles as it starts it."""
+    path = f"{peers.jars('kafka_streams')}/*"
+    source = str(_SOURCES / "streams" / "Streams.java")
+    return ["java", f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=error", "-cp", path, source, *arguments]

@@ -112,6 +112,19 @@ class BrokerConfig:
     """Kafka's default is 3,000, for fleets. Members that start together get one generation here too: with 0 the first
     one would learn of the others at its next heartbeat, 3 s later by default."""
     group_max_size: int = _option(2**31 - 1, least=1)
+    group_consumer_session_timeout_ms: int = _option(45_000, least=1)
+    """This and the next are for groups of the consumer protocol (KIP-848); a group can have its own."""
+    group_consumer_min_session_timeout_ms: int = _option(45_000, least=1)
+    group_consumer_max_session_timeout_ms: int = _option(60_000, least=1)
+    group_consumer_heartbeat_interval_ms: int = _option(5_000, least=1)
+    group_consumer_min_heartbeat_interval_ms: int = _option(5_000, least=1)
+    group_consumer_max_heartbeat_interval_ms: int = _option(15_000, least=1)
+    group_consumer_assignment_interval_ms: int = _option(0)
+    """Kafka's default is 1,000, for large groups: with it, who joins within a second of another waits for its next
+    heartbeat, 5 s later."""
+    group_consumer_min_assignment_interval_ms: int = _option(0)
+    group_consumer_max_assignment_interval_ms: int = _option(15_000)
+    group_consumer_max_size: int = _option(2**31 - 1, least=1)
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -126,6 +139,7 @@ class BrokerConfig:
             ("log_message_timestamp_type", "message.timestamp.type"),
         ):
             check_value(kafka_name(name), getattr(self, name), HONOURED[topic_config])
+        self._check_consumer_groups()
         self.listener()
         self.advertised_address()
         self.connection_limits()
@@ -135,6 +149,21 @@ class BrokerConfig:
                 "4 (zstd); snappy and lz4 are not written here"
             )
         self._owned()
+
+    def _check_consumer_groups(self) -> None:
+        for what in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
+            value = getattr(self, f"group_consumer_{what}")
+            least, most = (getattr(self, f"group_consumer_{end}_{what}") for end in ("min", "max"))
+            if not least <= value <= most:
+                name, low, high = (kafka_name(f"group_consumer_{end}{what}") for end in ("", "min_", "max_"))
+                raise UsageError(
+                    f"{name}={value}: give a number from {low} ({least}) to {high} ({most}), or change these too"
+                )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise UsageError(
+                f"group.consumer.heartbeat.interval.ms={self.group_consumer_heartbeat_interval_ms}: give less than "
+                f"group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms})"
+            )
 
     @property
     def owned_offsets_partitions(self) -> frozenset[int]:

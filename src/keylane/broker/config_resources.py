@@ -1,7 +1,8 @@
 """Configs as clients see and change them: of topics, and of the broker.
 
-Resources, sources and sentences are Apache Kafka's. A topic's configs can be changed; the broker's are those of its
-start. What is refused is refused as a whole: a request changes a resource in every config that it names, or in none.
+Resources, sources and sentences are Apache Kafka's. Configs of topics and groups can be changed; the
+broker's are those of its start. What is refused is refused as a whole: a request changes a resource in every config
+that it names, or in none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
+from keylane.broker.group_configs import GROUP_CONFIGS, checked
 from keylane.broker.topic_settings import FIXED, HONOURED
 from keylane.broker.topic_values import setting
 from keylane.coordinator.formats import OFFSETS_TOPIC
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     sentence for each config that is refused while the others are taken. Raises `UsageError` and `ConfigError` where
     none is taken."""
 
-TOPIC, BROKER = 2, 4
-"""Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS, GROUP), which have no configs here."""
-TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+TOPIC, BROKER, GROUP = 2, 4, 32
+"""Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS), which have no configs here."""
+TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
 """Kafka's ConfigSource."""
+SET, DELETE = 0, 1
+"""Of IncrementalAlterConfigs; there are APPEND and SUBTRACT too."""
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _BROKER_KINDS = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 
@@ -89,7 +93,8 @@ def check_broker(node: Node, name: str) -> None:
 
 def unknown_resource(kind: int) -> ConfigError:
     return ConfigError(
-        codes.INVALID_REQUEST, f"Unsupported resource type {kind}: this broker has topics (2) and itself (4)"
+        codes.INVALID_REQUEST,
+        f"Unsupported resource type {kind}: this broker has topics (2), itself (4) and groups (32)",
     )
 
 
@@ -100,7 +105,27 @@ def describe(node: Node, kind: int, name: str) -> list[Config]:
     if kind == BROKER:
         check_broker(node, name)
         return broker_configs(node.config) if name else []  # defaults for all brokers cannot be set, so there are none
+    if kind == GROUP:
+        check_group(name)
+        return group_configs(node.group_configs.texts(name), node.config)
     raise unknown_resource(kind)
+
+
+def check_group(name: str, message: str = "Group name must not be empty") -> None:
+    """Raise `ConfigError` unless this names a group; it need not be there."""
+    if not name:
+        raise ConfigError(codes.INVALID_REQUEST, message)
+
+
+def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Config]:
+    """A group's configs."""
+    found = []
+    for name, about in GROUP_CONFIGS.items():
+        broker = broker_synonym(about.option, config)
+        own = (Synonym(name, settings[name], GROUP_SOURCE),) if name in settings else ()
+        first = (*own, *broker)[0]
+        found.append(Config(name, first.value, first.source, False, _KINDS["INT"], about.about, (*own, *broker)))
+    return sorted(found)
 
 
 def topic_configs(settings: dict[str, str], config: BrokerConfig) -> list[Config]:
@@ -147,8 +172,9 @@ def text_of(value: Any) -> str:
 DEFAULTS = BrokerConfig()
 
 
-async def alter(request: Any, answer: type, node: Node, changed: Changed) -> tuple[Any, ...]:
-    """Change every resource of a request, durably; an `answer` for each."""
+async def alter(request: Any, answer: type, node: Node, changed: Changed, *, is_incremental: bool) -> tuple[Any, ...]:
+    """Change every resource of a request, durably; an `answer` for each. `is_incremental`: what a request does not name
+    stays."""
     named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     answers = []
     for resource in request.resources:
@@ -158,6 +184,8 @@ async def alter(request: Any, answer: type, node: Node, changed: Changed) -> tup
             if named[kind, name] > 1:
                 raise ConfigError(codes.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_changeable(node, kind, name, [config.name for config in resource.configs])
+            if kind == GROUP:
+                await _change_group(node, name, resource.configs, request, is_incremental=is_incremental)
             if kind == TOPIC:
                 await _change_topic(node, name, resource.configs, changed, validate_only=request.validate_only)
         except ConfigError as error:
@@ -186,6 +214,8 @@ def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> N
                 codes.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: {', '.join(sorted(configs))}; give them at its start",
             )
+    elif kind == GROUP:
+        check_group(name, "Default group resources are not allowed.")
     elif kind != TOPIC:
         raise unknown_resource(kind)
 
@@ -202,6 +232,30 @@ async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *
         others = len(configs) - len(refused)
         rest = f"; the other configs of the request ({others}) are taken" if others else ""
         raise ConfigError(codes.INVALID_CONFIG, "; ".join(refused) + rest)
+
+
+async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
+    settings = node.group_configs.texts(name) if is_incremental else {}
+    for each in configs:
+        operation = each.config_operation if is_incremental else SET
+        if operation == SET:
+            refuse_nulls([each])
+            settings[each.name] = each.value
+        elif operation == DELETE:
+            settings.pop(each.name, None)
+        else:
+            raise ConfigError(
+                codes.INVALID_CONFIG, f"Can't append to or subtract from key {each.name} because its type is not LIST."
+            )
+    try:
+        if request.validate_only:
+            checked(settings, node.config)
+        else:
+            await node.group_configs.alter(name, settings)
+    except UsageError as error:
+        raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
+    except StorageError as error:
+        raise ConfigError(codes.KAFKA_STORAGE_ERROR, str(error)) from error
 
 
 async def _keep(node: Node, name: str, wanted: dict[str, str]) -> None:

@@ -4,6 +4,7 @@
     .lock                 locked (flock) while a broker runs
     topics.json           the topic registry
     producer-ids.json     the first producer id that was not handed out
+    group-configs.json    what is set for single groups; there when something was
     clean-shutdown.json   what a clean stop leaves, so that the next start need not read the logs
     topics/<topic>-<n>/   one folder a partition, with its segments
     coordinator/          the group coordinator's journal
@@ -39,6 +40,7 @@ COORDINATOR = "coordinator"
 REGISTRY = "topics.json"
 REGISTRY_KIND = "topics"
 PRODUCER_IDS = "producer-ids.json"
+GROUP_CONFIGS = "group-configs.json"
 CLEAN_SHUTDOWN = "clean-shutdown.json"
 _FORMAT_KEY = "keylane.format.version"
 _CHECKSUM_KEY = "keylane.crc32c"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
 from keylane.broker.cleaning import Cleaning
+from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
@@ -63,6 +64,9 @@ class Node:
             compaction_ms=config.log_cleaner_backoff_ms,
         )
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
+        self.group_configs = GroupConfigs(
+            filesystem, f"{folder.path}/{data_folder.GROUP_CONFIGS}", self.executor, config
+        )
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
         self.coordinator = Coordinator(
@@ -72,6 +76,8 @@ class Node:
             background=self.executor,
             options=config,
             partition_count=self.topics.partition_count,
+            topics=self.topics,
+            group_configs=self.group_configs.of,
             clock=clock,
             ports=Ports(
                 self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
@@ -138,6 +144,7 @@ class Node:
         self.topics.load(self._read_snapshots())
         self._remove_snapshots()
         self.producer_ids.load()
+        self.group_configs.load()
         self.producer_ids.start_above(max((log.highest_producer_id for log in self.topics.logs()), default=-1))
         self._check_open_transactions()
         await self.coordinator.start()

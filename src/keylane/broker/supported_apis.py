@@ -21,12 +21,12 @@ UNSUPPORTED_VERSION). Records are of format 2 only (Kafka 0.11 and newer).
 TAIL = """
 ConditionalCommit is keylane's own: [offset-store.md](offset-store.md#conditional-commit) has its layout.
 
-Not offered, on purpose: 69, 71 and 72 (clients that see them probe them), and 75 (a partial answer breaks Kafka's
+Not offered, on purpose: 71 and 72 (clients that see them probe them), and 75 (a partial answer breaks Kafka's
 group tool).
 
 Not there: ACLs (29 to 31), client quotas and SCRAM credentials (48 to 51: users are made with `keylane broker
-users`), elections, reassignments, log directories and quorum (34, 35, 43, 45, 46, 55: there is one node), the
-consumer groups of KIP-848 (68), ListConfigResources (74), share groups.
+users`), elections, reassignments, log directories and quorum (34, 35, 43, 45, 46, 55: there is one node),
+ListConfigResources (74), share groups.
 
 Fetch sessions (KIP-227) are refused as the protocol has it: every full fetch is answered with session id 0, so
 librdkafka, Java and the Python clients go on sending full ones; a fetch in a session is told

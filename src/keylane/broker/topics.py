@@ -74,6 +74,8 @@ class TopicRegistry:
         self._pending: dict[str, Topic] = {}
         """Topics being made or deleted: in the file, but not served."""
         self._names: dict[uuid.UUID, str] = {}
+        self.version = 0
+        """Another one after each change of what topics and partitions there are."""
         self._forget_offsets: Callable[[str], Awaitable[None]] | None = None
         """Ends a topic's offsets in every group."""
         self._change = asyncio.Lock()
@@ -200,7 +202,7 @@ class TopicRegistry:
             except NoRoomError:
                 await self._in_executor(self._files.remove_folders, [log.folder for log in logs])
                 raise
-            self._topics[name] = grown
+            self._admit(grown)
 
     async def alter(self, name: str, settings: dict[str, str]) -> None:
         """Give a topic these settings in place of the ones it has; durable, and in effect, on return.
@@ -226,6 +228,7 @@ class TopicRegistry:
             await self._write(dataclasses.replace(topic, state=DELETING))
             del self._topics[name]
             del self._names[topic.topic_id]
+            self.version += 1
             topic.state = DELETING
             self._pending[name] = topic
             for log in topic.logs:
@@ -249,6 +252,7 @@ class TopicRegistry:
     def _admit(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
+        self.version += 1
 
     async def _in_executor(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run a change of files. After an error the state on disk is unknown, so no more changes are taken; but where

@@ -13,8 +13,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.consumer_group_actions import ConsumerGroupActions
+from keylane.coordinator.consumer_groups.protocol import (
+    ConsumerGroupDescription,
+    GroupSettings,
+    HeartbeatAnswer,
+    NoTopics,
+)
+from keylane.coordinator.consumer_groups.registry import ConsumerGroups
 from keylane.coordinator.formats import OFFSETS_TOPIC, known_record_head, partition_for
-from keylane.coordinator.group_actions import GroupActions, new_member_id
+from keylane.coordinator.group_actions import GroupActions, new_consumer_id, new_member_id
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
 from keylane.coordinator.groups.registry import GroupRegistry, check_commit_without_group
 from keylane.coordinator.groups.states import State
@@ -35,9 +43,10 @@ from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
 
+    from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
@@ -51,7 +60,7 @@ logger = logging.getLogger("keylane.coordinator")
 START_WAIT_S = 0.25
 """How long `start` waits for the load, so that a small journal is ready (and a damaged one refused) at once; a longer
 load goes on while requests are answered with COORDINATOR_LOAD_IN_PROGRESS."""
-CLASSIC_TYPE = "classic"
+CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 class ListedGroup(NamedTuple):
@@ -83,13 +92,16 @@ class Coordinator:
         background: Executor | None = None,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
+        topics: Topics | None = None,
+        group_configs: Callable[[str], Mapping[str, int]] | None = None,
         ports: Ports | None = None,
         on_load_failure: Callable[[DataFolderError], None] | None = None,
         may_sync_inline: bool = False,
     ) -> None:
         """`executor` has one thread, for the journal; `background` (or else the same) does what no commit waits for;
-        `partition_count(topic)` is None for a topic that is not there; `clock()` is milliseconds since the epoch;
-        `on_load_failure` is told of a damaged journal that `start` did not wait for."""
+        `partition_count(topic)` is None for a topic that is not there, and `topics` has what consumer groups of
+        KIP-848 subscribe to; `group_configs(group)` is what is set for a group, by option; `clock()` is milliseconds
+        since the epoch; `on_load_failure` is told of a damaged journal that `start` did not wait for."""
         self._partitions = options.offsets_topic_num_partitions
         self._foreign = frozenset(range(self._partitions)) - options.owned_offsets_partitions
         """Offsets partitions that other nodes coordinate."""
@@ -114,7 +126,16 @@ class Coordinator:
         )
         self._groups = GroupRegistry(options, new_member_id)
         self._group_actions = GroupActions(self._groups, self._journal, options, clock, self._now_ms)
-        self._removals = Removals(self._offsets, self._groups, self._journal, options, clock, self.owns)
+        self._topics = topics or NoTopics()
+        self._options = options
+        self._group_configs = group_configs
+        self._consumer_groups = ConsumerGroups(self._topics, self._settings_of, new_consumer_id)
+        self._consumer_actions = ConsumerGroupActions(
+            self._consumer_groups, self._groups, self._journal, self._image, options, self._now_ms
+        )
+        self._removals = Removals(
+            self._offsets, self._groups, self._consumer_groups, self._journal, options, clock, self.owns
+        )
         self.transactions = TransactionService(self._journal, self._offsets, options, ports or NO_PORTS, clock)
         self._check_interval_s = options.offsets_retention_check_interval_ms / 1000
         self._check_timer: asyncio.TimerHandle | None = None
@@ -154,6 +175,7 @@ class Coordinator:
             self._check.cancel()
             await asyncio.wait({self._check})
         self._group_actions.close()
+        self._consumer_actions.close()
         await self.transactions.close()
         await self._journal.close()
 
@@ -162,6 +184,8 @@ class Coordinator:
         for group, value in self._image.groups():
             if self.owns(group):
                 self._groups.restore(group, value, self._now_ms())
+        modern = ((group, record) for group, record in self._image.consumer_groups() if self.owns(group))
+        self._consumer_groups.restore(modern, self._now_ms())
         # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
         for topic in self._offsets.store.topics():
             if self._partition_count(topic) is None:
@@ -170,6 +194,7 @@ class Coordinator:
         self.transactions.restore(self._image)
         self._loading.clear()
         self._group_actions.set_timer()
+        self._consumer_actions.set_timer()
         self._set_check_timer()
 
     def _loaded_late(self, task: asyncio.Task[None]) -> None:
@@ -240,8 +265,16 @@ class Coordinator:
         group = self._groups.by_id.get(name)
         if group is not None:
             return group.check_commit(member_id, instance_id, generation, self._now_ms())
+        if name in self._consumer_groups.by_id:
+            return self._check_consumer_commit(request)
         error = check_commit_without_group(name, generation)
         return codes.UNKNOWN_MEMBER_ID if error == codes.GROUP_ID_NOT_FOUND and name in self._offsets.store else error
+
+    def _check_consumer_commit(self, request: CommitRequest) -> int:
+        topics = ((self._topics.get(topic.topic), topic.partitions) for topic in request.topics)
+        partitions = ((None if topic is None else topic.topic_id, one) for topic, ones in topics for one in ones)
+        group = self._consumer_groups.by_id[request.group]
+        return group.check_commit(request.member_id, request.generation, partitions)
 
     def commit_in_transaction(
         self, request: CommitRequest, transactional_id: str, producer: Producer
@@ -252,22 +285,34 @@ class Coordinator:
         error = (
             self._refusal(group)
             or self.transactions.check_write(transactional_id, producer, (OFFSETS_TOPIC, partition))
-            or self._groups.check_transactional_commit(
-                group,
-                request.member_id,
-                request.instance_id,
-                request.generation,
-                has_offsets=self._offsets.has(group) or group in self._image.transactional.groups,
-            )
+            or self._check_transactional_commit(request)
         )
         return error or self._offsets.commit(partition, request, producer)
 
+    def _check_transactional_commit(self, request: CommitRequest) -> int:
+        group, member_id, epoch = request.group, request.member_id, request.generation
+        if group in self._consumer_groups.by_id:
+            is_anyones = epoch < 0 and not member_id and request.instance_id is None
+            return codes.NONE if is_anyones else self._check_consumer_commit(request)
+        has_offsets = self._offsets.has(group) or group in self._image.transactional.groups
+        return self._groups.check_transactional_commit(
+            group, member_id, request.instance_id, epoch, has_offsets=has_offsets
+        )
+
     def fetch(
-        self, group: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool = False
+        self,
+        group: str,
+        topics: Sequence[tuple[str, Sequence[int]]] | None,
+        *,
+        require_stable: bool = False,
+        member: tuple[str | None, int] = (None, -1),
     ) -> int | Sequence[FetchedTopic]:
         """What is committed and durable: of these partitions, or (None) of all that the group has; or an error code.
-        With `require_stable`, what an open transaction may change is UNSTABLE_OFFSET_COMMIT."""
+        With `require_stable`, what an open transaction may change is UNSTABLE_OFFSET_COMMIT; `member` is the one that
+        asks, with its epoch (KIP-848)."""
         error = self._refusal(group)
+        if error == codes.NONE and group in self._consumer_groups.by_id:
+            error = self._consumer_groups.by_id[group].check_fetch(*member)
         if error != codes.NONE:
             return error
         return self._offsets.fetch(group, topics, require_stable=require_stable)
@@ -292,7 +337,7 @@ class Coordinator:
 
     def delete_group(self, group: str) -> int | Round:
         """End a group without members, with all its offsets: an error code, or what to wait for before answering."""
-        error = self._refusal(group) or self._groups.check_delete(group, has_offsets=self._offsets.has(group))
+        error = self._refusal(group) or self._check_delete_group(group)
         if error != codes.NONE:
             return error
         try:
@@ -300,10 +345,18 @@ class Coordinator:
         except StorageError:
             return codes.KAFKA_STORAGE_ERROR
 
+    def _check_delete_group(self, group: str) -> int:
+        if group in self._consumer_groups.by_id:
+            return self._consumer_groups.check_delete(group)
+        return self._groups.check_delete(group, has_offsets=self._offsets.has(group))
+
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
         """End these offsets of a group: an error code when all is refused."""
         has_offsets = self._offsets.has(group)
-        error = self._refusal(group) or self._groups.check_delete_offsets(group, has_offsets=has_offsets)
+        is_modern = group in self._consumer_groups.by_id
+        error = self._refusal(group) or (
+            codes.NONE if is_modern else self._groups.check_delete_offsets(group, has_offsets=has_offsets)
+        )
         if error != codes.NONE:
             return error
         errors = [[self._check_delete(group, topic, one) for one in partitions] for topic, partitions in topics]
@@ -319,7 +372,7 @@ class Coordinator:
     def _check_delete(self, group: str, topic: str, partition: int) -> int:
         if not 0 <= partition < (self._partition_count(topic) or 0):
             return codes.UNKNOWN_TOPIC_OR_PARTITION
-        found = self._groups.by_id.get(group)
+        found = self._groups.by_id.get(group) or self._consumer_groups.by_id.get(group)
         is_needed = found is not None and found.is_subscribed(topic)
         return codes.GROUP_SUBSCRIBED_TO_TOPIC if is_needed else codes.NONE
 
@@ -366,6 +419,10 @@ class Coordinator:
 
     async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
         error = self._refusal(group)
+        modern = self._consumer_groups.by_id.get(group)
+        if error == codes.NONE and modern is not None:
+            # A group of KIP-848 takes no members of the classic protocol; one without members makes room.
+            error = self._consumer_actions.end(group) if modern.is_empty else codes.INCONSISTENT_GROUP_PROTOCOL
         if error != codes.NONE:
             return JoinAnswer(error, request.member_id)
         return await self._group_actions.join(group, request)
@@ -385,8 +442,32 @@ class Coordinator:
         error = self._refusal(group) if group else codes.INVALID_GROUP_ID
         return (error, ()) if error != codes.NONE else await self._group_actions.leave(group, leavers)
 
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """Of a member of a consumer group of KIP-848; it waits until what it changes is durable."""
+        error = self._refusal(request.group) if request.group.strip() else codes.NONE
+        return HeartbeatAnswer(error) if error != codes.NONE else await self._consumer_actions.heartbeat(request)
+
+    def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
+        """A consumer group of KIP-848."""
+        error = self._refusal(group) if group else codes.NONE
+        if error != codes.NONE:
+            return ConsumerGroupDescription(group, error)
+        if group in self._groups.by_id or (group in self._offsets.store and group not in self._consumer_groups.by_id):
+            return ConsumerGroupDescription(group, codes.GROUP_ID_NOT_FOUND, f"Group {group} is not a consumer group.")
+        return self._consumer_groups.describe(group)
+
+    def _settings_of(self, group: str) -> GroupSettings:
+        options = self._options
+        own = self._group_configs(group) if self._group_configs is not None else {}
+        return GroupSettings(
+            own.get("consumer.session.timeout.ms", options.group_consumer_session_timeout_ms),
+            own.get("consumer.heartbeat.interval.ms", options.group_consumer_heartbeat_interval_ms),
+            own.get("consumer.assignment.interval.ms", options.group_consumer_assignment_interval_ms),
+            options.group_consumer_max_size,
+        )
+
     def describe(self, group: str) -> tuple[int, GroupDescription]:
-        has_offsets = group in self._offsets.store
+        has_offsets = group in self._offsets.store and group not in self._consumer_groups.by_id
         return self._refusal(group), self._groups.describe(group, has_offsets=has_offsets)
 
     def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
@@ -395,11 +476,15 @@ class Coordinator:
             return codes.COORDINATOR_NOT_AVAILABLE, ()
         if self._loading:
             return codes.COORDINATOR_LOAD_IN_PROGRESS, ()
-        if types and CLASSIC_TYPE not in {name.lower() for name in types}:
-            return codes.NONE, ()
-        groups = self._groups
-        listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups.by_id.values()]
-        simple = (group for group in self._offsets.store.groups if group not in groups.by_id and self.owns(group))
+        groups, modern = self._groups.by_id, self._consumer_groups.by_id
+        listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups.values()]
+        listed += (ListedGroup(g.group_id, g.protocol_type, g.state, CONSUMER_TYPE) for g in modern.values())
+        known = groups.keys() | modern.keys()
+        simple = (group for group in self._offsets.store.groups if group not in known and self.owns(group))
         listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)
-        wanted = {name.lower() for name in states}
-        return codes.NONE, [row for row in listed if not wanted or row.state.lower() in wanted]
+        wanted, kinds = {name.lower() for name in states}, {name.lower() for name in types}
+        return codes.NONE, [
+            row
+            for row in listed
+            if (not wanted or row.state.lower() in wanted) and (not kinds or row.group_type in kinds)
+        ]

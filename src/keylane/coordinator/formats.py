@@ -47,6 +47,8 @@ FIRST_FLEXIBLE_VERSION = 4
 
 MAX_STRING_BYTES = 32_767
 """A string's length is an int16."""
+MAX_NAME_BYTES = MAX_STRING_BYTES - 64
+"""Names end up in records, whose strings have an int16 length; the rest is for what a member id adds to its prefix."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -123,6 +125,11 @@ def partition_for(group: str, partitions: int) -> int:
     """The partition of `__consumer_offsets` that holds `group` (Kafka's `Utils.abs`: abs of the smallest int is 0)."""
     value = java_string_hash(group)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+def fits(name: str) -> bool:
+    """Whether a record can hold this name."""
+    return len(name) <= MAX_NAME_BYTES // 4 or len(name.encode()) <= MAX_NAME_BYTES
 
 
 def encode_string(text: str) -> bytes:

@@ -6,6 +6,7 @@ Waiting requests are futures, and serve as the tokens of the group protocol.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -33,6 +34,11 @@ MAX_ID_PREFIX = 255
 
 def new_member_id(prefix: str) -> str:
     return f"{prefix[:MAX_ID_PREFIX]}-{uuid4()}"
+
+
+def new_consumer_id() -> str:
+    """Of a member of KIP-848 that has none: 22 characters, as Kafka's."""
+    return base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 
 class GroupActions:

@@ -13,13 +13,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.consumer_groups.records import encode_key
 from keylane.coordinator.formats import OffsetKey, encode_group_key, encode_offset_key, partition_for
-from keylane.coordinator.offsets.expiry import rule_of, stale_offsets
+from keylane.coordinator.offsets.expiry import Rule, rule_of, stale_offsets
 from keylane.wire.batches import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from keylane.coordinator.consumer_groups.registry import ConsumerGroups
     from keylane.coordinator.groups.registry import GroupRegistry
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.offset_service import OffsetService
@@ -46,6 +48,13 @@ class Expired(NamedTuple):
     groups: int
 
 
+class GroupEnd(NamedTuple):
+    """A record of a group that ends."""
+
+    group: str
+    key: bytes
+
+
 class Removals:
     """Over one coordinator's offsets, groups and journal."""
 
@@ -53,6 +62,7 @@ class Removals:
         self,
         offsets: OffsetService,
         groups: GroupRegistry,
+        consumer_groups: ConsumerGroups,
         journal: Journal,
         options: CoordinatorOptions,
         clock: Callable[[], int],
@@ -63,6 +73,7 @@ class Removals:
         self._store = offsets.store
         self._transactional = offsets.transactional
         self._groups = groups
+        self._consumer_groups = consumer_groups
         self._journal = journal
         self._options = options
         self._clock = clock
@@ -101,7 +112,8 @@ class Removals:
         before = self.expired
         # A list, since groups come and go between the slices: 8 bytes a group, and no more.
         candidates = [*self._store.groups]
-        candidates += (group for group in self._groups.by_id if group not in self._store)
+        for known in (self._groups.by_id, self._consumer_groups.by_id):
+            candidates += (group for group in known if group not in self._store)
         while candidates:
             self._expire_some(candidates, now_ms)
             await asyncio.sleep(0)
@@ -120,7 +132,7 @@ class Removals:
                 continue
             stale = self._stale(group, now_ms)
             names += stale
-            found = self._groups.by_id.get(group)
+            found = self._groups.by_id.get(group) or self._consumer_groups.by_id.get(group)
             if found is not None and found.is_empty and len(stale) == self._store.size_of(group):
                 ended.append(group)
             if len(names) >= SLICE_OFFSETS:
@@ -129,7 +141,8 @@ class Removals:
 
     def _stale(self, group: str, now_ms: int) -> list[OffsetKey]:
         retention_ms = self._options.offsets_retention_minutes * MS_A_MINUTE
-        rule = rule_of(self._groups.by_id.get(group))
+        modern = self._consumer_groups.by_id.get(group)
+        rule = rule_of(self._groups.by_id.get(group)) if modern is None else Rule(modern.subscribed_topics)
         found = stale_offsets(self._store, group, rule, now_ms=now_ms, retention_ms=retention_ms)
         return [OffsetKey(group, topic, one) for topic, partitions in found for one in partitions]
 
@@ -137,8 +150,9 @@ class Removals:
         self, names: Iterable[OffsetKey], groups: Iterable[str] = (), *, is_expiry: bool = False
     ) -> Round | None:
         """Tombstones for these offsets, and then for these groups, in batches of their offsets partitions."""
-        by_partition: dict[int, list[OffsetKey | str]] = {}
-        ends = [(one.group, one) for one in names] + [(group, group) for group in groups]
+        by_partition: dict[int, list[OffsetKey | GroupEnd]] = {}
+        ends: list[tuple[str, OffsetKey | GroupEnd]] = [(one.group, one) for one in names]
+        ends += [(group, GroupEnd(group, key)) for group in groups for key in self._keys_of(group)]
         for group, one in ends:
             by_partition.setdefault(partition_for(group, self._options.offsets_topic_num_partitions), []).append(one)
         durable = None
@@ -148,29 +162,50 @@ class Removals:
         return durable
 
     def _append_batch(
-        self, partition: int, keys: list[bytes], ends: list[OffsetKey | str], *, is_expiry: bool
+        self, partition: int, keys: list[bytes], ends: list[OffsetKey | GroupEnd], *, is_expiry: bool
     ) -> Round:
         names = [one for one in ends if isinstance(one, OffsetKey)]
-        ended = [(one, self._groups.generation_of(one)) for one in ends if isinstance(one, str)]
+        ended = {one.group: self._generation_of(one.group) for one in ends if isinstance(one, GroupEnd)}
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
             if failure is not None:
                 return
-            for group, generation in ended:
-                self._groups.forget(group, generation)
+            for group, generation in ended.items():
+                self._forget(group, generation)
             if is_expiry:
                 self.expired = Expired(self.expired.offsets + len(names), self.expired.groups + len(ended))
 
         return self._offsets.remove(partition, names, keys, done)
 
+    def _keys_of(self, group: str) -> list[bytes]:
+        """Of the records that a group without members has."""
+        modern = self._consumer_groups.by_id.get(group)
+        if modern is None:
+            return [encode_group_key(group)]
+        return [encode_key(group, *one) for one in modern.record_keys()]
 
-def _batches(ends: Iterable[OffsetKey | str], limit_bytes: int) -> Iterator[tuple[list[bytes], list[OffsetKey | str]]]:
+    def _generation_of(self, group: str) -> int:
+        modern = self._consumer_groups.by_id.get(group)
+        return self._groups.generation_of(group) if modern is None else modern.epoch
+
+    def _forget(self, group: str, generation: int) -> None:
+        """Unless someone joined it meanwhile."""
+        modern = self._consumer_groups.by_id.get(group)
+        if modern is None:
+            self._groups.forget(group, generation)
+        elif modern.is_empty and modern.epoch == generation:
+            self._consumer_groups.forget(group)
+
+
+def _batches(
+    ends: Iterable[OffsetKey | GroupEnd], limit_bytes: int
+) -> Iterator[tuple[list[bytes], list[OffsetKey | GroupEnd]]]:
     """Keys, and whose they are, as many as fit a batch."""
     keys: list[bytes] = []
-    batch: list[OffsetKey | str] = []
+    batch: list[OffsetKey | GroupEnd] = []
     left = limit_bytes - HEADER_SIZE
     for one in ends:
-        key = encode_group_key(one) if isinstance(one, str) else encode_offset_key(*one)
+        key = one.key if isinstance(one, GroupEnd) else encode_offset_key(*one)
         size = len(key) + RECORD_OVERHEAD_BYTES
         if batch and (size > left or len(batch) == TOMBSTONES_A_BATCH):
             yield keys, batch

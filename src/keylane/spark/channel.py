@@ -61,6 +61,9 @@ REPORT_A_LANE_S = 0.001
 """A lane sends a snapshot every 0.25 s, of more than 250 lanes each so much less often that the driver gets a thousand
 a second."""
 
+CONNECTIONS_THAT_WAIT = 4_096
+"""Lanes that start together connect together. Python's own default is 128: the kernel leaves what comes beyond it
+unanswered, and those lanes give up after ten seconds. `net.core.somaxconn` is the kernel's own bound."""
 ACCEPT_RETRY_S = 0.2
 """After a connection that could not be accepted: with no descriptor left, the next one cannot be either."""
 
@@ -240,7 +243,7 @@ class DriverSocket:
     """Listens for lanes and hands over what they send, as `SocketEvent`s, from one thread a lane."""
 
     def __init__(self, bind: str, advertise: str, key: bytes, deliver: Callable[[SocketEvent], None]) -> None:
-        self._server = socket.create_server((bind, 0))
+        self._server = socket.create_server((bind, 0), backlog=CONNECTIONS_THAT_WAIT)
         self.address = Address(advertise, self._server.getsockname()[1], key)
         self._deliver = deliver
         self._open: set[DriverEnd] = set()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
-    from keylane.spark.progress import QueryName
+    from keylane.spark.progress import Progress, QueryName
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,13 @@ class Listeners:
         self._thread = threading.Thread(target=self._run, name="keylane-lanes-listeners", daemon=True)
         self._thread.start()
 
-    def progress(self, progress: dict[str, Any]) -> None:
+    def progress(self, progress: Progress) -> None:
         """A progress, which also has keylane's own entries."""
         if self._thread is None or self._calls.qsize() >= MOST_WAITING:
             return
-        made = StreamingQueryProgress.fromJson(progress)
-        made.update({name: value for name, value in progress.items() if name not in made})
+        entries = progress.to_dict()
+        made = StreamingQueryProgress.fromJson(entries)
+        made.update({name: value for name, value in entries.items() if name not in made})
         event = QueryProgressEvent(made)
         self._calls.put(lambda: self._tell("onQueryProgress", event))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.snapshot import OldestRecord, Snapshot, Wait
+    from keylane.spark.lane_record import LaneStatus
 
 Offsets = dict[tuple[str, int], int]
 
@@ -27,6 +28,71 @@ class QueryName:
     name: str | None
     group: str
     topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One progress: its facts. Their shape is made when somebody reads it, since few of them are read, and a thousand
+    lanes have ten thousand partitions."""
+
+    query: QueryName
+    wall_clock: float
+    batch: int
+    duration_ms: int
+    rows: int
+    """Completed since the progress before."""
+    rows_out: int
+    rows_in_per_s: float
+    rows_per_s: float
+    committed_before: Offsets
+    committed: Offsets
+    log_ends: Offsets
+    lag: int | None
+    remaining: int | None
+    in_flight: int
+    buffered: int
+    incomplete: int
+    oldest: OldestRecord | None
+    waits: Wait | None
+    lanes: tuple[LaneStatus, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `lastProgress` and listeners have it."""
+        rows = {
+            "numInputRows": self.rows,
+            "inputRowsPerSecond": self.rows_in_per_s,
+            "processedRowsPerSecond": self.rows_per_s,
+        }
+        group = self.query.group
+        source = {
+            "description": f"keylane[group {group}, topics {', '.join(self.query.topics)}]",
+            "startOffset": by_topic(self.committed_before),
+            "endOffset": by_topic(self.committed),
+            "latestOffset": by_topic(self.log_ends),
+            **rows,
+            "metrics": {"lag": self.lag, "remaining": self.remaining},
+        }
+        return {
+            "id": self.query.id,
+            "runId": self.query.run_id,
+            "name": self.query.name,
+            "timestamp": timestamp(self.wall_clock),
+            "batchId": self.batch,
+            "batchDuration": self.duration_ms,
+            **rows,
+            "durationMs": {"triggerExecution": self.duration_ms},
+            "eventTime": {},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": f"keylane[group {group}]", "numOutputRows": self.rows_out, "metrics": {}},
+            "observedMetrics": {},
+            "inFlight": self.in_flight,
+            "buffered": self.buffered,
+            "incomplete": self.incomplete,
+            "oldestRecord": None if self.oldest is None else _shown(self.oldest),
+            "waitsFor": None if self.waits is None else str(self.waits),
+            "lanes": [one.to_dict() for one in self.lanes],
+        }
 
 
 @dataclass(slots=True)
@@ -46,17 +112,20 @@ class ProgressReporter:
     """The committed offsets of the last progress."""
     _at: float | None = None
     _batch: int = 0
-    lag: int | None = None
-    """Records between committed offsets and log ends, of the partitions of which both are known."""
-    remaining: int | None = None
-    """The same, less what is complete above the committed offsets, as the lanes told it last."""
+    _left: tuple[int | None, int | None] | None = None
+    """`lag` and `remaining`; None since something was noted."""
 
-    def __post_init__(self) -> None:
-        self._add_up()
+    @property
+    def lag(self) -> int | None:
+        """Records between committed offsets and log ends, of the partitions of which both are known."""
+        return self._added_up()[0]
 
-    def report(
-        self, snapshot: Snapshot, lanes: Sequence[dict[str, Any]], now: float, wall_clock: float
-    ) -> dict[str, Any]:
+    @property
+    def remaining(self) -> int | None:
+        """The same, less what is complete above the committed offsets, as the lanes told it last."""
+        return self._added_up()[1]
+
+    def report(self, snapshot: Snapshot, lanes: Sequence[LaneStatus], now: float, wall_clock: float) -> Progress:
         """The progress since the last call. `now` is monotonic, `wall_clock` since the epoch, both in seconds."""
         elapsed = None if self._at is None else now - self._at
         completed = snapshot.processed + snapshot.dead_lettered + snapshot.skipped
@@ -68,43 +137,27 @@ class ProgressReporter:
         rows_out = max(0, snapshot.produced - self._produced)
         self._processed, self._polled, self._produced, self._at = completed, polled, snapshot.produced, now
         self._batch += 1
-        duration_ms = 0 if elapsed is None else round(elapsed * 1000)
-        rates = {
-            "inputRowsPerSecond": _rate(rows_in, elapsed),
-            "processedRowsPerSecond": _rate(rows, elapsed),
-        }
-        return {
-            "id": self.query.id,
-            "runId": self.query.run_id,
-            "name": self.query.name,
-            "timestamp": timestamp(wall_clock),
-            "batchId": self._batch - 1,
-            "batchDuration": duration_ms,
-            "numInputRows": rows,
-            **rates,
-            "durationMs": {"triggerExecution": duration_ms},
-            "eventTime": {},
-            "stateOperators": [],
-            "sources": [self._source(before, {"numInputRows": rows, **rates})],
-            "sink": {"description": f"keylane[group {self.query.group}]", "numOutputRows": rows_out, "metrics": {}},
-            "observedMetrics": {},
-            "inFlight": snapshot.in_flight,
-            "buffered": snapshot.buffered,
-            "incomplete": sum(one.incomplete for one in snapshot.partitions),
-            "oldestRecord": _oldest(snapshot),
-            "waitsFor": None if snapshot.waits is None else str(snapshot.waits),
-            "lanes": list(lanes),
-        }
-
-    def _source(self, before: Offsets, rows: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "description": f"keylane[group {self.query.group}, topics {', '.join(self.query.topics)}]",
-            "startOffset": by_topic(before),
-            "endOffset": by_topic(self._committed),
-            "latestOffset": by_topic(self._log_ends),
-            **rows,
-            "metrics": {"lag": self.lag, "remaining": self.remaining},
-        }
+        return Progress(
+            query=self.query,
+            wall_clock=wall_clock,
+            batch=self._batch - 1,
+            duration_ms=0 if elapsed is None else round(elapsed * 1000),
+            rows=rows,
+            rows_out=rows_out,
+            rows_in_per_s=_rate(rows_in, elapsed),
+            rows_per_s=_rate(rows, elapsed),
+            committed_before=before,
+            committed=self._reported,
+            log_ends=dict(self._log_ends),
+            lag=self.lag,
+            remaining=self.remaining,
+            in_flight=snapshot.in_flight,
+            buffered=snapshot.buffered,
+            incomplete=sum(one.incomplete for one in snapshot.partitions),
+            oldest=snapshot.oldest,
+            waits=snapshot.waits,
+            lanes=tuple(lanes),
+        )
 
     def note(self, snapshot: Snapshot) -> None:
         """Takes the offsets that a lane knows; partitions move between lanes, so the highest counts."""
@@ -116,18 +169,20 @@ class ProgressReporter:
                 self._log_ends[name] = max(one.log_end_offset, self._log_ends.get(name, one.log_end_offset))
             if one.remaining is not None:
                 self._remaining[name] = one.remaining
-        self._add_up()
+        self._left = None
 
     def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
         """Takes the group's committed offsets as the broker has them."""
         self._committed.update(committed)
-        self._add_up()
+        self._left = None
 
-    def _add_up(self) -> None:
-        ends = self._log_ends.items()
-        lags = {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
-        left = (min(lag, self._remaining.get(name, lag)) for name, lag in lags.items())
-        self.lag, self.remaining = (sum(lags.values()), sum(left)) if lags else (None, None)
+    def _added_up(self) -> tuple[int | None, int | None]:
+        if self._left is None:
+            ends = self._log_ends.items()
+            lags = {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
+            left = (min(lag, self._remaining.get(name, lag)) for name, lag in lags.items())
+            self._left = (sum(lags.values()), sum(left)) if lags else (None, None)
+        return self._left
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
@@ -138,10 +193,7 @@ def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     return made
 
 
-def _oldest(snapshot: Snapshot) -> dict[str, Any] | None:
-    oldest = snapshot.oldest
-    if oldest is None:
-        return None
+def _shown(oldest: OldestRecord) -> dict[str, Any]:
     return {
         "topic": oldest.topic,
         "partition": oldest.partition,

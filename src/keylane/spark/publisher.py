@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.consumer.snapshot import Snapshot
 from keylane.flow import failures
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keylane.spark.lane_record import LaneRecord, LaneStatus
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan
+    from keylane.spark.progress import Progress
 
 waits_logger = logging.getLogger("keylane.waits")
 
@@ -36,7 +37,7 @@ class View:
     lag: int | None = None
     lanes: tuple[LaneStatus, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
-    progress: tuple[dict[str, Any], ...] = ()
+    progress: tuple[Progress, ...] = ()
     error: BaseException | None = None
 
 
@@ -62,7 +63,7 @@ class Publisher:
         self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
         self._failures = FailureReport()
         self._waits: Wait | None = None
-        self._progress: deque[dict[str, Any]] = deque(maxlen=plan.recent_progress)
+        self._progress: deque[Progress] = deque(maxlen=plan.recent_progress)
         self.view = self._view("Starting lanes", active=True, error=None)
 
     def note(self, snapshot: Snapshot) -> None:
@@ -77,9 +78,8 @@ class Publisher:
         """Adds a progress, and sets when the next one is due."""
         self.next_report = now + self._interval_s
         merged = Snapshot.merged([lane.total for lane in self._lanes])
-        lanes = [lane.status.to_dict() for lane in self._lanes]
-        progress = self._reporter.report(merged, lanes, now, time.time())
-        self.load = Load(self._reporter.lag, progress["processedRowsPerSecond"], merged.in_flight)
+        progress = self._reporter.report(merged, [lane.status for lane in self._lanes], now, time.time())
+        self.load = Load(progress.lag, progress.rows_per_s, merged.in_flight)
         self._progress.append(progress)
         self._listeners.progress(progress)
         self._failures.tell(merged.failures, now)

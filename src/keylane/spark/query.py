@@ -88,12 +88,13 @@ class LaneQuery:
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         """The newest progress, or None before the first."""
-        return self._supervisor.view.progress[-1] if self._supervisor.view.progress else None
+        progress = self._supervisor.view.progress
+        return progress[-1].to_dict() if progress else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
         """The last progress events, oldest first: as many as `spark.sql.streaming.numRecentProgressUpdates` says."""
-        return list(self._supervisor.view.progress)
+        return [one.to_dict() for one in self._supervisor.view.progress]
 
     @property
     def lanes(self) -> tuple[LaneStatus, ...]:

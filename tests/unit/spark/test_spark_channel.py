@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import queue
+import select
 import socket
 import threading
 from multiprocessing.connection import Connection
@@ -67,6 +70,21 @@ def test_a_lane_says_hello_reports_and_takes_orders(driver: DriverSocket, events
     lane.close()
     assert events.get(timeout=PATIENCE_S) == Departed(arrived.end)
     arrived.end.send("stop")  # to a lane that has gone: nothing to raise
+
+
+def test_lanes_that_start_together_find_room(monkeypatch: pytest.MonkeyPatch, events: Events) -> None:
+    """As many as connect before the driver takes the first one; beyond 128 each used to wait for ten seconds."""
+    monkeypatch.setattr(DriverSocket, "_accept", lambda _: None)
+    driver = DriverSocket("127.0.0.1", "127.0.0.1", KEY, events.put)
+    with contextlib.ExitStack() as stack:
+        stack.callback(driver.close)
+        waiting = select.poll()
+        for _ in range(300):
+            lane = stack.enter_context(socket.socket())
+            lane.setblocking(False)
+            assert lane.connect_ex((driver.address.host, driver.address.port)) in (0, errno.EINPROGRESS)
+            waiting.register(lane, select.POLLOUT)
+        assert sum(bool(event & select.POLLOUT) for _, event in waiting.poll(0)) == 300
 
 
 def test_a_lane_notices_that_its_driver_is_gone(driver: DriverSocket, events: Events) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
+from keylane.spark.lane_record import LaneStatus
 from keylane.spark.progress import ProgressReporter, QueryName, by_topic
 
 QUERY = QueryName(id="an-id", run_id="a-run", name="weather", group="g", topics=("flights",))
+LANE = LaneStatus(0, "running", 1, "host", "driver", 1, 0, ("flights-0",))
 
 
 def partition(
@@ -18,11 +20,11 @@ def partition(
 
 def test_rows_and_rates_are_of_the_time_since_the_last_progress() -> None:
     reporter = ProgressReporter(QUERY)
-    first = reporter.report(Snapshot(processed=10, buffered=5), [], now=100.0, wall_clock=0.0)
+    first = reporter.report(Snapshot(processed=10, buffered=5), [], now=100.0, wall_clock=0.0).to_dict()
     assert (first["numInputRows"], first["processedRowsPerSecond"]) == (10, 0.0)
     second = reporter.report(
         Snapshot(processed=14, skipped=1, dead_lettered=1, buffered=9), [], now=102.0, wall_clock=2.0
-    )
+    ).to_dict()
     assert second["numInputRows"] == 6
     assert second["processedRowsPerSecond"] == 3.0
     assert second["inputRowsPerSecond"] == 5.0  # 25 taken, 15 before, in 2 s
@@ -34,7 +36,7 @@ def test_rows_and_rates_are_of_the_time_since_the_last_progress() -> None:
 def test_offsets_are_those_committed_before_and_now_and_the_log_ends() -> None:
     reporter = ProgressReporter(QUERY)
     reporter.report(Snapshot(partitions=(partition(0, 10, 100), partition(1, None, None))), [], 0.0, 0.0)
-    source = reporter.report(Snapshot(partitions=(partition(0, 40, 110),)), [], 1.0, 0.0)["sources"][0]
+    source = reporter.report(Snapshot(partitions=(partition(0, 40, 110),)), [], 1.0, 0.0).to_dict()["sources"][0]
     assert source["description"] == "keylane[group g, topics flights]"
     assert source["startOffset"] == {"flights": {"0": 10}}
     assert source["endOffset"] == {"flights": {"0": 40}}
@@ -85,7 +87,7 @@ def test_nothing_known_is_no_lag_and_not_zero() -> None:
 def test_a_killed_lane_takes_unreported_rows_with_it_and_rates_stay_above_zero() -> None:
     reporter = ProgressReporter(QUERY)
     reporter.report(Snapshot(processed=100, buffered=50), [], 0.0, 0.0)
-    progress = reporter.report(Snapshot(processed=90), [], 1.0, 0.0)
+    progress = reporter.report(Snapshot(processed=90), [], 1.0, 0.0).to_dict()
     assert progress["numInputRows"] == 0
     assert progress["inputRowsPerSecond"] == 0.0
 
@@ -95,10 +97,10 @@ def test_keylanes_own_gauges() -> None:
     snapshot = Snapshot(
         in_flight=4, buffered=9, oldest=oldest, partitions=(partition(0, 1, 9, 3), partition(1, 1, 9, 2))
     )
-    progress = ProgressReporter(QUERY).report(snapshot, [{"lane": 0}], 0.0, 0.0)
+    progress = ProgressReporter(QUERY).report(snapshot, [LANE], 0.0, 0.0).to_dict()
     assert (progress["inFlight"], progress["buffered"], progress["incomplete"]) == (4, 9, 5)
     assert progress["oldestRecord"] == {"topic": "flights", "partition": 3, "offset": 17, "ageMs": 1200}
-    assert progress["lanes"] == [{"lane": 0}]
+    assert progress["lanes"] == [LANE.to_dict()]
 
 
 def test_offsets_by_topic_are_sorted() -> None:

@@ -27,7 +27,7 @@ LACKS = "changes of the broker's options while it runs (INVALID_REQUEST); __cons
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("alter_configs", header.api_version)
-    responses = await alter(request, module.AlterConfigsResourceResponse, node, _changed)
+    responses = await alter(request, module.AlterConfigsResourceResponse, node, _changed, is_incremental=False)
     return module.AlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32), versions 1-4: the configs of topics and of the broker, and where each comes from.
+"""DescribeConfigs (32), versions 1-4: the configs of topics, groups and of the broker, and where each comes from.
 
 v1: sources and synonyms (KIP-226); v3: types and documentation; v4: flexible. Configs that a request names and that do
 not exist are left out, as by Apache Kafka.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 API_KEY = 32
 MIN_VERSION = 1
 MAX_VERSION = 4
-LACKS = "resources other than topics and brokers (INVALID_REQUEST); __consumer_offsets"
+LACKS = "resources other than topics, brokers and groups (INVALID_REQUEST); __consumer_offsets"
 HAS_LARGE_ANSWERS = True
 
 

@@ -36,7 +36,7 @@ _NAMES = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("incremental_alter_configs", header.api_version)
-    responses = await alter(request, module.AlterConfigsResourceResponse, node, _changed)
+    responses = await alter(request, module.AlterConfigsResourceResponse, node, _changed, is_incremental=True)
     return module.IncrementalAlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 

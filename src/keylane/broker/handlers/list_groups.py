@@ -1,6 +1,6 @@
 """ListGroups (16), versions 0-5: all groups, also those that only ever committed.
 
-v3: flexible; v4: filter by state, and the state (KIP-518); v5: filter by type, and the type (KIP-848; all are classic).
+v3: flexible; v4: filter by state, and the state (KIP-518); v5: filter by type, and the type (KIP-848).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OffsetCommit (8), versions 2-9: store a member's offsets, all or nothing, durably.
 
-v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: GROUP_ID_NOT_FOUND. A
-partition that is unknown, or whose metadata is too large, is refused alone; the others are committed.
+v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: member epochs
+(KIP-848), GROUP_ID_NOT_FOUND. A partition that is unknown, or whose metadata is too large, is refused alone; the others
+are committed.
 
 Requests and responses are read and written by hand, as columns: kio makes an object of each partition, and takes 13 µs
 for the response of one. A commit of one partition without metadata that comes again with another offset is not even
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 API_KEY = 8
 MIN_VERSION = 2
 MAX_VERSION = 9
-LACKS = "member epochs (KIP-848)"
+LACKS = "nothing"
 
 THROTTLE_VERSION = 3
 LAST_RETENTION_VERSION = 4

@@ -1,8 +1,8 @@
 """OffsetFetch (9), versions 1-9: the committed offsets of a group.
 
 v2: null topics mean all of the group, and an error for the whole; v5: leader epoch; v6: flexible; v7: require_stable
-(an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT); v8: many groups; v9: member id and epoch (of
-KIP-848; not used).
+(an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT); v8: many groups; v9: member id and epoch
+(KIP-848).
 A known partition without a commit has offset -1 and no error; an unknown one has -1 and UNKNOWN_TOPIC_OR_PARTITION.
 
 Requests and responses are read and written by hand, as columns. A request that comes again is not even decoded
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 API_KEY = 9
 MIN_VERSION = 1
 MAX_VERSION = 9
-LACKS = "member epochs (KIP-848)"
+LACKS = "nothing"
 
 FIRST_NULL_TOPICS_VERSION = 2
 GROUP_ERROR_VERSION = 2
@@ -51,6 +51,7 @@ FLEXIBLE_VERSION = 6
 REQUIRE_STABLE_VERSION = 7
 MANY_GROUPS_VERSION = 8
 MEMBER_EPOCH_VERSION = 9
+NO_MEMBER = (None, -1)
 
 
 @functools.cache
@@ -69,8 +70,8 @@ def _answer(request: Sequence[OffsetFetch], version: int, node: Node) -> list[by
 
 
 def _fetch(asked: OffsetFetch, version: int, node: Node) -> FetchedGroup:
-    group, topics, require_stable = asked
-    found = node.coordinator.fetch(group, topics, require_stable=require_stable)
+    group, topics, require_stable, member = asked
+    found = node.coordinator.fetch(group, topics, require_stable=require_stable, member=member)
     if not isinstance(found, int):
         return FetchedGroup(group, codes.NONE, found)
     # A version that cannot name the error once names it at every partition.
@@ -90,6 +91,8 @@ class OffsetFetch(NamedTuple):
     """None for all that the group has."""
     require_stable: bool
     """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
+    member: tuple[str | None, int] = NO_MEMBER
+    """Who asks, and its epoch (KIP-848)."""
 
 
 def decode(version: int, data: bytes, at: int) -> list[OffsetFetch]:
@@ -112,12 +115,10 @@ def decode(version: int, data: bytes, at: int) -> list[OffsetFetch]:
 
 def _read_group(reader: FieldReader, version: int) -> OffsetFetch:
     group = reader.string()
-    if version >= MEMBER_EPOCH_VERSION:
-        reader.nullable_string()
-        reader.int32()
+    member = (reader.nullable_string(), reader.int32()) if version >= MEMBER_EPOCH_VERSION else NO_MEMBER
     topics = _read_topics(reader, version)
     reader.skip_tags()
-    return OffsetFetch(group, topics, require_stable=False)
+    return OffsetFetch(group, topics, require_stable=False, member=member)
 
 
 def _read_topics(reader: FieldReader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
@@ -252,8 +253,8 @@ def _know(frame: bytes, request: Sequence[OffsetFetch], node: Node) -> _Known:  
 def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
     if version < MANY_GROUPS_VERSION or len(request) != 1:
         return None
-    group, topics, _ = request[0]
-    if topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
+    group, topics, _, member = request[0]
+    if member != NO_MEMBER or topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
         return None
     topic, partitions = topics[0]
     row = nothing_fetched(topic, partitions)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 API_KEY = 28
 MIN_VERSION = 0
 MAX_VERSION = 3
-LACKS = "member epochs (KIP-848); transactions V2 (KIP-890)"
+LACKS = "transactions V2 (KIP-890)"
 
 _LEADER_EPOCH_VERSION = 2
 _MEMBER_VERSION = 3

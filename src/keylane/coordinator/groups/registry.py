@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats import MAX_STRING_BYTES
+from keylane.coordinator.formats import fits
 from keylane.coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from keylane.coordinator.groups.protocol import (
     UNKNOWN_MEMBER_ID,
@@ -84,7 +84,7 @@ class GroupRegistry:
     ) -> int:
         """Whether offsets of this member may become part of a transaction now: an error code (KIP-447). A producer that
         names no member commits for any group, as before that KIP."""
-        if not group_id or not _fits(group_id):
+        if not group_id or not fits(group_id):
             return codes.INVALID_GROUP_ID
         if generation < 0 and not member_id and instance_id is None:
             return codes.NONE
@@ -169,13 +169,13 @@ class GroupRegistry:
         return GroupDescription(group_id, state.value, "", "", ())
 
     def _check_join(self, group_id: str, request: JoinRequest) -> int:
-        if not group_id or not _fits(group_id):
+        if not group_id or not fits(group_id):
             return codes.INVALID_GROUP_ID
         least, most = self._options.group_min_session_timeout_ms, self._options.group_max_session_timeout_ms
         if not least <= request.session_timeout_ms <= most:
             return codes.INVALID_SESSION_TIMEOUT
         names = (request.instance_id or "", request.protocol_type, *(name for name, _ in request.protocols))
-        if not all(map(_fits, names)):
+        if not all(map(fits, names)):
             return codes.INVALID_REQUEST
         return codes.NONE
 
@@ -205,12 +205,4 @@ def check_commit_without_group(group_id: str, generation: int) -> int:
     if generation >= 0:
         return codes.GROUP_ID_NOT_FOUND
     # An id that no record can hold is refused before it is used.
-    return codes.NONE if group_id and _fits(group_id) else codes.INVALID_GROUP_ID
-
-
-MAX_NAME_BYTES = MAX_STRING_BYTES - 64
-"""Names end up in records, whose strings have an int16 length; the rest is for what a member id adds to its prefix."""
-
-
-def _fits(text: str) -> bool:
-    return len(text) <= MAX_NAME_BYTES // 4 or len(text.encode()) <= MAX_NAME_BYTES
+    return codes.NONE if group_id and fits(group_id) else codes.INVALID_GROUP_ID

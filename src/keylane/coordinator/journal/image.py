@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.consumer_groups.records import decode
 from keylane.coordinator.formats import (
     TRANSACTION_STATE,
     GroupKey,
@@ -27,6 +28,7 @@ from keylane.coordinator.transactions.records import decode_transaction, decode_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from keylane.coordinator.consumer_groups.records import Record
     from keylane.coordinator.formats import GroupValue
     from keylane.coordinator.transactions.transactional_ids import Transaction
 
@@ -86,6 +88,13 @@ class Image:
             name = decode_key(key)
             if isinstance(name, GroupKey):
                 yield name.group, decode_group_value(kept.value)
+
+    def consumer_groups(self, only: str | None = None) -> Iterator[tuple[str, Record]]:
+        """Every record of consumer groups (KIP-848), or those of one. Raises `RecordFormatError`."""
+        for (partition, key), kept in self.kept.items():
+            found = None if partition == TRANSACTION_STATE else decode(key, kept.value)
+            if found is not None and only in (None, found[0]):
+                yield found
 
     def transactions(self) -> Iterator[tuple[str, Transaction]]:
         """Every transactional id, with its last state. Raises `RecordFormatError`."""

@@ -1,0 +1,172 @@
+"""All consumer groups of KIP-848 of a coordinator, purely: which group a heartbeat is for, and when one is due.
+
+Deadlines are kept in one heap with one entry a group, as those of classic groups are: heartbeats only move a group's
+deadline away, and an entry that comes due too early is put back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from keylane.coordinator.consumer_groups.assignors import ASSIGNORS
+from keylane.coordinator.consumer_groups.group import ConsumerGroup
+from keylane.coordinator.consumer_groups.protocol import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_A_WHILE,
+    ConsumerGroupDescription,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    RefusedError,
+)
+from keylane.coordinator.formats import fits
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from keylane.coordinator.consumer_groups.protocol import GroupSettings, Topics
+    from keylane.coordinator.consumer_groups.records import Record
+
+
+class ConsumerGroups:
+    """Every group by its id."""
+
+    def __init__(
+        self, topics: Topics, settings_of: Callable[[str], GroupSettings], make_member_id: Callable[[], str]
+    ) -> None:
+        """`settings_of(group)` may change while it runs; `make_member_id()` is for members that have none (version
+        0)."""
+        self._topics = topics
+        self._settings_of = settings_of
+        self._make_member_id = make_member_id
+        self.by_id: dict[str, ConsumerGroup] = {}
+        """To be looked at; changed here only."""
+        self._heap: list[tuple[int, str]] = []
+        self._scheduled: dict[str, int] = {}
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> tuple[HeartbeatAnswer, list[Record]]:
+        """ConsumerGroupHeartbeat, and what it changes. One that is refused changes nothing."""
+        try:
+            _check_request(request)
+            return self._heartbeat(request, now_ms)
+        except RefusedError as error:
+            return error.answer, []
+
+    def _heartbeat(self, request: HeartbeatRequest, now_ms: int) -> tuple[HeartbeatAnswer, list[Record]]:
+        group = self.by_id.get(request.group)
+        is_leaving = request.epoch in (LEAVE, LEAVE_FOR_A_WHILE)
+        if group is None:
+            if request.epoch != JOIN:
+                what = "Group" if is_leaving else "Consumer group"
+                raise RefusedError(codes.GROUP_ID_NOT_FOUND, f"{what} {request.group} not found.")
+            group = ConsumerGroup(request.group)
+        if is_leaving:
+            answer, records = group.leave(request, self._topics, now_ms)
+        else:
+            if not request.member_id:
+                request = request._replace(member_id=self._make_member_id())
+            answer, records = group.heartbeat(request, self._topics, self._settings_of(request.group), now_ms)
+        self.by_id[request.group] = group
+        self._schedule(group)
+        return answer, records
+
+    def tick(self, now_ms: int) -> list[tuple[str, list[Record]]]:
+        """Act on every deadline that has come: what changes, by group."""
+        changes = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline, group_id = heapq.heappop(self._heap)
+            if self._scheduled.get(group_id) != deadline:
+                continue  # an earlier entry took its place
+            del self._scheduled[group_id]
+            group = self.by_id[group_id]
+            records = group.tick(self._topics, now_ms)
+            if records:
+                changes.append((group_id, records))
+            self._schedule(group)
+        return changes
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due; it may find that there is nothing to do yet."""
+        return self._heap[0][0] if self._heap else None
+
+    def restore(self, records: Iterable[tuple[str, Record]], now_ms: int) -> None:
+        """Become what the journal says."""
+        found: dict[str, ConsumerGroup] = {}
+        for group_id, record in records:
+            group = found.get(group_id)
+            if group is None:
+                group = found[group_id] = self.by_id[group_id] = ConsumerGroup(group_id)
+            group.apply(record)
+        for group_id, group in found.items():
+            group.begin(self._settings_of(group_id), now_ms)
+            self._schedule(group)
+
+    def forget(self, group_id: str) -> None:
+        """It ended, or is to be restored."""
+        self.by_id.pop(group_id, None)
+        self._scheduled.pop(group_id, None)
+
+    def check_delete(self, group_id: str) -> int:
+        return codes.NONE if self.by_id[group_id].is_empty else codes.NON_EMPTY_GROUP
+
+    def describe(self, group_id: str) -> ConsumerGroupDescription:
+        if not group_id:
+            return ConsumerGroupDescription(group_id, codes.INVALID_GROUP_ID)
+        group = self.by_id.get(group_id)
+        if group is None:
+            return ConsumerGroupDescription(group_id, codes.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group.describe()
+
+    def _schedule(self, group: ConsumerGroup) -> None:
+        """Note the group's next deadline, if it is nearer than the one that is noted."""
+        deadline = group.next_deadline_ms
+        if deadline is not None:
+            noted = self._scheduled.get(group.group_id)
+            if noted is None or deadline < noted:
+                self._scheduled[group.group_id] = deadline
+                heapq.heappush(self._heap, (deadline, group.group_id))
+
+
+def _check_request(request: HeartbeatRequest) -> None:
+    """Raise `RefusedError` for what no group could take."""
+    for name, value in (
+        ("GroupId", request.group),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+        # Version 0 has ids made for members that join.
+        ("MemberId", request.member_id or (None if request.epoch == JOIN and not request.makes_own_id else "")),
+    ):
+        if value == "" or (name == "GroupId" and not request.group.strip()):
+            raise RefusedError(codes.INVALID_REQUEST, f"{name} can't be empty.")
+        if value is not None and not fits(value):
+            raise RefusedError(codes.INVALID_REQUEST, f"{name} is too long.")
+    if request.pattern is not None and not fits(request.pattern):
+        raise RefusedError(codes.INVALID_REQUEST, "SubscribedTopicRegex is too long.")
+    _check_epoch(request)
+    if request.assignor is not None and request.assignor not in ASSIGNORS:
+        raise RefusedError(
+            codes.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {request.assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
+        )
+
+
+def _check_epoch(request: HeartbeatRequest) -> None:
+    """Raise `RefusedError` unless it says what a request of its epoch has to say."""
+    if request.epoch == JOIN:
+        if request.rebalance_timeout_ms == -1:
+            raise RefusedError(codes.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+        if request.owned is None or request.owned:
+            raise RefusedError(codes.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+        if request.topics is None and request.pattern is None:
+            raise RefusedError(
+                codes.INVALID_REQUEST,
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+            )
+    elif request.epoch == LEAVE_FOR_A_WHILE:
+        if request.instance_id is None:
+            raise RefusedError(codes.INVALID_REQUEST, "InstanceId can't be null.")
+    elif request.epoch < LEAVE_FOR_A_WHILE:
+        raise RefusedError(codes.INVALID_REQUEST, "MemberEpoch is invalid.")

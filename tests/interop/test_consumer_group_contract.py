@@ -1,0 +1,476 @@
+"""What a broker answers about consumer groups of KIP-848, and writes of them: the same asserts on ours and on Apache
+Kafka. Each test has a group and topics of its own."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import peers
+import pytest
+
+from keylane.broker.process import BrokerProcess
+from keylane.wire.versions import entity
+from kit.protocol import ProtocolClient
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterator
+
+NUMBERS = itertools.count()
+DEADLINE_S = 30.0
+MS = datetime.timedelta(milliseconds=1)
+NONE, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 0, 15, 16
+UNKNOWN_MEMBER_ID, INVALID_REQUEST, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 25, 42, 68, 69
+FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 82, 110, 111
+UNSUPPORTED_ASSIGNOR, STALE_MEMBER_EPOCH, INVALID_REGULAR_EXPRESSION, INVALID_CONFIG = 112, 113, 128, 40
+GROUP = 32
+SETTINGS = {
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.assignment.interval.ms": "0",
+}
+
+
+@pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "keylane":
+        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
+            yield process.bootstrap
+        return
+    missing = peers.missing()
+    if missing:
+        pytest.skip(missing)
+    with peers.ApacheKafka(SETTINGS) as kafka:
+        yield kafka.bootstrap
+
+
+def part(api: str, version: int, name: str, /, **values: Any) -> Any:
+    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), name), **values)
+
+
+class Group:
+    """One group, and the topics that its members subscribe to: `<prefix>-a` of 3 partitions, `<prefix>-b` of 2."""
+
+    def __init__(self, client: ProtocolClient) -> None:
+        self.client = client
+        number = next(NUMBERS)
+        self.name, self.topics = f"group-{number}", (f"t{number}-a", f"t{number}-b")
+        for topic, count in zip(self.topics, (3, 2), strict=True):
+            self.create(topic, count)
+        self.epochs: dict[str, int] = {}
+        self.has: dict[str, dict[str, set[int]]] = {}
+        self.ids = {name: self.topic_id(name) for name in self.topics}
+        until(lambda: self.ask("nobody", epoch=5).error_code, lambda code: code == GROUP_ID_NOT_FOUND)
+
+    def create(self, topic: str, count: int) -> None:
+        wanted = part(
+            "create_topics", 7, "CreatableTopic", name=topic, num_partitions=count, replication_factor=1,
+            assignments=(), configs=(),
+        )  # fmt: skip
+        self.client.ask("create_topics", 7, topics=(wanted,), timeout=10_000 * MS, validate_only=False)
+        until(lambda: self.topic_id(topic), lambda found: found is not None)
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        row = part("metadata", 12, "MetadataRequestTopic", topic_id=None, name=topic)
+        answer = self.client.ask(
+            "metadata", 12, topics=(row,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        found: uuid.UUID | None = answer.topics[0].topic_id
+        return found or None
+
+    def ask(self, member: str, epoch: int = 0, version: int = 1, **said: Any) -> Any:
+        """A heartbeat; one that joins says what has to be said."""
+        values: dict[str, Any] = {
+            "group_id": self.name, "member_id": member, "member_epoch": epoch, "instance_id": None, "rack_id": None,
+            "rebalance_timeout": -1 * MS, "subscribed_topic_names": None, "server_assignor": None,
+            "topic_partitions": None,
+        }  # fmt: skip
+        if version:
+            values["subscribed_topic_regex"] = None
+        if epoch == 0:
+            names = self.topics if "subscribed_topic_regex" not in said else ()
+            values |= {"rebalance_timeout": 30_000 * MS, "topic_partitions": (), "subscribed_topic_names": names}
+        return self.client.ask("consumer_group_heartbeat", version, **(values | said))
+
+    def owned(self, given: dict[str, set[int]]) -> tuple[Any, ...]:
+        return tuple(
+            part("consumer_group_heartbeat", 1, "TopicPartitions", topic_id=self.ids[name], partitions=tuple(ones))
+            for name, ones in given.items()
+        )
+
+    def given(self, answer: Any) -> dict[str, set[int]] | None:
+        assert answer.error_code == NONE, answer
+        if answer.assignment is None:
+            return None
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        return {names[row.topic_id]: set(row.partitions) for row in answer.assignment.topic_partitions}
+
+    def refused(self, member: str = "x", epoch: int = 0, version: int = 1, **said: Any) -> tuple[int, str]:
+        answer = self.ask(member, epoch, version, **said)
+        assert (answer.member_id, answer.member_epoch, answer.assignment) == (None, 0, None)
+        return int(answer.error_code), answer.error_message
+
+    def describe(self, version: int = 1) -> Any:
+        answer = self.client.ask(
+            "consumer_group_describe", version, group_ids=(self.name,), include_authorized_operations=False
+        )
+        return answer.groups[0]
+
+    def settle(self, *joined: Any) -> dict[str, dict[str, set[int]]]:
+        """Heartbeats of all, each giving back what it has to, until the group is stable; who has what."""
+        epochs, has = self.epochs, self.has
+        epochs |= {answer.member_id: answer.member_epoch for answer in joined}
+        has |= {answer.member_id: self.given(answer) or {} for answer in joined}
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            for name in epochs:
+                answer = self.ask(name, epochs[name], topic_partitions=self.owned(has[name]))
+                epochs[name] = answer.member_epoch
+                given = self.given(answer)
+                has[name] = has[name] if given is None else given
+            group = self.describe()
+            if group.group_state == "Stable" and all(epoch == group.group_epoch for epoch in epochs.values()):
+                return has
+            assert time.monotonic() < deadline, group
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[ProtocolClient]:
+    with ProtocolClient(bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def group(client: ProtocolClient) -> Group:
+    client.ask("find_coordinator", 4, key_type=0, coordinator_keys=("any",))
+    return Group(client)
+
+
+def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
+    """Ask again, as clients do."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_done(answer := step()):
+        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
+    return answer
+
+
+def test_a_member_joins_an_empty_group(group: Group) -> None:
+    answer = group.ask("m1")
+    a, b = group.topics
+    assert (answer.member_id, answer.member_epoch, answer.heartbeat_interval) == ("m1", 2, 500 * MS)
+    assert group.given(answer) == {a: {0, 1, 2}, b: {0, 1}}
+    again = group.ask("m1", answer.member_epoch)
+    assert (again.member_epoch, again.assignment) == (2, None)
+
+
+def test_version_0_makes_ids(group: Group) -> None:
+    answer = group.ask("", version=0)
+    assert answer.error_code == NONE
+    assert len(answer.member_id) == 22
+    assert group.refused("") == (INVALID_REQUEST, "MemberId can't be empty.")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"instance_id": ""}, "InstanceId can't be empty."),
+        ({"rack_id": ""}, "RackId can't be empty."),
+        ({"group_id": ""}, "GroupId can't be empty."),
+        ({"rebalance_timeout": -1 * MS}, "RebalanceTimeoutMs must be provided in first request."),
+        ({"topic_partitions": None}, "TopicPartitions must be empty when (re-)joining."),
+        (
+            {"subscribed_topic_names": None},
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+        ),
+        ({"epoch": -2}, "InstanceId can't be null."),
+        ({"epoch": -3}, "MemberEpoch is invalid."),
+    ],
+)
+def test_malformed_requests(group: Group, said: dict[str, Any], message: str) -> None:
+    assert group.refused(**said) == (INVALID_REQUEST, message)
+
+
+def test_unknown_assignors_groups_and_members(group: Group) -> None:
+    assert group.refused(server_assignor="nope") == (
+        UNSUPPORTED_ASSIGNOR,
+        "ServerAssignor nope is not supported. Supported assignors: uniform, range.",
+    )
+    assert group.refused(epoch=5) == (GROUP_ID_NOT_FOUND, f"Consumer group {group.name} not found.")
+    assert group.refused(epoch=-1) == (GROUP_ID_NOT_FOUND, f"Group {group.name} not found.")
+    group.ask("m1")
+    message = f"Member x is not a member of group {group.name}."
+    assert group.refused(epoch=5) == (UNKNOWN_MEMBER_ID, message)
+    assert group.refused(epoch=-1) == (UNKNOWN_MEMBER_ID, message)
+    assert group.refused(epoch=-2, instance_id="i9") == (UNKNOWN_MEMBER_ID, "Instance id i9 is unknown.")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("a(", "missing closing )"),
+        ("a(?=b)", "invalid or unsupported Perl syntax"),
+        ("(a)\\1", "invalid escape sequence"),
+        ("[b-a]", "invalid character class range"),
+        ("[a", "missing closing ]"),
+        ("a**", "invalid nested repetition operator"),
+        ("*a", "missing argument to repetition operator"),
+        ("a{1001}", "invalid repeat count"),
+        ("a\\", "trailing backslash at end of expression"),
+    ],
+)
+def test_invalid_expressions(group: Group, pattern: str, reason: str) -> None:
+    assert group.refused(subscribed_topic_regex=pattern) == (
+        INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
+    )
+
+
+def test_epochs_fence(group: Group) -> None:
+    epoch = group.ask("m1").member_epoch
+    for other, how in ((epoch + 9, "greater"), (epoch - 1, "smaller")):
+        message = (
+            f"The consumer group member has a {how} member epoch ({other}) than the one known by the group coordinator "
+            f"({epoch}). The member must abandon all its partitions and rejoin."
+        )
+        assert group.refused("m1", other) == (FENCED_MEMBER_EPOCH, message)
+    # A member that lost everything joins again under its id, and has what it had.
+    again = group.ask("m1")
+    assert again.member_epoch >= epoch
+    assert sum(map(len, (group.given(again) or {}).values())) == 5
+
+
+def test_a_partition_is_given_back_before_another_has_it(group: Group) -> None:
+    a, b = group.topics
+    first = group.ask("m1")
+    has = group.given(first)
+    assert has is not None
+    second = group.ask("m2")
+    assert (second.member_epoch, group.given(second)) == (3, {})
+    told = group.ask("m1", first.member_epoch, topic_partitions=group.owned(has))
+    kept = group.given(told)
+    assert kept is not None
+    assert told.member_epoch == first.member_epoch, "it stays in its epoch until it has given back"
+    assert sum(map(len, kept.values())) == 3
+    waiting = group.ask("m2", second.member_epoch)
+    assert waiting.assignment is None
+    assert group.describe().group_state == "Reconciling"
+    done = group.ask("m1", first.member_epoch, topic_partitions=group.owned(kept))
+    assert (done.member_epoch, done.assignment) == (3, None)
+    got = group.given(group.ask("m2", second.member_epoch))
+    assert got is not None
+    every = {(topic, one) for has in (kept, got) for topic, ones in has.items() for one in ones}
+    assert every == {(a, 0), (a, 1), (a, 2), (b, 0), (b, 1)}
+    assert group.describe().group_state == "Stable"
+
+
+def test_who_leaves_makes_room(group: Group) -> None:
+    first, second = group.ask("m1"), group.ask("m2")
+    group.settle(first, second)
+    epoch = group.describe().group_epoch
+    left = group.ask("m2", -1)
+    assert (left.error_code, left.member_id, left.member_epoch, left.heartbeat_interval) == (NONE, "m2", -1, 0 * MS)
+    found = group.describe()
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Assigning", epoch + 1, epoch)
+    del group.epochs["m2"]
+    has = group.settle()
+    assert sum(map(len, has["m1"].values())) == 5
+
+
+@pytest.mark.parametrize(
+    ("assignor", "expected"),
+    [("range", [{"a": {0, 1}, "b": {0}}, {"a": {2}, "b": {1}}]), ("uniform", [3, 2])],
+)
+def test_assignors(group: Group, assignor: str, expected: list[Any]) -> None:
+    has = group.settle(*(group.ask(name, server_assignor=assignor) for name in ("m1", "m2")))
+    assert group.describe().assignor_name == assignor
+    if assignor == "range":
+        assert [{topic[-1]: ones for topic, ones in has[name].items()} for name in ("m1", "m2")] == expected
+    else:
+        assert sorted((sum(map(len, ones.values())) for ones in has.values()), reverse=True) == expected
+
+
+def test_static_members(group: Group) -> None:
+    first = group.ask("m1", instance_id="i1")
+    has = group.given(first)
+    assert group.refused("m2", instance_id="i1") == (
+        UNRELEASED_INSTANCE_ID,
+        "Static member m2 with instance id i1 cannot join the group because the instance id is owned by m1 member.",
+    )
+    fenced = (FENCED_INSTANCE_ID, "Static member m2 with instance id i1 was fenced by member m1.")
+    assert group.refused("m2", first.member_epoch, instance_id="i1") == fenced
+    assert group.refused("m2", -2, instance_id="i1") == fenced
+    away = group.ask("m1", -2, instance_id="i1")
+    assert (away.error_code, away.member_id, away.member_epoch) == (NONE, "m1", -2)
+    assert [(one.member_id, one.member_epoch) for one in group.describe().members] == [("m1", -2)]
+    back = group.ask("m3", instance_id="i1")
+    assert (back.member_epoch, group.given(back)) == (first.member_epoch, has)
+    assert group.refused("m1", first.member_epoch, instance_id="i1")[0] == FENCED_INSTANCE_ID
+    left = group.ask("m3", -1, instance_id="i1")
+    assert (left.error_code, left.member_epoch) == (NONE, -1)
+    assert group.describe().group_state == "Empty"
+
+
+def test_expressions_follow_the_topics(group: Group) -> None:
+    prefix = group.topics[0][:-1]
+    joined = group.ask("m1", subscribed_topic_regex=f"{prefix}[abc]")
+    until(lambda: group.settle(joined), lambda has: sum(map(len, has["m1"].values())) == 5)
+    (member,) = group.describe().members
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == ((), f"{prefix}[abc]")
+
+
+def test_describe(group: Group) -> None:
+    answer = group.ask("m1", rack_id="r1", instance_id="i1")
+    for version in (0, 1):
+        found = group.describe(version)
+        assert (found.error_code, found.error_message, found.group_state) == (NONE, None, "Stable")
+        assert (found.group_epoch, found.assignment_epoch, found.assignor_name) == (2, 2, "uniform")
+        (member,) = found.members
+        assert (member.member_id, member.instance_id, member.rack_id) == ("m1", "i1", "r1")
+        assert (member.member_epoch, member.client_id) == (answer.member_epoch, "keylane-testing")
+        assert member.client_host == "/127.0.0.1"
+        assert sorted(member.subscribed_topic_names) == sorted(group.topics)
+        assert member.subscribed_topic_regex == ""
+        rows = {row.topic_name: (row.topic_id, set(row.partitions)) for row in member.assignment.topic_partitions}
+        a, b = group.topics
+        assert rows == {a: (group.ids[a], {0, 1, 2}), b: (group.ids[b], {0, 1})}
+        target = {row.topic_name: set(row.partitions) for row in member.target_assignment.topic_partitions}
+        assert target == {a: {0, 1, 2}, b: {0, 1}}
+        assert getattr(member, "member_type", 1) == 1
+    for name, expected in (
+        ("nobody", (GROUP_ID_NOT_FOUND, "Group nobody not found.")),
+        ("", (24, None)),
+    ):
+        (other,) = group.client.ask(
+            "consumer_group_describe", 1, group_ids=(name,), include_authorized_operations=False
+        ).groups
+        assert (other.error_code, other.error_message) == expected
+        assert (other.group_state, other.group_epoch, other.assignor_name, other.members) == ("", 0, "", ())
+
+
+def test_the_classic_apis_on_such_a_group(group: Group) -> None:
+    group.ask("m1")
+    (described,) = group.client.ask(
+        "describe_groups", 5, groups=(group.name,), include_authorized_operations=False
+    ).groups
+    assert (described.error_code, described.group_state, described.members) == (NONE, "Dead", ())
+
+    def listed(states: tuple[str, ...], types: tuple[str, ...]) -> list[tuple[str, str, str]]:
+        rows = group.client.ask("list_groups", 5, states_filter=states, types_filter=types).groups
+        return [(row.protocol_type, row.group_state, row.group_type) for row in rows if row.group_id == group.name]
+
+    assert listed((), ()) == listed(("stable",), ("Consumer",)) == [("consumer", "Stable", "consumer")]
+    assert listed(("empty",), ()) == listed((), ("classic",)) == []
+
+    def delete() -> int:
+        return int(group.client.ask("delete_groups", 2, groups_names=(group.name,)).results[0].error_code)
+
+    assert delete() == NON_EMPTY_GROUP
+    group.ask("m1", -1)
+    assert listed((), ()) == [("consumer", "Empty", "consumer")]
+    assert delete() == NONE
+    assert group.describe().error_code == GROUP_ID_NOT_FOUND
+    assert delete() == GROUP_ID_NOT_FOUND
+
+
+def commit(group: Group, member: str, epoch: int, partition: int = 0, topic_number: int = 0) -> int:
+    row = part(
+        "offset_commit", 9, "OffsetCommitRequestPartition", partition_index=partition, committed_offset=7,
+        committed_leader_epoch=-1, committed_metadata="",
+    )  # fmt: skip
+    topic = part("offset_commit", 9, "OffsetCommitRequestTopic", name=group.topics[topic_number], partitions=(row,))
+    answer = group.client.ask(
+        "offset_commit", 9, group_id=group.name, generation_id_or_member_epoch=epoch, member_id=member,
+        group_instance_id=None, topics=(topic,),
+    )  # fmt: skip
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def fetch(group: Group, member: str | None, epoch: int) -> tuple[int, list[int]]:
+    topic = part("offset_fetch", 9, "OffsetFetchRequestTopics", name=group.topics[0], partition_indexes=(0,))
+    asked = part(
+        "offset_fetch", 9, "OffsetFetchRequestGroup", group_id=group.name, member_id=member, member_epoch=epoch,
+        topics=(topic,),
+    )  # fmt: skip
+    (found,) = group.client.ask("offset_fetch", 9, groups=(asked,), require_stable=False).groups
+    return int(found.error_code), [one.committed_offset for row in found.topics for one in row.partitions]
+
+
+def test_commits_and_fetches_have_epochs(group: Group) -> None:
+    first = group.ask("m1")
+    assert commit(group, "m1", first.member_epoch) == NONE
+    assert commit(group, "m1", first.member_epoch + 1) == STALE_MEMBER_EPOCH
+    assert commit(group, "m1", first.member_epoch - 1) == STALE_MEMBER_EPOCH
+    assert commit(group, "m9", first.member_epoch) == UNKNOWN_MEMBER_ID
+    assert commit(group, "", -1) == UNKNOWN_MEMBER_ID
+    for _ in range(2):  # the second time it is a request like one before
+        assert fetch(group, "m1", first.member_epoch) == (NONE, [7])
+        assert fetch(group, None, -1) == (NONE, [7])
+        assert fetch(group, "m1", first.member_epoch + 1)[0] == STALE_MEMBER_EPOCH
+        assert fetch(group, "m9", first.member_epoch)[0] == UNKNOWN_MEMBER_ID
+    # In a newer epoch, what the member had in the older one can still be committed with it (KIP-1251).
+    second = group.ask("m2")
+    has = group.settle(first, second)
+    kept, gone = (
+        [(one, number) for number, name in enumerate(group.topics) for one in has[member].get(name, ())]
+        for member in ("m1", "m2")
+    )
+    assert [commit(group, "m1", first.member_epoch, *one) for one in kept] == [NONE] * len(kept)
+    assert [commit(group, "m1", first.member_epoch, *one) for one in gone] == [STALE_MEMBER_EPOCH] * len(gone)
+    group.ask("m1", -1)
+    group.ask("m2", -1)
+    assert commit(group, "", -1) == NONE
+
+
+def alter(group: Group, name: str, value: str | None, resource: str | None = None, how: int = 0) -> tuple[int, str]:
+    config = part("incremental_alter_configs", 1, "AlterableConfig", name=name, config_operation=how, value=value)
+    wanted = part(
+        "incremental_alter_configs", 1, "AlterConfigsResource", resource_type=GROUP,
+        resource_name=group.name if resource is None else resource, configs=(config,),
+    )  # fmt: skip
+    (answer,) = group.client.ask("incremental_alter_configs", 1, resources=(wanted,), validate_only=False).responses
+    return int(answer.error_code), answer.error_message or ""
+
+
+def config(group: Group, name: str, resource: str | None = None) -> Any:
+    wanted = part(
+        "describe_configs", 4, "DescribeConfigsResource", resource_type=GROUP,
+        resource_name=group.name if resource is None else resource, configuration_keys=(name,),
+    )  # fmt: skip
+    (found,) = group.client.ask(
+        "describe_configs", 4, resources=(wanted,), include_synonyms=True, include_documentation=False
+    ).results
+    return found
+
+
+def test_configs_of_groups(group: Group) -> None:
+    session = "consumer.session.timeout.ms"
+    (found,) = config(group, session).configs
+    assert (found.value, found.config_source, found.read_only, found.config_type) == ("45000", 5, False, 3)
+    assert [tuple(vars_of(one)) for one in found.synonyms] == [(f"group.{session}", "45000", 5)]
+    assert alter(group, session, "50000") == (NONE, "")
+    until(lambda: config(group, session).configs[0].value, lambda value: value == "50000")
+    (found,) = config(group, session).configs
+    assert found.config_source == 8
+    assert [tuple(vars_of(one)) for one in found.synonyms] == [(session, "50000", 8), (f"group.{session}", "45000", 5)]
+    for name, value, message in (
+        (session, "5", f"{session} must be greater than or equal to group.consumer.min.session.timeout.ms"),
+        (session, "60001", f"{session} must be less than or equal to group.consumer.max.session.timeout.ms"),
+        (session, "x", f"Invalid value x for configuration {session}: Not a number of type INT"),
+        ("nope", "1", "Unknown group config name: nope"),
+    ):
+        assert alter(group, name, value) == (INVALID_CONFIG, message)
+    assert alter(group, session, "1", resource="") == (INVALID_REQUEST, "Default group resources are not allowed.")
+    nameless = config(group, session, resource="")
+    assert (nameless.error_code, nameless.error_message) == (INVALID_REQUEST, "Group name must not be empty")
+    assert alter(group, "consumer.heartbeat.interval.ms", "700") == (NONE, "")
+    until(lambda: group.ask("m1").heartbeat_interval, lambda interval: interval == 700 * MS)
+    assert alter(group, session, None, how=1) == (NONE, "")
+    until(lambda: config(group, session).configs[0].value, lambda value: value == "45000")
+
+
+def vars_of(synonym: Any) -> tuple[str, str, int]:
+    return synonym.name, synonym.value, synonym.source
