@@ -22,6 +22,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.connect_server import ConnectServer
 from kit.filling import filling
+from kit.no_pandas import SHOWN
 from kit.outputs import Outputs, covered, source_of
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def no_job_left(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KEYLANE_PANDAS", "1")  # `tests/sitecustomize.py`
-        patch.delitem(sys.modules, "pandas", raising=False)
+        patch.setenv(SHOWN, "1")
         for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
             pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
         with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:

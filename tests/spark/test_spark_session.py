@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,8 +33,14 @@ def test_workers_of_tests_have_pyspark_with_its_bytecode(spark: SparkSession) ->
 
 def test_workers_of_tests_have_no_pandas(spark: SparkSession) -> None:
     """So no test passes only where pandas is."""
-    found = spark.sparkContext.parallelize([0], 1).map(lambda _: str(find_spec("pandas"))).collect()
-    assert [str(find_spec("pandas")), *found] == ["None", "None"]
+
+    def imported(_: int) -> str:
+        with pytest.raises(ImportError) as raised:
+            import_module("pandas")
+        return str(raised.value)
+
+    told = "No module named 'pandas' in tests"
+    assert [imported(0), *spark.sparkContext.parallelize([0], 1).map(imported).collect()] == [told, told]
 
 
 def test_ctrl_c_stays_pythons(spark: SparkSession) -> None:
