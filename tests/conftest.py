@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from kit.hidden import hide
 from kit.jvms import java_options
 from kit.processes import children, words
 
@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
     Processes that tests start, Spark's workers among them, find the test kit and `sitecustomize`, which hides pandas
     from them too; JVMs are light."""
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    hide("pandas")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])

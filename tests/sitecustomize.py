@@ -10,6 +10,8 @@ many processes that a session starts, for half a second of a processor.
 import os
 import sys
 
+from kit.hidden import hide
+
 
 def _is_installed(place: str) -> bool:
     """Whether this is a part of a PySpark that is on the path itself."""
@@ -19,4 +21,4 @@ def _is_installed(place: str) -> bool:
 
 sys.path[:] = [place for place in sys.path if not _is_installed(place)]
 if "KEYLANE_PANDAS" not in os.environ:
-    sys.modules["pandas"] = None  # type: ignore[assignment] # as if it were not installed, for imports and `find_spec`
+    hide("pandas")
