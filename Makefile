@@ -31,7 +31,7 @@ help:
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
 	@echo "make house  statements, Any, circles of files; writes the packages' arrows and the states into docs/architecture.md"
-	@echo "make cluster  nodes die under every mode, of Apache Kafka and of Spark; lanes through Spark Connect (needs Java 17+ and Maven)"
+	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
 	@echo "make soak   the long forms of the crash tests: it can be stopped, and goes on  (ARGS=\"-k journal\")"

@@ -1,7 +1,7 @@
-"""`make bench-dataframes`: the source, `parallel_map`, and a slow and a failing record, beside Spark's own connector.
+"""`make bench-dataframes`: source, sinks, `parallel_map`, and a slow and a failing record, beside Spark's connector.
 
-Parts can be run alone (`--parts rate latency calls rest slow`); each adds its figures to DIR/bench-dataframes.json.
-Without Maven the connector is left out, by name.
+Parts can be run alone (`--parts rate latency sinks calls rest slow`); each adds its figures to
+DIR/bench-dataframes.json. Without Maven the connector is left out, by name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lanes import picture
 from pages import put_into_page
 
 import keylane as kl
-from dataframes import calls, report, slow, sources
+from dataframes import calls, report, sinks, slow, sources
 from keylane.broker.process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("rate", "latency", "calls", "rest", "slow")
+PARTS = ("rate", "latency", "sinks", "calls", "rest", "slow")
 TROUBLE = "seconds of the stream; one record hangs from 6 s to 16 s, one is refused from 18 s to 28 s"
 
 
@@ -35,6 +35,8 @@ def measure(part: str, spark: SparkSession, servers: str, options: argparse.Name
         return sources.rates(spark, servers, formats, options.repeat, options.records)
     if part == "latency":
         return sources.latencies(spark, servers, formats)
+    if part == "sinks":
+        return sinks.rates(spark, servers, folder / "sinks", options.repeat, connector=options.connector)
     if part == "calls":
         return calls.run(spark, options.repeat)
     if part == "rest":

@@ -30,6 +30,20 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             ],
         ),
         table(
+            "**A micro-batch of 300,000 rows of 200 bytes from one task, `local[2]`**",
+            ("sink", "batches", "seconds", "processor time, Spark's and the broker's", "load"),
+            [
+                (
+                    one["sink"],
+                    one["batches"],
+                    f"{one['seconds']:.2f} s",
+                    "" if one["processor_s"] is None else f"{one['processor_s']:.2f} s",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("sinks", ())
+            ],
+        ),
+        table(
             "**10,000 calls of 50 ms, two tasks, 100 at once in each** (the UDF: one)",
             ("way", "limit", "seconds", "seconds / limit", "undisturbed runs", "the slowest run", "others took of it"),
             [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from keylane.consumer.snapshot import Snapshot
     from keylane.options import (
         Batch,
+        Breaker,
         DeadLetter,
         ExactlyOnce,
         Flow,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Breaker",
     "BrokerUnavailableError",
     "Commit",
     "Context",
@@ -72,6 +74,7 @@ _LAZY = {
     "keylane.consumer.snapshot": ("Snapshot",),
     "keylane.options": (
         "Batch",
+        "Breaker",
         "DeadLetter",
         "ExactlyOnce",
         "Flow",

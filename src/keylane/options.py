@@ -196,6 +196,35 @@ class Halt:
 OnExhausted = DeadLetter | Skip | Halt
 
 
+@with_named_options(fail_max="failures", reset_timeout="probe_interval_ms", exclude="errors")
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """While the service behind the handler is down, items are held, and use up no attempt (a circuit breaker).
+
+    It is down once `failures` calls in a row have failed, or once an item has used up its attempts and no call has
+    succeeded since its first one. Then one call each `probe_interval_ms` goes to it. The first that succeeds says that
+    it is back, and all goes on.
+    """
+
+    failures: int = 10
+    """Calls in a row, without one that succeeds."""
+    errors: type[BaseException] | tuple[type[BaseException], ...] = Exception
+    """What a handler raises when the service is down; other errors are judged as without a breaker, as `Fatal` is. An
+    item that fails with one of these by its own fault, and has nothing beside it that succeeds, is held for ever."""
+    probe_interval_ms: int = 1_000
+    target: Callable[..., str] | None = None
+    """A function of the record that names the service which it calls (a host, a tenant): each is down or not by
+    itself. It runs in the loop, so it has to be quick. None: there is one service."""
+
+    def __post_init__(self) -> None:
+        check_whole("Breaker.failures", self.failures, 1)
+        classes = self.errors if isinstance(self.errors, tuple) else (self.errors,)
+        if not classes or not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+            raise UsageError(f"Breaker.errors={self.errors!r}: give a class of exceptions, or a tuple of them")
+        check_whole("Breaker.probe_interval_ms", self.probe_interval_ms, 1)
+        check_function("Breaker.target", self.target, "(record) that returns a str")
+
+
 @with_named_options()
 @dataclass(frozen=True, slots=True)
 class Transactional:
@@ -281,6 +310,8 @@ class Flow:
     rates: Rates = field(default_factory=Rates)
     retries: Retries | None = None
     """None: `Retries()`; one attempt under "at_most_once"."""
+    breaker: Breaker | None = None
+    """While the service behind the handler is down, items are held. None: each failed attempt counts."""
     on_exhausted: OnExhausted = field(default_factory=Halt)
     handler_timeout_ms: int = 0
     """How long one attempt may take; 0: as long as it likes. A coroutine is cancelled and a worker process is killed,
@@ -320,6 +351,7 @@ class Flow:
         check_kind("batch", self.batch, (Batch, type(None)))
         check_kind("rates", self.rates, (Rates,))
         check_kind("retries", self.retries, (Retries, type(None)))
+        check_kind("breaker", self.breaker, (Breaker, type(None)))
         check_kind("on_exhausted", self.on_exhausted, (DeadLetter, Skip, Halt))
         check_whole("handler_timeout_ms", self.handler_timeout_ms, 0)
         check_function("not_before", self.not_before, "(record) that returns epoch milliseconds, or None")
@@ -337,6 +369,11 @@ class Flow:
                 raise UsageError(
                     f"retries={self.retries!r}: delivery='at_most_once' runs a record once, whatever comes of it: "
                     "leave retries out"
+                )
+            if self.breaker is not None:
+                raise UsageError(
+                    "breaker: delivery='at_most_once' runs a record once, so that one which failed cannot be held: "
+                    "use another delivery"
                 )
             if self.not_before is not None:
                 raise UsageError(

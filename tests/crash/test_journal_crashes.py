@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, SyncRequest
 from keylane.coordinator.journal.headers import SEGMENT, JournalDamagedError, encode_header
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import MANIFEST, SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, SegmentReader, encode_frame
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError, PeerError
@@ -48,9 +50,10 @@ State = dict[tuple[str, str, int], tuple[int, int, str]]
 TOPICS = {"flights": 8, "weather": 2}
 
 
-def commits() -> Iterator[list[CommitRequest]]:
+@functools.cache
+def commits() -> list[list[CommitRequest]]:
     """Rounds of commits that wait together: one or many partitions, several groups, with and without metadata."""
-    number = 0
+    number, rounds = 0, []
     for size in (1, 3, 2, 4, 1, 2, 3, 2, 1):
         requests = []
         for _ in range(size):
@@ -61,7 +64,8 @@ def commits() -> Iterator[list[CommitRequest]]:
             flights = TopicCommit("flights", list(range(count)), [number * 100] * count, [number] * count, metadata)
             weather = TopicCommit("weather", [0, 1], [number, number + 1], [-1, -1], None)
             requests.append(CommitRequest(group, [flights, weather] if number % 4 == 0 else [flights]))
-        yield requests
+        rounds.append(requests)
+    return rounds
 
 
 def applied(state: State, request: CommitRequest) -> State:
@@ -73,6 +77,7 @@ def applied(state: State, request: CommitRequest) -> State:
     return state
 
 
+@functools.cache
 def prefixes() -> list[State]:
     """The state after each commit, from none on."""
     states: list[State] = [{}]
@@ -110,9 +115,7 @@ class Told:
 
 async def open_coordinator(filesystem: SimulatedFileSystem, options: BrokerConfig = OPTIONS) -> Coordinator:
     coordinator = Coordinator(
-        filesystem=filesystem,
-        folder=FOLDER,
-        executor=InlineExecutor(),
+        journal=on_files(filesystem, FOLDER, InlineExecutor()),
         options=options,
         partition_count=TOPICS.get,
         clock=lambda: 1_700_000_000_000,

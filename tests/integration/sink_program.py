@@ -51,10 +51,10 @@ def task(sink: driver.Sink, plan: protocol.Plan, batch: int, partition: int, row
         return None
     digest, name = Digest(), ids.take(task_prefix(sink.name), QUERY, batch)
     with OpenTransaction(sink.settings["bootstrap.servers"], {}, name, TIMEOUT_MS, sink.name) as transaction:
-        for number in rows[partition::TASKS]:
-            row = Output(sink.name, b"%d" % number, b"%d" % number)
+        made = [Output(sink.name, b"%d" % number, b"%d" % number) for number in rows[partition::TASKS]]
+        for row in made:
             transaction.produce(row)
-            digest.add(row)
+        digest.add(made)
         transaction.flush()
         step()
     held = driver.described(sink, name)

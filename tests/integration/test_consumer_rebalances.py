@@ -276,11 +276,3 @@ def test_a_static_member_that_comes_back_within_its_session_takes_its_partitions
         consumer.close()
         thread.join()
     assert set(ran.values()) == {1}
-
-
-def test_the_new_consumer_protocol_is_refused_where_the_broker_lacks_it(stage: Stage) -> None:
-    stage.create(1)
-    kafka = {"bootstrap.servers": stage.servers, "group.id": stage.group, "group.protocol": "consumer"}
-    text = rf"the broker at {stage.servers} does not offer group\.protocol='consumer'"
-    with pytest.raises(kl.PeerError, match=text):
-        stage.run(lambda _: None, kafka=kafka)

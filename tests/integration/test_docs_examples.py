@@ -22,7 +22,7 @@ from kit.stage import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "operations.md"]
 ADDRESS = "127.0.0.1:9092"
 """The broker of every example; the tests put their own in its place."""
 SERVICE = "127.0.0.1:8080"

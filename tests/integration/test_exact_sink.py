@@ -64,10 +64,10 @@ def write(sink: driver.Sink, partition: int, timeout_ms: int = TIMEOUT_MS, rows:
     digest, name = Digest(), task_prefix(sink.name) + uuid4().hex
     servers = sink.settings["bootstrap.servers"]
     with OpenTransaction(servers, {}, name, timeout_ms, sink.name) as transaction:
-        for number in range(rows):
-            row = Output(sink.name, None, b"%d-%d" % (partition, number))
+        made = [Output(sink.name, None, b"%d-%d" % (partition, number)) for number in range(rows)]
+        for row in made:
             transaction.produce(row)
-            digest.add(row)
+        digest.add(made)
     held = driver.described(sink, name)
     return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
 

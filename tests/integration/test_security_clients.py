@@ -22,6 +22,8 @@ import keylane
 from keylane.broker.process import BrokerProcess
 from keylane.broker.users import add_user
 from keylane.cli.main import main
+from keylane.coordinator.replicated.journal import Refused
+from keylane.coordinator.transactions.transactional_ids import Producer as Epoch
 from keylane.errors import BrokerUnavailableError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
@@ -30,6 +32,7 @@ from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import LoginError, before_login_of
 from keylane.kafka.presence import offers_kip_848
 from keylane.records import Output
+from kit.log_writer import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +100,26 @@ def test_confluent_kafka_produces_and_reads(broker: BrokerProcess, certificates:
     assert mechanism.encode() in found
 
 
+def test_a_log_of_our_own(broker: BrokerProcess, certificates: Certificates) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap} | librdkafka(certificates, MECHANISMS[1])
+    Admin(settings).create_topics({"fenced": 1}, config={"cleanup.policy": "compact"})
+    with LogWriter(settings, "fenced") as writer:
+        writer.init()
+        for number in range(20):
+            writer.append(b"%d" % number * 1_000)
+        assert [writer.answer() for _ in range(20)] == list(range(20))
+        assert writer.values() == [b"%d" % number * 1_000 for number in range(20)]
+    with LogWriter(settings | {"sasl.password": "wrong"}, "fenced") as writer:
+        refused = writer.init()
+        assert isinstance(refused, Refused)
+        assert "the broker refuses the login" in refused.reason
+        writer.producer = Epoch(1, 0)
+        writer.append(b"never")
+        late = writer.answer()
+        assert isinstance(late, Refused)
+        assert "the broker refuses the login" in late.reason
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_conditional_commits(broker: BrokerProcess, certificates: Certificates, mechanism: str) -> None:
     settings = {"bootstrap.servers": broker.bootstrap} | librdkafka(certificates, mechanism)
@@ -122,7 +145,7 @@ def test_what_a_broker_offers_is_asked_before_the_login(
     broker: BrokerProcess, certificates: Certificates, mechanism: str
 ) -> None:
     settings = librdkafka(certificates, mechanism) | {"sasl.kerberos.service.name": "kafka"}
-    assert not offers_kip_848(settings, broker.bootstrap)
+    assert offers_kip_848(settings, broker.bootstrap)
     with closing(Link(address_of(broker.bootstrap), before_login_of(settings), TIMEOUT_S)) as link:
         assert link.offers(18, 0)
         assert not link.offers(18, 99)

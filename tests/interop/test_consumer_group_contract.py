@@ -12,8 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from keylane.broker.process import BrokerProcess
+from keylane.coordinator.consumer_groups.records import (
+    CURRENT,
+    MEMBER,
+    PATTERN,
+    STABLE,
+    TARGET,
+    TARGET_EPOCH,
+    Current,
+    Member,
+    Record,
+    TargetAssignment,
+    decode,
+    encode,
+)
+from keylane.coordinator.consumer_groups.records import GROUP as GROUP_EPOCH
+from keylane.coordinator.formats import partition_for
 from keylane.wire.versions import entity
 from kit.protocol import ProtocolClient
 
@@ -64,8 +81,14 @@ class Group:
             self.create(topic, count)
         self.epochs: dict[str, int] = {}
         self.has: dict[str, dict[str, set[int]]] = {}
-        self.ids = {name: self.topic_id(name) for name in self.topics}
+        self.ids: dict[str, uuid.UUID] = {}
+        for name in self.topics:
+            found = self.topic_id(name)
+            assert found is not None
+            self.ids[name] = found
         until(lambda: self.ask("nobody", epoch=5).error_code, lambda code: code == GROUP_ID_NOT_FOUND)
+        warm = (f"{self.name}-{attempt}" for attempt in itertools.count())  # coordinators learn of topics later
+        until(lambda: self.given(self.ask("m", group_id=next(warm))), lambda given: given.keys() == set(self.topics))
 
     def create(self, topic: str, count: int) -> None:
         wanted = part(
@@ -465,3 +488,48 @@ def test_configs_of_groups(group: Group) -> None:
 
 def vars_of(synonym: Any) -> tuple[str, str, int]:
     return synonym.name, synonym.value, synonym.source
+
+
+def test_records(group: Group, bootstrap: str) -> None:
+    """Both write the same kinds of records, and each reads the other's: what is decoded here is encoded to the same
+    bytes."""
+    first = group.ask("m1", instance_id="i1")
+    second = group.ask("m2", subscribed_topic_regex=f"{group.topics[0][:-1]}.", rack_id="r1", server_assignor="range")
+    group.settle(first, second)
+    group.ask("m1", -2, instance_id="i1")
+    group.ask("m3", instance_id="i1")
+    group.ask("m2", -1)
+    group.ask("m3", -1, instance_id="i1")
+    found = read_records(bootstrap, group.name)
+    assert [encode(group.name, record) for record, _ in found] == [raw for _, raw in found]
+    rows = [record for record, _ in found]
+    assert [(row.kind, row.name) for row in rows[:5]] == [
+        (MEMBER, "m1"), (GROUP_EPOCH, ""), (TARGET, "m1"), (TARGET_EPOCH, ""), (CURRENT, "m1")
+    ]  # fmt: skip
+    member = rows[0].value
+    assert member == Member("i1", None, "keylane-testing", "/127.0.0.1", tuple(sorted(group.topics)), "", 30_000, None)
+    everything = {group.ids[group.topics[0]]: {0, 1, 2}, group.ids[group.topics[1]]: {0, 1}}
+    assert rows[2].value == TargetAssignment({topic: frozenset(ones) for topic, ones in everything.items()})
+    assert rows[4].value == Current(
+        2, 0, STABLE, {topic: dict.fromkeys(ones, 2) for topic, ones in everything.items()}, {}
+    )
+    assert {row.kind for row in rows} == {MEMBER, GROUP_EPOCH, TARGET, TARGET_EPOCH, CURRENT, PATTERN}
+    assert {(row.kind, row.name) for row in rows if row.value is None} == {
+        *((kind, name) for kind in (MEMBER, TARGET, CURRENT) for name in ("m1", "m2", "m3")),
+        (PATTERN, f"{group.topics[0][:-1]}."),
+    }
+
+
+def read_records(bootstrap: str, group: str) -> list[tuple[Record, tuple[bytes, bytes | None]]]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+    count = len(consumer.list_topics("__consumer_offsets", DEADLINE_S).topics["__consumer_offsets"].partitions)
+    consumer.assign([TopicPartition("__consumer_offsets", partition_for(group, count), 0)])
+    found = []
+    while (message := consumer.poll(DEADLINE_S)) is not None and message.error() is None:
+        key, value = message.key(), message.value()
+        assert isinstance(key, bytes)
+        decoded = decode(key, value)
+        if decoded is not None and decoded[0] == group:
+            found.append((decoded[1], (key, value)))
+    consumer.close()
+    return found

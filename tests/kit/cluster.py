@@ -27,6 +27,17 @@ START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
+def home_in(folder: Path) -> Path:
+    """A SPARK_HOME of links, below which the executors of a `local-cluster` work, and not in the installed package."""
+    import pyspark
+
+    home = folder / "spark-home"
+    home.mkdir()
+    for one in Path(pyspark.__file__).parent.iterdir():
+        (home / one.name).symlink_to(one)
+    return home
+
+
 class StandaloneCluster:
     """A master and `workers` workers of `cores` task slots each. Thread safety: one thread at a time.
 

@@ -17,6 +17,7 @@ from kit.seam import Commit, Entry, Item, Make, Start, Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from keylane.records import Output
     from kit.seam import Outcome, Plan, TopicPartition
 
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "driven"}
@@ -44,6 +45,7 @@ class Driven:
         self.started: list[Item] = []
         self.commits: list[Entry] = []
         """Acknowledged, oldest first."""
+        self.produced: list[Output] = []
 
     def load(self, name: TopicPartition, keys: Sequence[bytes | None], first: int = 0) -> None:
         """Records with these keys are polled; the first has offset `first`."""
@@ -60,6 +62,10 @@ class Driven:
         self.running += new
         self.started += new
         self._acknowledge(plan)
+        for sending in plan.produce:
+            self.produced += sending.outputs
+            for number in range(len(sending.outputs)):
+                self.engine.answered(sending, number, None, self.now)
         return new
 
     def end(self, item: Item, outcome: Outcome = None) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from keylane.consumer.outputs import Delivery
+    from keylane.consumer.snapshot import Snapshot
     from keylane.flow.items import Source, Unit
     from keylane.flow.outcomes import Outcome as CoreOutcome
     from keylane.flow.workers import Capacity, Running
@@ -247,6 +248,9 @@ class CoreEngine:
             resume=[one.name for one in plan.resume],
             withdraw=plan.withdraw,
         )
+
+    def snapshot(self, now: float) -> Snapshot:
+        return self._core.snapshot(now)
 
     def next_check(self, now: float) -> float | None:
         return self._core.next_check(now)

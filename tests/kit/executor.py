@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+import asyncio
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,12 +11,25 @@ if TYPE_CHECKING:
 
 
 class InlineExecutor(Executor):
-    """Runs what is submitted before it returns."""
+    """Runs what is submitted before it returns; the loop that asks is told in its next round, as by a thread, and
+    without the socket that wakes it for one: that would be a fifth of the time of thousands of short lives."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         try:
-            future.set_result(fn(*args, **kwargs))
+            result = fn(*args, **kwargs)
         except Exception as error:  # it belongs to whoever waits for the future
-            future.set_exception(error)
+            loop.call_soon(_end, future, None, error)
+        else:
+            loop.call_soon(_end, future, result, None)
         return future
+
+
+def _end(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -15,7 +15,7 @@ from keylane.kafka.bulk import read_to_end
 from keylane.offsets import OffsetMap, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from keylane.kafka.admin import Admin
     from keylane.options import Ordering
@@ -46,9 +46,8 @@ class Outputs:
             (one.topic, one.partition, one.offset): one.key for batch in read_to_end(servers, topic) for one in batch
         }
         logs: dict[int, list[tuple[int, Source]]] = {}
-        for batch in read_to_end(servers, output):
-            for one in batch:
-                logs.setdefault(one.partition, []).append((one.offset, _named_by(one)))
+        for partition, offset, source in outputs_of(servers, output):
+            logs.setdefault(partition, []).append((offset, source))
         return cls(inputs, [source for _, log in sorted(logs.items()) for _, source in sorted(log)])
 
     @property
@@ -110,6 +109,13 @@ def covered(admin: Admin, group: str) -> Covered:
     """What the broker has of the group now."""
     commits = admin.committed_offsets(group)
     return Covered({name: decode(one.metadata, one.offset) for name, one in commits.items()})
+
+
+def outputs_of(servers: str, output: str) -> Iterator[tuple[int, int, Source]]:
+    """Of each output: its partition, its offset, and the record that it names."""
+    for batch in read_to_end(servers, output):
+        for one in batch:
+            yield one.partition, one.offset, _named_by(one)
 
 
 def _named_by(output: Record) -> Source:

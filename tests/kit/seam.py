@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from keylane.consumer.snapshot import Snapshot
     from keylane.offsets import OffsetMap
     from keylane.options import Rates
     from keylane.records import Output, PlainMessage, Returned
@@ -245,6 +246,7 @@ class Engine(Protocol):
 
     def plan(self, now: float) -> Plan: ...
     def next_check(self, now: float) -> float | None: ...
+    def snapshot(self, now: float) -> Snapshot: ...
 
     @property
     def is_running(self) -> bool: ...

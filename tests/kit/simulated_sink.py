@@ -341,7 +341,7 @@ class World:
                     yield
                 if answer.code != codes.NONE:
                     raise TaskFailedError
-            digest.add(Output("rows", b"%d" % row[0], b"%d" % row[1]))
+            digest.add([Output("rows", b"%d" % row[0], b"%d" % row[1])])
         yield
         held = self.kafka.described(name)
         if not held.is_open or held.producer != producer:

@@ -39,14 +39,14 @@ class SimulatedTransactions:
     def obey(self, plan: Plan, produced: Sequence[Sent]) -> None:
         world = self._world
         if produced:
-            world.check(self._step is None, f"produced although the producer is at: {self._step}")
+            world.check(self._step is None, "produced although the producer is at: {}", self._step)
             self._inside += produced
         if plan.commit is not None:
-            world.check(self._step is None, f"a commit was asked for during: {self._step}")
+            world.check(self._step is None, "a commit was asked for during: {}", self._step)
             world.check(not any(one.pending for one in self._inside), "committed with outputs that have no answer")
             self._step, self._entries, self._is_sent = "commit", plan.commit.entries, False
         if plan.abort is not None:
-            world.check(self._step is None, f"an abort was asked for during: {self._step}")
+            world.check(self._step is None, "an abort was asked for during: {}", self._step)
             self._step = "abort"
             world.seen["aborted"] += 1
             world.seen["renewed"] += plan.abort
@@ -138,12 +138,12 @@ class SimulatedTransactions:
     def _seen(self, sent: Sent) -> None:
         world, item = self._world, sent.item
         log = world.logs[item.name[1]]
-        world.check(item.offset not in log.visible, f"{item}: its outputs are seen twice")
-        world.check(sent.error is None, f"{item}: an output that failed is seen")
+        world.check(item.offset not in log.visible, "{}: its outputs are seen twice", item)
+        world.check(sent.error is None, "{}: an output that failed is seen", item)
         shard = log.shard(item.message, world.settings.ordering)
         for other in log.visible if shard is not None else ():
             before = other < item.offset or log.shard(log.records[other], world.settings.ordering) != shard
-            world.check(before, f"{item}: its outputs are seen behind those of {other}")
+            world.check(before, "{}: its outputs are seen behind those of {}", item, other)
         log.visible[item.offset] = sent
 
     def _compare(self, log: Log) -> None:
@@ -152,9 +152,11 @@ class SimulatedTransactions:
             covered = found is not None and found.is_complete(offset)
             expected = log.done.get(offset) if covered else None
             seen = log.visible.get(offset)
-            where = f"{log.name}@{offset}: covered: {covered}"
-            self._world.check(covered or seen is None, f"{where}, but its outputs are seen")
-            self._world.check(not covered or seen is expected, f"{where}, but other outputs are seen than it came to")
+            what = (log.name, offset, covered)
+            check = self._world.check
+            check(covered or seen is None, "{}@{}: covered: {}, but its outputs are seen", *what)
+            right = not covered or seen is expected
+            check(right, "{}@{}: covered: {}, but other outputs are seen than it came to", *what)
 
     def _log(self, entry: Entry) -> Log:
         return self._world.logs[entry.name[1]]

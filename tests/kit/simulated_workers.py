@@ -189,36 +189,38 @@ class SimulatedWorkers:
     def _begins(self, item: Item, before: Sequence[Item]) -> None:
         """Guarantees 3 and 4, at the start of a handler; `before` come before it in the same hand-over."""
         world, log = self._world, self._log(item)
-        world.check(world.engine.counts(item) and item.epoch == log.epoch, f"{item}: of an old assignment")
-        world.check(item.offset not in log.running, f"{item}: dispatched twice at once")
+        world.check(world.engine.counts(item) and item.epoch == log.epoch, "{}: of an old assignment", item)
+        world.check(item.offset not in log.running, "{}: dispatched twice at once", item)
         on_hold = world.all_paused or item.name in world.paused
-        world.check(not on_hold, f"{item}: dispatched although its partition is paused")
+        world.check(not on_hold, "{}: dispatched although its partition is paused", item)
         too_fast = world.rates.starts(item, world.now)
-        world.check(too_fast is None, str(too_fast))
+        world.check(too_fast is None, "{}", too_fast)
         span = world.settings.max_uncommitted
         lowest = min(log.todo, default=item.offset)
-        world.check(span is None or item.offset < lowest + span, f"{item}: dispatched {item.offset - lowest} ahead")
-        world.check(item.offset in log.todo, f"{item}: dispatched although it is complete")
+        world.check(span is None or item.offset < lowest + span, "{}: dispatched {} ahead", item, item.offset - lowest)
+        world.check(item.offset in log.todo, "{}: dispatched although it is complete", item)
         committed = log.map()
         is_committed = committed is not None and committed.is_complete(item.offset)
         if world.settings.delivery == "at_most_once":
-            world.check(is_committed, f"{item}: dispatched before the group has committed it")
-            world.check((log.partition, item.offset) not in world.begun, f"{item}: dispatched once more")
+            world.check(is_committed, "{}: dispatched before the group has committed it", item)
+            world.check((log.partition, item.offset) not in world.begun, "{}: dispatched once more", item)
             world.begun.add((log.partition, item.offset))
         else:
-            world.check(not is_committed, f"{item}: dispatched although the group has committed it")
+            world.check(not is_committed, "{}: dispatched although the group has committed it", item)
         shard = self._shard(item)
         if shard is not None:
             for offset, other in log.todo.items():
                 if offset >= item.offset:
                     break
                 first = log.shard(other, world.settings.ordering) == shard and log.running.get(offset) not in before
-                world.check(not first, f"{item}: started before {offset} of its shard was complete")
+                world.check(not first, "{}: started before {} of its shard was complete", item, offset)
             for old in (one for hand in self._hands for one in hand.left if not world.engine.counts(one)):
                 overlaps = old.name == item.name and self._shard(old) == shard
                 world.check(
                     not (overlaps and world.settings.delivery == "transactional"),
-                    f"{item}: started while {old} of an earlier epoch still runs",
+                    "{}: started while {} of an earlier epoch still runs",
+                    item,
+                    old,
                 )
         log.running[item.offset] = item
 

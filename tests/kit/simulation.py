@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import keylane as kl
 from keylane.errors import HandlerError
 from keylane.offsets import decode
-from keylane.options import Batch, DeadLetter, Halt, Rates, Retries, Skip
+from keylane.options import Batch, Breaker, DeadLetter, Halt, Rates, Retries, Skip
 from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
 from kit.engines import make_engine
@@ -78,6 +78,8 @@ class Settings:
     batch: Batch | None = None
     later_share: float = 0.0
     """Of records: they are scheduled for later."""
+    breaker: Breaker | None = None
+    """With one a record has any number of attempts: no oracle here says whether a last one counts."""
     deaths: float = 0.0
     """Of hand-overs: their worker dies under them."""
     rates: Rates = field(default_factory=Rates)
@@ -111,7 +113,7 @@ class Simulation:
 
     def _new_engine(self) -> None:
         settings = self.settings
-        attempts = 1 if settings.delivery == "at_most_once" else 3
+        attempts = 1 if settings.delivery == "at_most_once" else 3 if settings.breaker is None else None
         self.pipeline = Pipeline(
             kafka={"bootstrap.servers": "simulated:0", "group.id": "simulated"},
             topics=[TOPIC],
@@ -129,6 +131,7 @@ class Simulation:
             traversal=settings.traversal,
             max_uncommitted=settings.max_uncommitted,
             batch=settings.batch,
+            breaker=settings.breaker,
         )
         if self.transactions is not None:
             self.transactions.crash()
@@ -192,19 +195,35 @@ class Simulation:
             self._ended()
 
     def finish(self, limit: int = 20_000) -> None:
-        """No more faults: everything in the logs must complete and be committed."""
+        """No more faults: everything in the logs must complete and be committed. Outside of transactions, the engine
+        hears of several things at once before it plans, as in a round of its loop."""
         self.faults = False
         self._resume(None)
-        handlers = [lambda: self.workers.complete(), lambda: self.workers.deliver(), lambda: self.workers.settle()]
-        actions = [self._assign, self._poll, *handlers, self._answer_commit, self._pass_time, self._hear]
-        actions.append(self._answer_transactions)
+        actions = [
+            self._assign,
+            self._poll,
+            lambda: self.workers.complete(),
+            lambda: self.workers.deliver(),
+            lambda: self.workers.settle(),
+            self._answer_commit,
+            self._pass_time,
+            self._hear,
+            self._answer_transactions,
+        ]
+
+        def all_at_once() -> None:
+            for action in actions:
+                action()
+
+        # Of an abort the engine hears with old handlers still running: there each event stands alone.
+        steps = [all_at_once] if self.transactions is None else actions
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
                 return
-            for action in actions:
-                self.step(action)
+            for step in steps:
+                self.step(step)
         stuck = [f"{log.name}: committed {log.committed} of {log.end}, {len(log.running)} running" for log in self.logs]
-        self._violated(f"no end in sight: {'; '.join(stuck)}")
+        self.violated(f"no end in sight: {'; '.join(stuck)}")
 
     # --- what the world does ---
 
@@ -309,7 +328,7 @@ class Simulation:
                 self.seen["commit failed"] += 1
             elif log.epoch == entry.epoch:
                 if entry.offset < log.acknowledged:
-                    self._violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
+                    self.violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
                 log.acknowledged = entry.offset
                 said = decode(entry.metadata, entry.offset)
                 log.unacknowledged = {offset for offset in log.unacknowledged if not said.is_complete(offset)}
@@ -390,7 +409,7 @@ class Simulation:
         self.workers.hand_over(plan.calls)
         if plan.calls and self.settings.delivery == "almost_once":
             again = sum(len(log.running) + len(log.unacknowledged) for log in self.logs)
-            self.check(again <= self.settings.concurrency, f"a crash would repeat {again} records")
+            self.check(again <= self.settings.concurrency, "a crash would repeat {} records", again)
         produced = [Sent(one) for one in plan.produce]
         self.workers.send(produced, [Sent(one) for one in plan.results])
         if plan.withdraw:
@@ -421,13 +440,12 @@ class Simulation:
         """Guarantees 1 and 5, for what a commit is about to say."""
         for entry in entries:
             log = self.logs[entry.name[1]]
-            self.check(len(entry.metadata) <= self.settings.metadata_cap, f"{entry.name}: metadata over the cap")
+            self.check(len(entry.metadata) <= self.settings.metadata_cap, "{}: metadata over the cap", entry.name)
             said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
             for offset in log.todo if self.settings.delivery != "at_most_once" else ():
-                self.check(
-                    not said.is_complete(offset), f"{entry.name}: a commit says that {offset} is complete: {said}"
-                )
+                if said.is_complete(offset):
+                    self.violated(f"{entry.name}: a commit says that {offset} is complete: {said}")
         if self.engine.left_maps_out:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
             self.check(smaller, "a map did not fit although the bound holds")
@@ -437,7 +455,7 @@ class Simulation:
         failure = self.engine.failure
         if failure is not None:
             self.seen["halted"] += 1
-            self.check(isinstance(failure, HandlerError) and "@" in str(failure), f"it failed with {failure!r}")
+            self.check(isinstance(failure, HandlerError) and "@" in str(failure), "it failed with {!r}", failure)
         self._new_engine()
 
     def _let_go(self, log: Log) -> None:
@@ -451,11 +469,12 @@ class Simulation:
     def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
         return [self.logs[partition] for _, partition in names]
 
-    def check(self, holds: bool, text: str) -> None:
+    def check(self, holds: bool, text: str, *about: object) -> None:
+        """`text` is a format for `about`, so that it costs nothing where it holds."""
         if not holds:
-            self._violated(text)
+            self.violated(text.format(*about))
 
-    def _violated(self, text: str) -> None:
+    def violated(self, text: str) -> None:
         again = (
             f"{self.seed} {VARIETY.index(self.settings)} {self._asked}" if self.settings in VARIETY else "(no variety)"
         )
@@ -494,5 +513,7 @@ VARIETY = (
     Settings(delivery="at_most_once", keys=3, batch=Batch(5), concurrency=3, metadata_cap=400, broker_metadata_cap=16),
     Settings(delivery="almost_once", concurrency=3, keys=20, later_share=0.1, rebalances=2),
     Settings(delivery="almost_once", concurrency=1, ordering="unordered", results=True),
+    Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), rebalances=2, keys=5),
+    Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), batch=Batch(4), later_share=0.1),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from mutants import coordinator, engine, kafka, options, spark, spark_exact, spark_lanes, storage
+from mutants import (
+    coordinator,
+    dead_letters,
+    engine,
+    kafka,
+    options,
+    replicated,
+    spark,
+    spark_exact,
+    spark_lanes,
+    storage,
+)
 
 MUTANTS = [
     *engine.MUTANTS,
     *options.MUTANTS,
     *coordinator.MUTANTS,
+    *replicated.MUTANTS,
     *storage.MUTANTS,
     *kafka.MUTANTS,
+    *dead_letters.MUTANTS,
     *spark.MUTANTS,
     *spark_exact.MUTANTS,
     *spark_lanes.MUTANTS,

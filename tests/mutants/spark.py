@@ -6,6 +6,13 @@ from mutants import Mutant
 
 MUTANTS = [
     Mutant(
+        "Python workers on YARN get Unix sockets, below folders whose paths are too long for them",
+        "spark/session.py",
+        '{} if master == "yarn" else UNIX_SOCKETS',
+        "UNIX_SOCKETS",
+        "unit/spark/test_spark_session_defaults.py::test_python_workers_on_yarn_talk_by_tcp",
+    ),
+    Mutant(
         "an option that this Spark cannot honour is taken, and has no effect",
         "spark/structured/older_source.py",
         """            ("maxOffsetsPerTrigger", options.max_offsets),

@@ -13,6 +13,7 @@ import json
 import logging
 import random
 import time
+from typing import Any
 
 import keylane as kl
 from kit.outputs import source_of
@@ -25,6 +26,7 @@ parser.add_argument("--name")
 parser.add_argument("--until-done", action="store_true")
 parser.add_argument("--members")
 parser.add_argument("--failure-window-ms", type=int, default=600_000)
+parser.add_argument("--rows-to", help="at the end, the outputs as rows through parallel_map into this topic")
 parser.add_argument("--wander", action="store_true", help="another number of lanes, from 1 to 3, every two seconds")
 
 
@@ -43,6 +45,18 @@ def pipeline(args: argparse.Namespace) -> kl.Pipeline:
         commit=kl.Commit(interval_ms=300),
         offset_reset="earliest",
     )
+
+
+def mark(row: Any) -> dict[str, bytes]:
+    return {"key": row.key, "value": row.value + b"!"}
+
+
+def copy_rows(spark: Any, servers: str, topic: str, to: str) -> None:
+    """A batch query from the source through `parallel_map` to the sink."""
+    frame = spark.read.format("keylane").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+    step = kl.spark.parallel_map(mark, returns="key binary, value binary", ordering="key", key="key")
+    written = frame.select("key", "value").transform(step).write.format("keylane")
+    written.option("kafka.bootstrap.servers", servers).option("topic", to).mode("append").save()
 
 
 def main() -> None:
@@ -81,6 +95,9 @@ def main() -> None:
         told = {"active": active, "processed": query.snapshot().processed, "lanes": lanes, "error": error}
         print(json.dumps(told), flush=True)  # noqa: T201 - the test reads it
         time.sleep(0.05)
+    if args.rows_to is not None:
+        query.awaitTermination()
+        copy_rows(spark, args.servers, args.output, args.rows_to)
     spark.stop()
 
 

@@ -1,8 +1,10 @@
 """A streaming query from a topic through `parallel_map` into a topic, exactly once. A test starts it to kill it.
 
-Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER [OPTION=VALUE …], the options of its sink. It ends when all is written.
-The data source is keylane's own, in a class of this file: it looks before and after each of the sink's requests to
-Kafka whether the test wants this driver dead there (`FOLDER/die`, such as `End:before:2`).
+Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER [goes-on] [OPTION=VALUE …], the options of its sink. It ends when all is
+written; with goes-on it runs until it is killed. The data source is keylane's own, in a class of this file: it looks
+before and after each of the sink's requests to Kafka, at each of a task's steps and after a commit whether the test
+wants somebody dead there. `FOLDER/die` says where and whom: `End:before:2 driver` (or `worker`, `executor`). For
+`broker` the program stands still there until the test, which kills it, has made `FOLDER/go`.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
 import keylane as kl
 from keylane.spark import parallel_map
 from keylane.spark.structured.source import KeylaneSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql.types import StructType
 
 FOLDER, DRIVER = "KEYLANE_STEPS_FOLDER", "KEYLANE_STEPS_DRIVER"
@@ -33,7 +39,7 @@ class WatchedSource(KeylaneSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
         watch()
-        return super().streamWriter(schema, overwrite)
+        return WatchedWriter(super().streamWriter(schema, overwrite))
 
 
 def watch() -> None:
@@ -54,9 +60,33 @@ def watch() -> None:
     driver._asked = watched
 
 
+class WatchedWriter(DataSourceStreamArrowWriter):
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        def watched() -> Iterator[Any]:
+            for batch in iterator:
+                yield batch
+                reached("Task:rows", {})
+
+        reached("Task:begin", {})
+        message = self._writer.write(watched())
+        reached("Task:end", {})
+        return message
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._writer.commit(messages, batchId)
+        reached("Commit:after", {})
+
+    def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803
+        self._writer.abort(messages, batchId)
+
+
 def reached(point: str, seen: dict[str, int]) -> None:
     import os
     import signal
+    import time
     from pathlib import Path
 
     folder = Path(os.environ["KEYLANE_STEPS_FOLDER"])
@@ -64,13 +94,24 @@ def reached(point: str, seen: dict[str, int]) -> None:
         steps.write(point + "\n")
     seen[point] = seen.get(point, 0) + 1
     try:
-        wanted, _, times = (folder / "die").read_text().rpartition(":")
-    except FileNotFoundError:
-        return
-    if wanted == point and seen[point] >= int(times):
+        where, _, whom = (folder / "die").read_text().partition(" ")
+        wanted, _, times = where.rpartition(":")
+        if wanted != point or seen[point] < int(times):
+            return
         (folder / "die").rename(folder / "died")
+    except FileNotFoundError:  # nobody is to die; or another process was there first
+        return
+    if whom == "broker":
+        until = time.monotonic() + 60
+        while not (folder / "go").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return
+    if whom == "driver":
         os.killpg(int(os.environ["KEYLANE_STEPS_DRIVER"]), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+    if whom == "executor":  # a worker's parent is its daemon
+        daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        os.kill(int(daemon[1]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def copy(row: Any) -> tuple[bytes, bytes]:
@@ -85,6 +126,7 @@ def main() -> None:
     spark = kl.spark.session(master, "keylane exactly once", **settings)
     spark.dataSource.register(WatchedSource)
     source = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    goes_on = "goes-on" in options
     frame = spark.readStream.format("keylane").options(**source, maxOffsetsPerTrigger=str(BATCH)).load()
     step = parallel_map(copy, "key binary, value binary", ordering="key", key="key")
     query = (
@@ -92,9 +134,9 @@ def main() -> None:
         .writeStream.format("watched")
         .options(**{"kafka.bootstrap.servers": servers, "topic": output})
         .options(delivery="exactly_once", sinkName=output)
-        .options(**dict(one.split("=", 1) for one in options))
+        .options(**dict(one.split("=", 1) for one in options if "=" in one))
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**{"processingTime": "0 seconds"} if goes_on else {"availableNow": True})
         .start()
     )
     query.awaitTermination()

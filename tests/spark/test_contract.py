@@ -205,6 +205,24 @@ def test_not_before(bench: PipelineBench) -> None:
     assert bench.all_once()
 
 
+@covers("breaker")
+def test_breaker(bench: PipelineBench) -> None:
+    began: list[float] = []
+
+    def call(*_: Any) -> str:
+        if not began:
+            began.append(time.monotonic())
+        if time.monotonic() < began[0] + 0.5:
+            raise ConnectionError("down")
+        return "up"
+
+    breaker = kl.Breaker(errors=ConnectionError, probe_interval_ms=100)
+    once = kl.Retries(max_attempts=1)
+    done = bench.run(telling(bench.work.output, call), breaker=breaker, retries=once, on_exhausted=kl.Skip())
+    assert (done.skipped, done.processed) == (0, RECORDS)
+    assert bench.all_once()
+
+
 @covers("rates")
 def test_rates(bench: PipelineBench) -> None:
     rates = kl.Rates(records_per_s=100, burst_ms=0)

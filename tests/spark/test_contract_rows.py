@@ -242,6 +242,26 @@ def test_what_a_batch_raises_is_a_failed_attempt_of_its_rows_which_go_on_in_orde
     assert out_of_order(found, key_of) == []
 
 
+@covers("breaker")
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+def test_breaker(bench: RowBench, workers: Any) -> None:
+    up = bench.folder / f"up-{workers is None}"
+    place, tries = str(up), str(bench.folder / f"tries-{workers is None}")
+
+    def call(row: Any) -> Any:
+        with open(tries, "a") as file:  # noqa: PTH123 - travels with the options
+            file.write("x")
+        if not os.path.exists(place):  # noqa: PTH110
+            if os.path.getsize(tries) >= 30:  # noqa: PTH202 - what comes next finds it up
+                open(place, "w").close()  # noqa: PTH123
+            raise ConnectionError("down")
+        return number_of(row), "up"
+
+    breaker = kl.Breaker(failures=10, errors=ConnectionError, probe_interval_ms=5)
+    found = bench.run(call, breaker=breaker, retries=ONCE, on_exhausted=kl.Skip(), workers=workers)
+    assert numbers(found) == list(range(ROWS))
+
+
 @covers("not_before")
 @pytest.mark.parametrize("workers", [None, kl.Processes(1)])
 def test_not_before(bench: RowBench, workers: Any) -> None:

@@ -133,7 +133,7 @@ def test_a_driver_killed_between_the_list_and_the_ends(
     fill(servers, source, range(100))
     program = Program(*topics, tmp_path)
     try:
-        (tmp_path / "die").write_text("End:before:2")  # of the first batch's three transactions
+        (tmp_path / "die").write_text("End:before:2 driver")  # of the first batch's three transactions
         assert program.run() == -signal.SIGKILL, program.log()
     finally:
         program.close()
@@ -191,7 +191,7 @@ def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
             filled += 70
             if number % 4 < 3:
                 point = POINTS[number % len(POINTS)]
-                (tmp_path / "die").write_text(f"{point}:{chance.choice((1, 1, 2, 3))}")
+                (tmp_path / "die").write_text(f"{point}:{chance.choice((1, 1, 2, 3))} driver")
                 died = program.run() == -signal.SIGKILL
                 kills["step"] += died
                 (tmp_path / "die").unlink(missing_ok=True)

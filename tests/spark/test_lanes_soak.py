@@ -14,23 +14,20 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.kafka.bulk import BulkProducer
 from kit.cluster import StandaloneCluster
-from kit.outputs import covered
+from kit.kills import Kills
 from kit.processes import is_alive, parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from kit.outputs import Covered
 
 KILLS = int(os.environ.get("KEYLANE_SOAK_KILLS", "100"))
 SHARES = {"worker": 50, "executor": 15, "frozen worker": 10, "broker": 10, "driver": 8, "node": 7}
@@ -39,15 +36,6 @@ RECORDS_PER_S = 150
 KEYS = 101
 SEED = 20_13
 PARTITIONS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """What the group had committed right after a kill, and the ends of the output topic then."""
-
-    what: str
-    known: Covered
-    ends: dict[int, int]
 
 
 class Stream(threading.Thread):
@@ -79,7 +67,7 @@ class Soak:
         self, cluster: StandaloneCluster, broker: BrokerProcess, work: Any, drivers: Callable[..., Any]
     ) -> None:
         self.cluster, self.broker, self.work, self._drivers = cluster, broker, work, drivers
-        self.kills: list[Kill] = []
+        self.kills = Kills(work.admin, work.servers, work.group, work.output, PARTITIONS)
         self._random = random.Random(SEED)
         self.start_driver()
 
@@ -136,9 +124,7 @@ class Soak:
         if what == "broker":
             self.broker.kill()
             self.broker.start()
-        known = covered(self.work.admin, self.work.group)
-        ends = self.work.admin.log_ends([(self.work.output, partition) for partition in range(PARTITIONS)])
-        self.kills.append(Kill(what, known, {partition: end or 0 for (_, partition), end in ends.items()}))
+        self.kills.note(what)
         if what == "driver":
             self.start_driver()
         if what == "frozen worker":
@@ -146,22 +132,6 @@ class Soak:
             while is_alive(pid):
                 assert time.monotonic() < deadline, "a frozen worker is given up, and killed"
                 time.sleep(0.1)
-
-    def ran_again(self) -> list[tuple[str, Any]]:
-        """Records that ran after a kill although a commit had been acknowledged for them before."""
-        wrong = []
-        for batch in read_to_end(self.work.servers, self.work.output):
-            for one in batch:
-                text = next(value for name, value in one.headers if name == "source" and value is not None).decode()
-                place, _, offset = text.rpartition("@")
-                topic, _, partition = place.rpartition("-")
-                source = (topic, int(partition), int(offset))
-                wrong += [
-                    (kill.what, source)
-                    for kill in self.kills
-                    if one.offset >= kill.ends[one.partition] and source in kill.known
-                ]
-        return wrong
 
 
 @pytest.mark.soak
@@ -189,7 +159,7 @@ def test_a_hundred_kills(java: None, tmp_path: Path, works: Callable[[str], Any]
             time.sleep(0.2)
         soak.driver.close()
         seen = work.outputs()
-        again = soak.ran_again()
+        again = soak.kills.ran_again()
         repeats = len(seen.repeated)
         print(f"{len(seen.inputs)} records, {Counter(kinds)}, {repeats} ran again, {stream.failed} lapses")  # noqa: T201
         assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])

@@ -70,8 +70,6 @@ def test_results_of_all_lanes_come_in_order_and_once(spark: SparkSession, work: 
 def test_a_slow_reader_slows_the_lanes_and_an_async_one_reads_them(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:
-    work.fill(400)
-
     async def slowly(record: kl.Record) -> int:
         await asyncio.sleep(0.02)
         return record.offset
@@ -80,11 +78,19 @@ def test_a_slow_reader_slows_the_lanes_and_an_async_one_reads_them(
         pipeline = work.pipeline(slowly, ordering="unordered", max_concurrency=5)
         query = kl.spark.start(pipeline, spark, lanes=2, stream="read", max_unread=20)
         async with query.stream() as results:
+
+            def both_lanes_read() -> bool:
+                """A lane that joins later takes partitions with results that nobody has read, and they come again."""
+                group = work.admin.describe_group(work.group)
+                return group.state == "stable" and [bool(one.assignment) for one in group.members] == [True, True]
+
+            await asyncio.to_thread(until, both_lanes_read, query.snapshot)
+            await asyncio.to_thread(work.fill, 400)
             first = await anext(results)
 
             def only_results_wait() -> bool:
-                snapshot = query.snapshot()
-                lanes_wait = all(one.unseen >= 20 for one in query._supervisor.view.snapshots)
+                snapshot, lanes = query.snapshot(), query._supervisor.view.snapshots
+                lanes_wait = len(lanes) == 2 and all(one.unseen >= 20 for one in lanes)
                 return lanes_wait and snapshot.handed_over == snapshot.unseen
 
             await asyncio.to_thread(until, only_results_wait, query.snapshot)

@@ -51,3 +51,12 @@ def test_the_same_session_comes_again_and_another_master_is_refused(spark: Spark
 def test_a_setting_without_its_full_name_is_refused() -> None:
     with pytest.raises(kl.UsageError, match=r"spark\.ui\.enabled"):
         kl.spark.session(ui_enabled=False)
+
+
+def test_a_python_that_only_executors_have_is_refused_where_spark_would_run_it_here(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./environment/bin/python")
+    with pytest.raises(kl.UsageError, match=r"executors, \./environment/bin/python, which is not in .*: start in the"):
+        spark.read.format("keylane")
+    assert spark.read.format("csv")

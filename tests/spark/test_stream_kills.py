@@ -27,6 +27,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.spark.structured.carry_lists import CarryList
+from kit.cluster import home_in
 from kit.processes import is_alive, of_session, parent, words
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Query:
         self._command = [sys.executable, str(PROGRAM), master, servers, topic, str(folder), *arguments]
         self._folder = folder
         self._log = (folder / "driver.log").open("ab")
-        self._environment = os.environ | {"SPARK_HOME": str(_home(folder)), "SPARK_LOCAL_DIRS": str(folder / "local")}
+        self._environment = os.environ | {"SPARK_HOME": str(home_in(folder)), "SPARK_LOCAL_DIRS": str(folder / "local")}
         self._sessions: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -113,17 +114,6 @@ class Query:
                 os.kill(executor, signal.SIGKILL)
                 return True
         return False
-
-
-def _home(folder: Path) -> Path:
-    """Executors work below it, and not in the installed package."""
-    import pyspark
-
-    home = folder / "spark-home"
-    home.mkdir()
-    for one in Path(pyspark.__file__).parent.iterdir():
-        (home / one.name).symlink_to(one)
-    return home
 
 
 def fill(servers: str, topic: str, numbers: range) -> None:

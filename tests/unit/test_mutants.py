@@ -19,7 +19,14 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 GUARANTEES = {str(number) for number in range(1, 9)}
 """Of the design: commits, snapshots, restarts, order, metadata, epochs, durability, bad input."""
-KINDS = ("guarantee", "crash matrix", "DataFrames' crash matrix", "option", "exactly once into Kafka")
+KINDS = (
+    "guarantee",
+    "crash matrix",
+    "DataFrames' crash matrix",
+    "option",
+    "exactly once into Kafka",
+    "consumer groups",
+)
 
 
 def covered(kind: str) -> set[str]:

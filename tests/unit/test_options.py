@@ -71,6 +71,8 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"workers": kl.Processes(), "one_processor": True}, "worker processes want processors"),
         ({"traversal": "deep"}, "traversal='deep': give one of 'fair', 'depth_first'"),
         ({"rates": 5}, "rates=5: give keylane.Rates"),
+        ({"breaker": 5}, "breaker=5: give keylane.Breaker"),
+        ({"breaker": kl.Breaker(), "delivery": "at_most_once"}, "cannot be held: use another delivery"),
         ({"not_before": 5}, "not_before=5: give a function"),
         ({"max_uncommitted": 0}, "max_uncommitted=0"),
         ({"commit": kl.Commit(metadata=lambda *_: "")}, "Commit.metadata: under ordering='key' the metadata"),
@@ -194,6 +196,12 @@ def test_a_record_crosses_a_process_by_value() -> None:
         (lambda: kl.Rates(records_per_s=0), "Rates.records_per_s=0: give a number above 0"),
         (lambda: kl.Rates(per_key=True), "Rates.per_key=True"),
         (lambda: kl.Rates(burst_ms=-1), "Rates.burst_ms=-1"),
+        (lambda: kl.Breaker(failures=0), "Breaker.failures=0: give a whole number of at least 1"),
+        (lambda: kl.Breaker(errors=()), r"Breaker.errors=\(\): give a class of exceptions"),
+        (lambda: kl.Breaker(errors="OSError"), "Breaker.errors='OSError': give a class of exceptions"),  # type: ignore[arg-type]
+        (lambda: kl.Breaker(probe_interval_ms=0), "Breaker.probe_interval_ms=0"),
+        (lambda: kl.Breaker(target="host"), "Breaker.target"),  # type: ignore[arg-type]
+        (lambda: kl.Breaker(fail_max=3), "failures"),  # type: ignore[call-arg]
         (lambda: kl.Retries(max_age_ms=-1), "Retries.max_age_ms=-1"),
         (lambda: kl.Batch(1), "Batch.size=1: give a whole number of at least 2"),
         (lambda: kl.Batch(3, min_size=4, linger_ms=1), "Batch.min_size=4: give at most the size, which is 3"),

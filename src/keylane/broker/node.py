@@ -15,6 +15,7 @@ from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.topics import TopicRegistry
 from keylane.broker.upgrade import upgrade
 from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
@@ -70,10 +71,13 @@ class Node:
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
         self.coordinator = Coordinator(
-            filesystem=filesystem,
-            folder=f"{folder.path}/{data_folder.COORDINATOR}",
-            executor=self._journal_executor,
-            background=self.executor,
+            journal=on_files(
+                filesystem,
+                f"{folder.path}/{data_folder.COORDINATOR}",
+                self._journal_executor,
+                background=self.executor,
+                may_sync_inline=True,
+            ),
             options=config,
             partition_count=self.topics.partition_count,
             topics=self.topics,
@@ -82,7 +86,6 @@ class Node:
             ports=Ports(
                 self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
             ),
-            may_sync_inline=True,
             on_load_failure=on_load_failure,
         )
         self.offsets_topic = OffsetsTopic(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import UTC, datetime
 
 SPARK_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 """The forms of master URLs that Spark takes for a session; it answers any other one with a page of Java."""
@@ -22,3 +23,14 @@ def assignment(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: give NAME=VALUE")
     return name, value
+
+
+def milliseconds(option: str, text: str) -> int:
+    """An ISO 8601 time (UTC where it says no zone) in milliseconds since the epoch. Raises `UsageError`."""
+    from keylane.errors import UsageError
+
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}: give a time like 2026-11-21T08:00:00 or 2026-11-21T08:00+01:00") from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

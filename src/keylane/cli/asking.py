@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_MS = 10_000
 
 DRY_RUN = "nothing was changed: add --execute to do it"
+
+
+Report = dict[str, Any]
+"""What a command found or did, as `--json` prints it."""
+Settings = Mapping[str, Any]
+"""Of Kafka's clients."""
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, help_: str) -> None:
@@ -55,18 +62,29 @@ def add_execute(parser: argparse.ArgumentParser) -> None:
 
 def admin_of(args: argparse.Namespace) -> Admin:
     """Who asks. Raises `UsageError`."""
-    from keylane.cli.client_settings import read_client_settings
+    return admin_with(args, settings_of(args, {}))
+
+
+def admin_with(args: argparse.Namespace, settings: Settings) -> Admin:
+    """Who asks with these settings. Raises `UsageError`."""
     from keylane.errors import UsageError
     from keylane.kafka.admin import Admin
 
     if args.timeout_ms < 1:
         raise UsageError(f"--timeout-ms {args.timeout_ms}: give a whole number of at least 1")
-    settings = read_client_settings(args.command_config) if args.command_config else {}
+    return Admin(settings, timeout_ms=args.timeout_ms)
+
+
+def settings_of(args: argparse.Namespace, defaults: Settings) -> dict[str, Any]:
+    """Client settings: these, those of --command-config, --bootstrap; the later wins. Raises `UsageError`."""
+    from keylane.cli.client_settings import read_client_settings
+
+    settings = dict(defaults) | (read_client_settings(args.command_config) if args.command_config else {})
     servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
-    return Admin(settings | {"bootstrap.servers": servers}, timeout_ms=args.timeout_ms)
+    return settings | {"bootstrap.servers": servers}
 
 
-def show(args: argparse.Namespace, report: dict[str, Any], as_tables: Callable[[dict[str, Any]], None]) -> int:
+def show(args: argparse.Namespace, report: Report, as_tables: Callable[[Report], None]) -> int:
     """Print the report; returns the exit code."""
     if args.json:
         print(json.dumps(report))

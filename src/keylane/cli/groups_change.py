@@ -7,9 +7,9 @@ keeps a request for several groups from being done in half.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_offsets import selected
 from keylane.cli.tables import print_table
@@ -36,20 +36,10 @@ class Target:
         if earliest or latest:
             return cls("earliest" if earliest else "latest")
         if time is not None:
-            return cls("time", _milliseconds(time))
+            return cls("time", milliseconds("--to-datetime", time))
         if offset is None or offset < 0:
             raise UsageError(f"--to-offset {offset}: give an offset from 0 on")
         return cls("offset", offset)
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"--to-datetime {text}: give a time like 2026-11-21T08:00:00 or 2026-11-21T08:00+01:00"
-        ) from None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *, execute: bool) -> dict[str, Any]:

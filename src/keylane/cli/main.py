@@ -24,7 +24,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "groups", "topics")
+COMMANDS = ("demo", "run", "broker", "groups", "topics", "dlq")
 
 EXAMPLES = """\
 examples:
@@ -35,6 +35,7 @@ examples:
   keylane broker --data-dir data --port 9092     a durable broker for development and tests
   keylane groups describe weather                members, offsets, maps and lag of a group
   keylane topics create flights --partitions 8   a topic, before records come
+  keylane dlq list flights.dead                  dead letters: where from, and why
 """
 
 

@@ -414,6 +414,7 @@ class Core:
             commit_latency=self._commits.latency.histogram(),
             concurrency=self.flow.hand_over.at_once,
             failures=self.failures.kinds,
+            breakers=self.flow.open_breakers(now),
         )
 
     def _may_dispatch(self, now: float) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.consumer.dead_letters import dead_letter
 from keylane.consumer.outputs import Delivery
 from keylane.consumer.own_topics import OwnTopics
 from keylane.errors import HandlerError
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
 from keylane.options import DeadLetter, Skip
-from keylane.records import Output
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from keylane.flow.items import Item
     from keylane.flow.outcomes import NotRun, Outcome
     from keylane.pipeline import Pipeline
-    from keylane.records import Message
     from keylane.telling import Log
-
-MAX_ERROR_TEXT = 4_096
-"""Characters of an error's text that a dead letter's header carries: enough to see, never too large to produce."""
 
 
 class DeadLetterState:
@@ -297,30 +293,3 @@ def _text(error: BaseException) -> str:
 
 def _attempts(count: int) -> str:
     return f"{count} attempt{'s' if count != 1 else ''}"
-
-
-def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -> Output:
-    """The record as it was, with headers that say where it came from and what failed."""
-    place = (message.topic(), message.partition(), message.offset())
-    headers = [*(message.headers() or ()), *said_of(place, message.timestamp()[1], failure.error, attempts)]
-    return Output(topic, key=message.key(), value=message.value(), headers=headers)
-
-
-def said_of(
-    place: tuple[str, int, int] | None, timestamp_ms: int | None, error: BaseException, attempts: int
-) -> list[tuple[str, bytes]]:
-    """What a dead letter's headers say of a record, by its topic, partition and offset; what is not known is left
-    out."""
-    topic, partition, offset = place or (None, None, None)
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    said = {
-        "keylane.topic": topic,
-        "keylane.partition": partition,
-        "keylane.offset": offset,
-        "keylane.timestamp": timestamp_ms,
-        "keylane.error.class": name,
-        "keylane.error.text": str(error)[:MAX_ERROR_TEXT],
-        "keylane.attempts": attempts,
-    }
-    return [(key, str(value).encode()) for key, value in said.items() if value is not None]

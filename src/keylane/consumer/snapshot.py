@@ -11,6 +11,7 @@ from functools import reduce
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.flow.breakers import OpenBreaker, longest
 from keylane.flow.failures import merged
 from keylane.flow.workers import Histogram
 
@@ -135,6 +136,8 @@ class Snapshot:
     """Offsets that the log had dropped before they were complete."""
     transactions_aborted: int = 0
     """Aborted transactions: what was in them ran again, or will."""
+    held: int = 0
+    """Failed attempts that used none up, because a service was down (`Breaker`)."""
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
     everything waits."""
@@ -159,6 +162,8 @@ class Snapshot:
     partitions: tuple[PartitionSnapshot, ...] = ()
     failures: tuple[FailureKind, ...] = ()
     """Failed attempts by what was raised, and where; and coroutines that block their loop."""
+    breakers: tuple[OpenBreaker, ...] = ()
+    """Services that are down, and for how long: what would call them is held."""
     waits: Wait | None = None
     """What a consumer waits for that joins its group, when that takes long; None when it need not wait."""
 
@@ -214,6 +219,7 @@ class Snapshot:
             oldest=max((one.oldest for one in many if one.oldest), key=lambda one: one.age_ms, default=None),
             partitions=tuple(partitions[name] for name in sorted(partitions)),
             failures=merged(*(one.failures for one in many)),
+            breakers=longest(one for snapshot in many for one in snapshot.breakers),
             waits=reduce(Wait.merge, waits) if (waits := [one.waits for one in many if one.waits]) else None,
         )
 
@@ -221,6 +227,7 @@ class Snapshot:
         """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
         made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
         made["partitions"] = [one._asdict() | {"lag": one.lag} for one in self.partitions]
+        made["breakers"] = [one._asdict() for one in self.breakers]
         made["failures"] = [{"error": one.error, "where": one.where, "count": one.count} for one in self.failures]
         for name in ("handler_latency", "commit_latency"):
             made[name] = getattr(self, name).to_dict()

@@ -27,7 +27,6 @@ from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
 from keylane.coordinator.groups.registry import GroupRegistry, check_commit_without_group
 from keylane.coordinator.groups.states import State
 from keylane.coordinator.journal.image import Image
-from keylane.coordinator.journal.journal import FileJournal
 from keylane.coordinator.offset_service import (
     CommitRequest,
     CommitResult,
@@ -44,15 +43,13 @@ from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Executor
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
-    from keylane.coordinator.journal.journal import Journal
+    from keylane.coordinator.journal.journal import MakeJournal
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.transaction_service import Ports
     from keylane.coordinator.transactions.transactional_ids import Producer
-    from keylane.storage.filesystem import FileSystem
     from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
@@ -85,23 +82,19 @@ class Coordinator:
     def __init__(
         self,
         *,
-        filesystem: FileSystem,
-        folder: str,
-        executor: Executor,
+        journal: MakeJournal,
         options: CoordinatorOptions,
-        background: Executor | None = None,
         partition_count: Callable[[str], int | None],
         clock: Callable[[], int],
         topics: Topics | None = None,
         group_configs: Callable[[str], Mapping[str, int]] | None = None,
         ports: Ports | None = None,
         on_load_failure: Callable[[DataFolderError], None] | None = None,
-        may_sync_inline: bool = False,
     ) -> None:
-        """`executor` has one thread, for the journal; `background` (or else the same) does what no commit waits for;
-        `partition_count(topic)` is None for a topic that is not there, and `topics` has what consumer groups of
-        KIP-848 subscribe to; `group_configs(group)` is what is set for a group, by option; `clock()` is milliseconds
-        since the epoch; `on_load_failure` is told of a damaged journal that `start` did not wait for."""
+        """`journal`: `on_files`, or another one behind the same port; `partition_count(topic)` is None for a topic that
+        is not there, and `topics` has what consumer groups of KIP-848 subscribe to; `group_configs(group)` is what is
+        set for a group, by option; `clock()` is milliseconds since the epoch; `on_load_failure` is told of a damaged
+        journal that `start` did not wait for."""
         self._partitions = options.offsets_topic_num_partitions
         self._foreign = frozenset(range(self._partitions)) - options.owned_offsets_partitions
         """Offsets partitions that other nodes coordinate."""
@@ -111,16 +104,7 @@ class Coordinator:
         self._epoch_ms = clock() - int(self._loop.time() * 1000)
         self._on_load_failure = on_load_failure
         self._image = Image()
-        self._journal: Journal = FileJournal(
-            filesystem,
-            folder,
-            executor,
-            background or executor,
-            image=self._image,
-            options=options,
-            clock=clock,
-            may_sync_inline=may_sync_inline,
-        )
+        self._journal = journal(self._image, options, clock)
         self._offsets = OffsetService(
             self._image.store, self._image.transactional, self._journal, options, self._partition_count, clock
         )
@@ -289,6 +273,11 @@ class Coordinator:
         )
         return error or self._offsets.commit(partition, request, producer)
 
+    def confirm(self) -> Round | None:
+        """What a fetch has to wait for before it looks, where other nodes may have taken over; else None. Raises
+        `StorageError`."""
+        return self._journal.confirm()
+
     def _check_transactional_commit(self, request: CommitRequest) -> int:
         group, member_id, epoch = request.group, request.member_id, request.generation
         if group in self._consumer_groups.by_id:
@@ -342,8 +331,8 @@ class Coordinator:
             return error
         try:
             return self._removals.delete_group(group) or codes.NONE
-        except StorageError:
-            return codes.KAFKA_STORAGE_ERROR
+        except StorageError as error:
+            return error.code
 
     def _check_delete_group(self, group: str) -> int:
         if group in self._consumer_groups.by_id:
@@ -366,8 +355,8 @@ class Coordinator:
         ]
         try:
             return DeleteResult(errors, self._removals.delete_offsets(group, wanted))
-        except StorageError:
-            return codes.KAFKA_STORAGE_ERROR
+        except StorageError as error:
+            return error.code
 
     def _check_delete(self, group: str, topic: str, partition: int) -> int:
         if not 0 <= partition < (self._partition_count(topic) or 0):

@@ -337,6 +337,7 @@ class Records(NamedTuple):
     """Of the batch: transactional, control."""
     producer_id: int = -1
     producer_epoch: int = -1
+    base_sequence: int = -1
 
 
 CACHED_VARINTS = 8_192
@@ -547,17 +548,16 @@ _BEFORE_ATTRIBUTES = struct.Struct(">qiibI")
 def encode_batch(
     records: Records, base_offset: int, last_offset_delta: int | None = None, codec: int = NONE
 ) -> tuple[bytes, bytes]:
-    """The record batch that a reader of the offsets partition sees: without a sequence number, and compressed if that
-    makes it smaller.
+    """The record batch that a reader of the offsets partition sees, compressed if that makes it smaller.
 
     In two pieces: what stands before the bytes that its checksum covers, and these. Without `last_offset_delta` its
     records follow each other without a gap.
     """
-    body, count, timestamp, _, attributes, producer_id, epoch = records
+    body, count, timestamp, _, attributes, producer_id, epoch, sequence = records
     last = count - 1 if last_offset_delta is None else last_offset_delta
     if codec != NONE:
         packed = compress(codec, body)
         body, codec = (packed, codec) if len(packed) < len(body) else (body, NONE)
-    covered = _COVERED.pack(attributes | codec, last, timestamp, timestamp, producer_id, epoch, -1, count) + body
+    covered = _COVERED.pack(attributes | codec, last, timestamp, timestamp, producer_id, epoch, sequence, count) + body
     length = CRC_START - PREFIX_SIZE + len(covered)
     return _BEFORE_ATTRIBUTES.pack(base_offset, length, 0, MAGIC, crc32c(covered)), covered

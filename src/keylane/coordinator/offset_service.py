@@ -216,7 +216,11 @@ class OffsetService:
             ]
             for row, have, want in zip(errors, current, expected, strict=True)
         ]
-        return ConditionalResult(refused or CONDITION_FAILED, rows, current, self.pending.round_of(group))
+        try:
+            durable = self._journal.confirm() or self.pending.round_of(group)
+        except StorageError as error:
+            return error.code
+        return ConditionalResult(refused or CONDITION_FAILED, rows, current, durable)
 
     def _current(self, group: str, topic: str, partition: int) -> int:
         """The offset that this partition has once everything so far is durable; -1 for none."""
@@ -272,8 +276,8 @@ class OffsetService:
             durable = self._journal.append(partition, records, done)
         except BatchTooLargeError:
             return codes.INVALID_COMMIT_OFFSET_SIZE
-        except StorageError:
-            return codes.KAFKA_STORAGE_ERROR
+        except StorageError as error:
+            return error.code
         if producer is None:
             self.pending.add(group, accepted, durable)
         return durable

@@ -21,14 +21,17 @@ from typing import TYPE_CHECKING, Protocol
 from keylane.errors import UsageError
 from keylane.flow.admission import KEY_OF, UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
+from keylane.flow.breakers import Breakers
 from keylane.flow.items import Batch, Call, joined
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
     from keylane.flow.admission import HandOver
+    from keylane.flow.breakers import OpenBreaker
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
     from keylane.options import Flow, Rates
@@ -42,6 +45,8 @@ class Notes(Protocol):
     """Who hears of failed attempts."""
 
     def note(self, failure: Failure, name: str, attempt: int, now: float) -> None: ...
+    def tell(self, text: str) -> None:
+        """A service went down, or is back."""
 
 
 class FlowCore:
@@ -62,7 +67,7 @@ class FlowCore:
     ) -> None:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
         worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
-        automatic limit, of at most so many. Counted are "processed", "failed", "retried" and "stale"."""
+        automatic limit, of at most so many. Counted are "processed", "failed", "retried", "held" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -78,12 +83,16 @@ class FlowCore:
         """Since when there is something for a batch, and too little."""
         self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
         """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
-        self._may_group = not alone and self._auto is None and options.not_before is None
+        self._breakers = None if options.breaker is None else Breakers(options.breaker, notes.tell)
+        self._target_of = None if options.breaker is None else options.breaker.target
+        self._may_group = not alone and self._auto is None and options.not_before is None and self._breakers is None
         """Whether quick items may go to a worker together."""
         self._may_chain = self._may_group and options.ordering != "unordered"
         """Whether those of one shard may, as long as each is simply through."""
         self._one_a_key = one_a_key
         self._buckets = Buckets(options.rates)
+        self._asks = self._buckets.limited or self._breakers is not None
+        """Whether each item is looked at before it goes to the workers."""
         self._resting: list[tuple[float, int, Source]] = []
         """Sources that have used up their rate, and until when: a heap."""
         self._at_rest: set[Source] = set()
@@ -135,6 +144,7 @@ class FlowCore:
     def change_rates(self, rates: Rates) -> None:
         """From now on, with full buckets."""
         self._buckets = Buckets(rates)
+        self._asks = self._buckets.limited or self._breakers is not None
         rested = list(self._at_rest)
         self._resting.clear()
         self._at_rest.clear()
@@ -167,7 +177,7 @@ class FlowCore:
         return popped
 
     def _take_calls(self, now: float) -> list[Unit]:
-        room = min(self.hand_over.size - self.calls, self._buckets.room(now))
+        room = min(self.hand_over.size - self.calls, self._room(now))
         rotation = self._rotation
         several, in_a_row = 1, False
         if self._may_group and not self._buckets.limited:
@@ -193,7 +203,7 @@ class FlowCore:
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
-        if source.has_dues or self._buckets.limited:
+        if source.has_dues or self._asks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
             items = len(calls)
         self._out.update(dict.fromkeys(calls))
@@ -211,6 +221,14 @@ class FlowCore:
             source.taken_over(item.number)
             self._turned_over.append(item)
             return False
+        if self._breakers is not None:
+            target = self._target(item.payload)
+            if isinstance(target, UsageError):
+                item.source.owner.ended(item, Failure(target, halts=True), now)
+                return False
+            if (held := self._breakers.starts(target, now)) is not None:
+                self.put_off(item, held)
+                return False
         if not self._buckets.limited:
             return True
         due = self._buckets.spend_key(source, KEY_OF(item.payload), now)
@@ -227,6 +245,53 @@ class FlowCore:
             self._rotation.appendleft(source)
         else:
             self._rotation.append(source)
+
+    # --- services that are down ---
+
+    def _room(self, now: float) -> int:
+        """What rates and breaker let start, over all."""
+        room = self._buckets.room(now)
+        return room if self._breakers is None else min(room, self._breakers.room(now))
+
+    def _target(self, payload: Carried) -> str | UsageError:
+        """Which service the item calls; an error, when the user's function gives none."""
+        if self._target_of is None:
+            return ""
+        try:
+            target: object = self._target_of(self._view(payload))
+        except Exception as raised:
+            return UsageError(f"the function Breaker.target raised {type(raised).__name__}; mend it")
+        if not isinstance(target, str):
+            return UsageError(f"the function Breaker.target returned {kind_of(target)}: return a str")
+        return target
+
+    def _heard(self, units: Iterable[Unit], now: float) -> Iterable[Unit]:
+        """The same; the breaker hears what of them went well."""
+        if self._breakers is None:
+            return units
+        units = list(units)
+        for unit in units:
+            if isinstance(unit, Batch):
+                ended = [(one.payload, one.outcome) for one in unit.items]
+            else:
+                ended = [(payload, unit.outcomes.get(index)) for index, payload in enumerate(unit.payloads)]
+            for payload, outcome in ended:
+                if not isinstance(outcome, Failure | NotRun | Later):
+                    target = self._target(payload)
+                    if not isinstance(target, UsageError):
+                        self._breakers.succeeded(target, unit.since, now)
+        return units
+
+    def _is_held(self, item: Item, due: float | None) -> bool:
+        """The attempt does not count, if there is another time for it."""
+        if due is not None:
+            self._counters["held"] += 1
+            self.put_off(item, due)
+        return due is not None
+
+    def open_breakers(self, now: float) -> tuple[OpenBreaker, ...]:
+        """Services that are down."""
+        return () if self._breakers is None else self._breakers.open(now)
 
     # --- rates ---
 
@@ -276,13 +341,13 @@ class FlowCore:
         batch: list[Item] = []
         alone: list[list[Item]] = []
         size = self._batch_size
-        while self._rotation and (room := min(size - len(batch), self._buckets.room(now))) > 0:
+        while self._rotation and (room := min(size - len(batch), self._room(now))) > 0:
             source = self._rotation.popleft()
             room = min(room, self._room_of(source, now))
             one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(source, is_taken=bool(items))
-            if source.has_dues or self._buckets.limited:
+            if source.has_dues or self._asks:
                 items = [one for one in items if self._starts(one, now)]
             if items and items[0].attempt > 1:
                 alone.append(items)
@@ -296,7 +361,7 @@ class FlowCore:
         """Workers report calls and batches back, with what each item came to."""
         through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
-        for unit in units:
+        for unit in self._heard(units, now):
             del self._out[unit]
             calls += 1
             if isinstance(unit, Batch):
@@ -510,6 +575,15 @@ class FlowCore:
         self._counters["failed"] += 1
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
+        counted: str | None = None
+        if self._breakers is not None and not failure.final and self._breakers.counts(failure.error):
+            target = self._target(item.payload)
+            if isinstance(target, UsageError):
+                item.source.owner.ended(item, Failure(target, halts=True), now)
+                return
+            counted = target
+            if self._is_held(item, self._breakers.failed(counted, now)):
+                return
         if not failure.final and self._retries.allow(item.attempt):
             try:
                 wait_s = delay_s(self._retries, item.attempt, failure.error, self._view(item.payload), self._random)
@@ -522,7 +596,16 @@ class FlowCore:
                 self._counters["retried"] += 1
                 self.put_off(item, now + wait_s)
                 return
+        if counted is not None:
+            self._last_attempt(item, counted, failure, first_s, now)
+            return
         item.source.owner.ended(item, failure, now)
+
+    def _last_attempt(self, item: Item, target: str, failure: Failure, first_s: float, now: float) -> None:
+        """It is given up, unless nothing says that its service is up."""
+        assert self._breakers is not None, "nothing is held"
+        if not self._is_held(item, self._breakers.exhausted(target, first_s, now)):
+            item.source.owner.ended(item, failure, now)
 
     # --- the owner's ---
 
@@ -585,7 +668,9 @@ class FlowCore:
         """When there is something to hand over even if nothing happens."""
         times = [self._resting[0][0]] if self._resting else []
         if self._rotation and self.calls < self.hand_over.size:
-            if self._buckets.room(now) < 1 and (due := self._buckets.due()) is not None:
+            if self._breakers is not None and not self._breakers.room(now):
+                times.append(self._breakers.due() or now)
+            elif self._buckets.room(now) < 1 and (due := self._buckets.due()) is not None:
                 times.append(due)
             elif self._lingers_since is not None:
                 times.append(self._lingers_since + self._linger_s)

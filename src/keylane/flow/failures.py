@@ -116,6 +116,10 @@ class Failures:
         """Cumulative."""
         return tuple(self._kinds.values())
 
+    def tell(self, text: str) -> None:
+        """A service went down, or is back."""
+        logger.warning("%s", text)
+
     def note(self, failure: Failure, record: str, attempt: int, now: float) -> None:
         """An attempt failed, or its outputs were not delivered; `record` is its name."""
         error = failure.error

@@ -294,7 +294,7 @@ class Source:
     | state | who holds it | what brings it there | it becomes |
     |---|---|---|---|
     | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
-    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up); ready (`not_begun`, `put_back`) |
+    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its service is down); ready (`not_begun`, `put_back`) |
     | waiting | the flow's `Schedule`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
     | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
     | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |

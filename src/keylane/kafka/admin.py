@@ -261,6 +261,22 @@ class Admin:
 
         return dict.fromkeys(wanted) | (self._ask(f"read the {what}", attempt) if asked else {})
 
+    def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Delete what each partition has below an offset; returns where their logs start then. Raises `PeerError` when
+        a broker refuses a partition; others may be deleted by then."""
+        if not before:
+            return {}
+        wanted = [TopicPartition(*name, offset) for name, offset in before.items()]
+
+        def attempt(timeout_s: float) -> dict[Partition, int]:
+            futures = self._client.delete_records(wanted, request_timeout=timeout_s)
+            return {
+                (one.topic, one.partition): int(_answer(future, timeout_s).low_watermark)
+                for one, future in futures.items()
+            }
+
+        return self._ask("delete records", attempt)
+
     # --- groups ---
 
     def groups(self) -> list[GroupListing]:

@@ -32,6 +32,8 @@ READ_BATCH_RECORDS = 2_000
 """Records a call into the client; larger ones gain nothing."""
 
 POLL_S = 0.2
+POLL_RECORDS = 100
+"""A producer looks for errors each time it has taken so many records: a look at each costs a quarter of its time."""
 
 CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
 """librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
@@ -52,12 +54,13 @@ class BulkProducer:
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
-        defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS}
+        # A call of ours for each record that arrives costs as much as handing it over: errors alone are told.
+        defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS, "delivery.report.only.error": True}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
-        self.delivered = 0
-        """Records the broker has acknowledged."""
+        self.records = 0
+        """Handed over. Once `flush` has returned the broker has acknowledged them all."""
 
     def produce(self, record: Output) -> None:
         """Hand one record over; waits while the client's queue is full."""
@@ -78,7 +81,9 @@ class BulkProducer:
             except KafkaException as raised:  # the client knows already what the broker would say
                 self._failed(record.topic, error_of(raised))
             else:
-                self._producer.poll(0)
+                self.records += 1
+                if self.records % POLL_RECORDS == 0:
+                    self._producer.poll(0)
                 return
 
     def close(self) -> None:
@@ -94,9 +99,7 @@ class BulkProducer:
             )
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            self.delivered += 1
-        else:
+        if error is not None:
             self._failed(message.topic(), error)
 
     def _failed(self, topic: str | None, error: KafkaError) -> None:
@@ -187,8 +190,8 @@ def _read(reader: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> It
                 if offset + 1 >= open_ends[partition]:
                     del open_ends[partition]
         if batch:
-            heard = time.monotonic()
             yield batch
+            heard = time.monotonic()  # however long the caller took
         elif time.monotonic() - heard > SILENCE_TIMEOUT_S:
             raise BrokerUnavailableError(
                 f"topic {topic!r}: nothing came for {SILENCE_TIMEOUT_S:.0f} s from partitions {sorted(open_ends)}"

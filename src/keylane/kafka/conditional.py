@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.link import Link, address_of
+from keylane.kafka.link import Link, addresses_of
 from keylane.kafka.login import login_of
 from keylane.wire.conditional_commit import (
     API_KEY,
@@ -233,11 +233,6 @@ def coordinator_of(link: Link, group: str) -> tuple[str, int] | None:
     except FieldError as wrong:
         raise ConnectionError(f"the broker answered something else: {wrong}") from wrong
     return (host, port) if error == 0 else None
-
-
-def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Host and port of each bootstrap server. Raises `UsageError`."""
-    return [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
 
 
 def _text(offset: int | None) -> str:

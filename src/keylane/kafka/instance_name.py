@@ -96,8 +96,8 @@ class InstanceName:
     def _holder(self) -> str | None:
         """The id of the member that has the name. Raises `OSError` for no answer now, and `UsageError` for a login that
         librdkafka has and keylane has not."""
-        from keylane.kafka.conditional import addresses_of, coordinator_of
-        from keylane.kafka.link import Link
+        from keylane.kafka.conditional import coordinator_of
+        from keylane.kafka.link import Link, addresses_of
         from keylane.kafka.login import login_of
 
         login = login_of(self._kafka)

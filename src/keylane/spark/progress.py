@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keylane.consumer.snapshot import OldestRecord, Snapshot, Wait
+    from keylane.flow.breakers import OpenBreaker
     from keylane.spark.lane_record import LaneStatus
 
 Offsets = dict[tuple[str, int], int]
@@ -53,6 +54,7 @@ class Progress:
     buffered: int
     incomplete: int
     oldest: OldestRecord | None
+    breakers: tuple[OpenBreaker, ...]
     waits: Wait | None
     lanes: tuple[LaneStatus, ...]
 
@@ -90,6 +92,7 @@ class Progress:
             "buffered": self.buffered,
             "incomplete": self.incomplete,
             "oldestRecord": None if self.oldest is None else _shown(self.oldest),
+            "breakers": [one._asdict() for one in self.breakers],
             "waitsFor": None if self.waits is None else str(self.waits),
             "lanes": [one.to_dict() for one in self.lanes],
         }
@@ -155,6 +158,7 @@ class ProgressReporter:
             buffered=snapshot.buffered,
             incomplete=sum(one.incomplete for one in snapshot.partitions),
             oldest=snapshot.oldest,
+            breakers=snapshot.breakers,
             waits=snapshot.waits,
             lanes=tuple(lanes),
         )

@@ -21,6 +21,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from keylane.errors import UsageError
 from keylane.spark.structured.options import NAME
 from keylane.spark.versions import DATA_SOURCES
 
@@ -41,8 +42,7 @@ def begin() -> None:
         logger.debug("PYSPARK_DRIVER_PYTHON=%s started this interpreter, and runs no workers", driver)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable  # jupyter, as a rule: Spark would look for sources with it
     _hear_of_sessions()
-    if not DATA_SOURCES.here:
-        _refuse_by_name()
+    _check_before_use()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
         for session in {SparkSession.getActiveSession(), SparkSession._instantiatedSession}:  # noqa: SLF001
             if session is not None:
@@ -87,21 +87,32 @@ def offer(session: SparkSession) -> None:
         )
 
 
-def _refuse_by_name() -> None:
-    """Spark itself says there that it finds no such class."""
+def _check_before_use() -> None:
+    """Refuses `format("keylane")` where Spark's own words would not help: it finds no such class, or no such file."""
 
-    def refusing(given: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(given: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(given)
         def format_(self: Any, source: str) -> Any:
             if source.lower() == NAME:
-                DATA_SOURCES.need(f'format("{NAME}")', 'take format("kafka"), with keylane.spark.GroupCommits')
+                _check(self._spark.sparkContext)
             return given(self, source)
 
         return format_
 
     readers_and_writers: tuple[Any, ...] = (DataFrameReader, DataFrameWriter, DataStreamReader, DataStreamWriter)
     for one in readers_and_writers:
-        one.format = refusing(one.format)
+        one.format = checked(one.format)
+
+
+def _check(context: Any) -> None:
+    """Raises `UsageError` when this session cannot have the source or the sink."""
+    DATA_SOURCES.need(f'format("{NAME}")', 'take format("kafka"), with keylane.spark.GroupCommits')
+    python = context.pythonExec
+    if shutil.which(python) is None:  # as a rule a path in what --archives unpacks, which is for executors alone
+        raise UsageError(
+            f'format("{NAME}"): Spark plans with the Python of its executors, {python}, which is not in {Path.cwd()}: '
+            "start in the folder that has this environment, or unpack its archive there"
+        )
 
 
 def _register(session: SparkSession, context: Any) -> None:

@@ -28,9 +28,13 @@ logger = logging.getLogger(__name__)
 
 DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # lanes are long jobs: FIFO would put every later job behind them
-    "spark.python.unix.domain.socket.enabled": "true",  # halves what a small job costs beside TCP
     "spark.ui.showConsoleProgress": "false",  # a lane's bar would stay at 0 of 1 over the user's own output
 }
+UNIX_SOCKETS = {
+    "spark.python.unix.domain.socket.enabled": "true",  # halves what a small job costs beside TCP
+}
+"""Not on YARN: the path of a container's folder for temporary files is too long for a Unix socket (108 bytes), and no
+Python worker would start."""
 POOLS = Path(__file__).with_name("pools.xml")
 """Declares the lanes' pool; without it Spark warns of each lane."""
 LOCAL_DEFAULTS = {
@@ -62,8 +66,7 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
             "use that one, or stop it first"
         )
     local = master.split("[")[0] == "local"
-    pools = {"spark.scheduler.allocation.file": str(POOLS)} if POOLS.is_file() else {}  # in an archive it is no file
-    settings = {**DEFAULTS, **pools, **(LOCAL_DEFAULTS if local else {}), **{k: str(v) for k, v in config.items()}}
+    settings = {**defaults(master), **{name: str(value) for name, value in config.items()}}
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -77,6 +80,13 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PeerError(f"Spark did not start with master {master!r}: {first}") from error
+
+
+def defaults(master: str) -> dict[str, str]:
+    """What a session on this master has unless its user says otherwise."""
+    local = master.split("[")[0] == "local"
+    pools = {"spark.scheduler.allocation.file": str(POOLS)} if POOLS.is_file() else {}  # in an archive it is no file
+    return {**DEFAULTS, **({} if master == "yarn" else UNIX_SOCKETS), **pools, **(LOCAL_DEFAULTS if local else {})}
 
 
 def _python_of_workers(settings: Mapping[str, str], *, local: bool) -> str:

@@ -249,8 +249,7 @@ def _fill(file: AppendFile, segment: Segment, start: int, end: int) -> None:
 
 def _put(file: AppendFile, segment: Segment, batch: bytes) -> None:
     header = read_header(batch)
-    segment.note(segment.size, header.base_offset, header.max_timestamp)
-    segment.size += len(batch)
+    segment.note(segment.size, header.base_offset, header.max_timestamp, len(batch))
     file.write(batch)
 
 

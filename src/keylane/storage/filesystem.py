@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import PeerError
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,9 @@ TOLD_EVERY_S = 60.0
 
 class StorageError(PeerError):
     """A write or sync of a data folder failed; what it covered was not acknowledged, and its file takes no more."""
+
+    code: int = codes.KAFKA_STORAGE_ERROR
+    """What clients are told."""
 
 
 class NoRoomError(StorageError):

@@ -453,8 +453,7 @@ class PartitionLog(LogView):
         while unsynced and unsynced[0].base_offset < next_offset:
             batch = unsynced.popleft()
             segment = batch.segment
-            segment.note(batch.position, batch.base_offset, batch.max_timestamp)
-            segment.size = batch.position + batch.length
+            segment.note(batch.position, batch.base_offset, batch.max_timestamp, batch.length)
             self.synced_position = segment.start + segment.size
             if batch.ended is not None:
                 self._transactions.end(batch.ended)

@@ -99,7 +99,7 @@ def recover_log(
         file = segment.open(filesystem)
 
         def on_batch(header: BatchHeader, position: int, segment: Segment = segment) -> None:
-            segment.note(position, header.base_offset, header.max_timestamp)
+            segment.note(position, header.base_offset, header.max_timestamp, header.length)
             if header.is_control:
                 batch = segment.open(filesystem).read(position, header.length)
                 _replay_marker(header, batch, producers, transactions, now_ms)
@@ -109,7 +109,6 @@ def recover_log(
         is_last = number == len(names) - 1
         try:
             next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
-            segment.size = file.size
             start += segment.size
             if is_last:
                 file.sync()  # readers will see these batches, so they must not be lost again
@@ -180,12 +179,7 @@ def restore_log(
             raise DataFolderError(f"{segment.path} has {found} bytes, and had {size} at the last clean stop; {WAY_OUT}")
         if found > size:
             return None
-        segment.size = segment.unchecked = size
-        if size:
-            segment.index = None
-        segment.max_timestamp = max_timestamp
-        segment.max_timestamp_position = max_timestamp_position
-        segment.first_timestamp = first_timestamp
+        segment.found(size, max_timestamp, max_timestamp_position, first_timestamp)
         segments.append(segment)
     return PartitionLog(
         filesystem,

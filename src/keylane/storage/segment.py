@@ -140,8 +140,18 @@ class Segment:
             if self._is_retired:
                 self.retire()
 
-    def note(self, position: int, base_offset: int, max_timestamp: int) -> None:
-        """Enter a batch that is durable, in order."""
+    def found(self, size: int, max_timestamp: int, max_timestamp_position: int, first_timestamp: int) -> None:
+        """Take over what a clean stop says of the file; its batches are checked before they are served."""
+        self.size = self.unchecked = size
+        if size:
+            self.index = None
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_position = max_timestamp_position
+        self.first_timestamp = first_timestamp
+
+    def note(self, position: int, base_offset: int, max_timestamp: int, length: int) -> None:
+        """Enter a batch of `length` bytes that is durable, in order; the segment ends behind it."""
+        self.size = position + length
         if self.index is not None:
             self.index.note(position, base_offset, max_timestamp)
         if position == 0:

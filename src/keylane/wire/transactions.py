@@ -24,7 +24,7 @@ from keylane.wire.primitives import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = (0, 7), (1, 4), (2, 2), (3, 4), (10, 1)
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = (22, 4), (24, 2), (26, 2)
@@ -65,6 +65,8 @@ class Brokers(NamedTuple):
     partitions: int
     leader: int
     """Of its partition 0; -1: there is none."""
+    leaders: Mapping[int, int]
+    """Of each partition."""
 
 
 class Fetched(NamedTuple):
@@ -190,7 +192,7 @@ def read_metadata(reader: FieldReader) -> Brokers:
             for _ in range(2):
                 for _ in reader.items():
                     reader.int32()
-    return Brokers(addresses, error, len(leaders), leaders.get(0, -1))
+    return Brokers(addresses, error, len(leaders), leaders.get(0, -1), leaders)
 
 
 _BOOLEAN = struct.Struct(">?")

@@ -24,6 +24,7 @@ from keylane.coordinator.coordinator import Coordinator, DeleteResult
 from keylane.coordinator.formats import TRANSACTION_STATE, TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX, SegmentReader, View
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
@@ -210,13 +211,10 @@ class WholeStoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         async def start() -> Coordinator:
             coordinator = Coordinator(
-                filesystem=self.filesystem,
-                folder="/coordinator",
-                executor=InlineExecutor(),
+                journal=on_files(self.filesystem, "/coordinator", InlineExecutor(), may_sync_inline=True),
                 options=OPTIONS,
                 partition_count=self.model.topics.get,
                 clock=lambda: self.now_ms,
-                may_sync_inline=True,
             )
             await coordinator.start()
             return coordinator

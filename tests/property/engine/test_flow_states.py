@@ -74,6 +74,9 @@ class Untold:
     def note(self, failure: Failure, name: str, attempt: int, now: float) -> None:
         """Nobody hears of it."""
 
+    def tell(self, text: str) -> None:
+        """Nor of this."""
+
 
 class World:
     """A flow and its source; one that was closed is followed by another."""

@@ -41,7 +41,7 @@ def simulate(seeds: range, steps: int) -> tuple[int, Counter[str]]:
 
 def test_the_guarantees_hold_on_any_schedule() -> None:
     total, seen = simulate(SEEDS, STEPS)
-    assert total >= 100_000
+    assert total >= 50_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
     new = ("later", "died", "paused by hand", "chains", "same key batches", "settled", "lease ended")
     common = ("maps", "failed", "paused", "assigned", "revoked")

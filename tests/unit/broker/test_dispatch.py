@@ -69,7 +69,7 @@ def test_a_null_client_id() -> None:
         (frame(18, 0)[:9], "no request header"),
         (frame(0, 2), "produce version 2 is not offered by this broker, which takes 3 to 11"),
         (frame(9999, 0), "API key 9999 version 0 is not offered"),
-        (frame(69, 0), "API key 69"),
+        (frame(71, 0), "API key 71"),
         (frame(3, 12), "metadata version 12 cannot be read"),
         (frame(3, 1, b"\x7f\xff\xff\xff"), "metadata version 1 cannot be read"),
         (struct.pack(">hhih", 18, 0, 1, 30) + b"short", "a client id of 30 bytes"),

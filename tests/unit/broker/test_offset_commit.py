@@ -14,6 +14,7 @@ from keylane.broker.dispatch import Later, RequestHeader
 from keylane.broker.handlers import offset_commit
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import TopicCommit
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
 from keylane.wire.versions import response_type
@@ -41,9 +42,7 @@ def test_a_member_of_a_group_that_is_not_there(version: int) -> None:
     async def check() -> None:
         executor = InlineExecutor()
         coordinator = Coordinator(
-            filesystem=SimulatedFileSystem(),
-            folder="/coordinator",
-            executor=executor,
+            journal=on_files(SimulatedFileSystem(), "/coordinator", executor),
             options=BrokerConfig(offsets_topic_num_partitions=2),
             partition_count={"flights": 8}.get,
             clock=lambda: 0,

@@ -16,6 +16,7 @@ from keylane.broker.handlers import offset_fetch
 from keylane.coordinator import coordinator as shell
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import partition_for
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
 from keylane.errors import DataFolderError
 from keylane.wire.versions import response_type
@@ -35,9 +36,7 @@ GROUP, OTHER = "g", "h"
 def make(filesystem: SimulatedFileSystem, **options: Any) -> Coordinator:
     executor = InlineExecutor()
     return Coordinator(
-        filesystem=filesystem,
-        folder="/coordinator",
-        executor=executor,
+        journal=on_files(filesystem, "/coordinator", executor),
         options=BrokerConfig(offsets_topic_num_partitions=2, **options),
         partition_count={"flights": 8, "weather": 2}.get,
         clock=lambda: 0,

@@ -10,6 +10,7 @@ import pytest
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import TopicCommit
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.storage.filesystem import StorageError
 from keylane.storage.shared_sync import Round
@@ -28,9 +29,7 @@ def in_coordinator(check: Callable[[SimulatedFileSystem, Coordinator], Awaitable
     async def run() -> None:
         filesystem = SimulatedFileSystem()
         coordinator = Coordinator(
-            filesystem=filesystem,
-            folder="/coordinator",
-            executor=InlineExecutor(),
+            journal=on_files(filesystem, "/coordinator", InlineExecutor()),
             options=BrokerConfig(offsets_topic_num_partitions=2, message_max_bytes=3_000),
             partition_count={"flights": 50, "weather": 2}.get,
             clock=lambda: 1_700_000_000_000,

@@ -21,6 +21,7 @@ from keylane.coordinator.formats import (
     partition_for,
 )
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import SEGMENT_SUFFIX
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.errors import DataFolderError
@@ -45,14 +46,11 @@ def make(filesystem: SimulatedFileSystem, executor: Executor | None = None, **op
     on_load_failure = options.pop("on_load_failure", None)
     may_sync_inline = options.pop("may_sync_inline", False)
     return Coordinator(
-        filesystem=filesystem,
-        folder=FOLDER,
-        executor=executor or InlineExecutor(),
+        journal=on_files(filesystem, FOLDER, executor or InlineExecutor(), may_sync_inline=may_sync_inline),
         options=BrokerConfig(offsets_topic_num_partitions=2, group_initial_rebalance_delay_ms=0, **options),
         partition_count={"flights": 100}.get,
         clock=lambda: NOW_MS,
         on_load_failure=on_load_failure,
-        may_sync_inline=may_sync_inline,
     )
 
 
@@ -282,9 +280,7 @@ def test_offsets_of_topics_that_are_gone_end_at_the_start() -> None:
     async def check() -> None:
         filesystem = await lived()
         coordinator = Coordinator(
-            filesystem=filesystem,
-            folder=FOLDER,
-            executor=InlineExecutor(),
+            journal=on_files(filesystem, FOLDER, InlineExecutor()),
             options=BrokerConfig(offsets_topic_num_partitions=2),
             partition_count=lambda _topic: None,
             clock=lambda: NOW_MS,

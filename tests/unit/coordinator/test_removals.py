@@ -14,6 +14,7 @@ from keylane.coordinator import removals
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
 from keylane.coordinator.formats import GroupKey, OffsetKey, TopicCommit, decode_key, partition_for
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import StorageError
 from keylane.storage.shared_sync import Round
@@ -43,9 +44,7 @@ class World:
 
     async def open(self) -> Coordinator:
         coordinator = Coordinator(
-            filesystem=self.filesystem,
-            folder="/coordinator",
-            executor=InlineExecutor(),
+            journal=on_files(self.filesystem, "/coordinator", InlineExecutor()),
             options=self.options,
             partition_count=self.topics.get,
             clock=lambda: self.now,

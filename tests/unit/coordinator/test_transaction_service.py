@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transaction_service import Ports
 from keylane.coordinator.transactions.states import State
@@ -39,9 +40,7 @@ class World:
 
     async def open(self, options: BrokerConfig = OPTIONS) -> Coordinator:
         coordinator = Coordinator(
-            filesystem=self.filesystem,
-            folder="/coordinator",
-            executor=InlineExecutor(),
+            journal=on_files(self.filesystem, "/coordinator", InlineExecutor()),
             options=options,
             partition_count={"t": 1}.get,
             clock=lambda: self.now,

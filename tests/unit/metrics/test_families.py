@@ -35,7 +35,7 @@ def snapshot() -> Snapshot:
 
 
 def test_every_field_of_a_snapshot_is_a_metric() -> None:
-    told_otherwise = {"partitions", "oldest", "handler_latency", "commit_latency", "failures", "waits"}
+    told_otherwise = {"partitions", "oldest", "handler_latency", "commit_latency", "failures", "breakers", "waits"}
     assert {one.name for one in fields(Snapshot)} - told_otherwise == COUNTERS.keys() | GAUGES.keys()
     of_partition = {*PartitionSnapshot._fields} - {"topic", "partition", "metadata_encoding"}
     assert of_partition | {"lag"} == PARTITION_GAUGES.keys()

@@ -260,13 +260,13 @@ def test_ids_serve_again_in_later_batches_alone() -> None:
 def test_a_digest_goes_by_rows_and_not_by_their_order() -> None:
     rows = [Output("t", b"k%d" % one, b"v" * one, headers=[("h", b"x")]) for one in range(5)]
 
-    def of(some: list[Output]) -> Digest:
+    def of(*batches: list[Output]) -> Digest:
         digest = Digest()
-        for one in some:
-            digest.add(one)
+        for some in batches:
+            digest.add(some)
         return digest
 
-    assert of(rows) == of(rows[::-1])
+    assert of(rows) == of(rows[::-1]) == of(rows[3:], [], rows[:3])
     others = [
         Output("t", None, b"k0"),
         Output("t", b"k0", None),

@@ -26,7 +26,6 @@ from kit.executor import InlineExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
 OPTIONS = LogOptions(segment_bytes=400, index_interval_bytes=128)
@@ -257,7 +256,7 @@ def test_damage_is_not_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_a_compaction_that_is_stopped_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     class StopsAtTheFirstStep(InlineExecutor):
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # type: ignore[override]
             compactor.stop()
             return super().submit(fn, *args, **kwargs)
 

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.offsets import OffsetMap
+from kit import kills
 from kit.outputs import Covered, Outputs, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keylane.kafka.admin import Admin
     from keylane.options import Ordering
 
 
@@ -56,3 +60,22 @@ def test_covered_is_what_offset_and_map_say() -> None:
     known = Covered({("t", 0): OffsetMap(10, [10, 12], 13)})
     assert [n for n in range(20) if at(n) in known] == [*range(10), 11, 13]
     assert at(0, partition=1) not in known
+
+
+class Ends:
+    """Of the output topic, when a kill is noted."""
+
+    def log_ends(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+        return dict.fromkeys(names, 2)
+
+
+def test_what_ran_after_a_kill_though_it_was_committed_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = [(0, 0, at(0)), (0, 1, at(1)), (0, 2, at(5)), (0, 3, at(1))]
+    monkeypatch.setattr(kills, "covered", lambda *_: Covered({("t", 0): OffsetMap(2, [], 1)}))
+    monkeypatch.setattr(kills, "outputs_of", lambda *_: iter(ran))
+    admin: Admin = Ends()  # type: ignore[assignment]
+    noted = kills.Kills(admin, "servers", "group", "out", 1)
+    assert noted.ran_again() == []
+    noted.note("executor")
+    assert noted.ran_again() == [("executor", at(1))], "the last one: record 5 was open, the others ran before"
+    assert len(noted) == 1

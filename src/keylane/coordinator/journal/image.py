@@ -61,6 +61,12 @@ class Image:
         self.tombstones: deque[Tombstones] = deque()
         """In the order in which they were written."""
 
+    def clear(self) -> None:
+        """Empty again: the log is to be read anew."""
+        self.store.clear()
+        self.kept.clear()
+        self.tombstones.clear()
+
     def note(
         self, partition: int, timestamp_ms: int, records: Iterable[tuple[int, bytes, bytes | None]], batch: bytes
     ) -> None:

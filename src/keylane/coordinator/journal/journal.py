@@ -91,6 +91,11 @@ class Journal(Protocol):
         """
         ...
 
+    def confirm(self) -> Round | None:
+        """What an answer that tells state has to wait for: None where nobody else can have changed it meanwhile. Over
+        well, what is durable then holds all that was acknowledged to anyone before this call. Raises `StorageError`."""
+        ...
+
     async def flush(self) -> None:
         """Return when everything appended so far is durable. Raises `StorageError`."""
         ...
@@ -104,6 +109,32 @@ class Journal(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+MakeJournal = Callable[["Image", "CoordinatorOptions", Callable[[], int]], Journal]
+"""Makes the journal of an image, with a clock of milliseconds since the epoch."""
+
+
+def on_files(
+    filesystem: FileSystem,
+    folder: str,
+    executor: Executor,
+    *,
+    background: Executor | None = None,
+    may_sync_inline: bool = False,
+) -> MakeJournal:
+    """A journal on local files. `executor` has one thread; `background` (or else the same) does what no commit waits
+    for."""
+    return lambda image, options, clock: FileJournal(
+        filesystem,
+        folder,
+        executor,
+        background or executor,
+        image=image,
+        options=options,
+        clock=clock,
+        may_sync_inline=may_sync_inline,
+    )
 
 
 class _Waiting(NamedTuple):
@@ -203,6 +234,9 @@ class FileJournal:
         self._position += len(frame)
         self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
         return round_
+
+    def confirm(self) -> None:
+        return None
 
     async def flush(self) -> None:
         await self._sync.flush()

@@ -291,6 +291,10 @@ class OffsetStore:
         """Every group with at least one committed offset."""
         return self._groups.keys()
 
+    def clear(self) -> None:
+        self._groups.clear()
+        self._size = 0
+
     def _columns(self, group: str, topic: str) -> OffsetColumns:
         """Those of this group and topic, made when there are none."""
         topics = self._by_topic(group)

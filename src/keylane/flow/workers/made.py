@@ -41,7 +41,7 @@ def hand_over_to(workers: Capacity, options: Flow, *, may_queue: bool = True, ca
     elastic workers are told."""
     return HandOver(
         workers.concurrency,
-        may_queue=workers.may_queue and may_queue,
+        may_queue=workers.may_queue and may_queue and options.breaker is None,
         elastic=workers.elastic and options.max_concurrency != "auto",
         call_s=call_s,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keylane.consumer.deliveries import said_of
+from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.records import Output
 from keylane.spark.structured.rows import column, headers_of, name_of, place_of
@@ -56,7 +56,7 @@ def dead_letter(outcome: Outcome, topic: str) -> Output:
     at = column(row, "timestamp")
     timestamp_ms = None if at is None else round(at.timestamp() * 1000)
     said = said_of(place_of(row), timestamp_ms, error, outcome.attempts)
-    return Output(topic, column(row, "key"), column(row, "value"), [*headers_of(row), *said])
+    return Output(topic, column(row, "key"), column(row, "value"), [*as_it_was(headers_of(row)), *said])
 
 
 class DeadLetters:
@@ -79,8 +79,8 @@ class DeadLetters:
 
     @property
     def delivered(self) -> int:
-        """Those that the broker has acknowledged."""
-        return 0 if self._producer is None else self._producer.delivered
+        """The records that were handed over; after `acknowledged` the broker has them all."""
+        return 0 if self._producer is None else self._producer.records
 
     def bury(self, outcome: Outcome) -> None:
         """Raises `HandlerError` for a record of the dead-letter topic itself, which would come back without end."""

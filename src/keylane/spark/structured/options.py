@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NAME = "keylane"
 """Of the data source: `format("keylane")`."""
+FIRST_ANSWER_S = 30
+"""So long a sink waits for brokers that have not answered, before each batch of a stream: brokers restart."""
 EARLIEST, LATEST = -2, -1
 """What these offsets mean in Kafka's protocol and in the JSON options."""
 

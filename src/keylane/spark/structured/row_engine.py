@@ -133,6 +133,7 @@ class RowEngine:
         self.counters: Counter[str] = Counter()
         self._inbox = Inbox()
         waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
+        waits = waits or options.breaker is not None
         self._begun: deque[None] | None = deque() if _is_direct(options) and not waits else None
         """One for each of the first calls; None once they have begun, or where they do not begin at once."""
         function = self._function(options, held)

@@ -186,6 +186,7 @@ class RowRun:
             skipped=self._skipped,
             produced=dead,
             workers_died=counters["workers_died"],
+            held=counters["held"],
             handler_latency=self._engine.latency,
             failures=_since(before),
         )

@@ -46,6 +46,8 @@ _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
 _OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+ANSWER_S = 10
+"""So long a batch write waits for brokers that have not answered."""
 BATCH_ROWS = 1_000
 """Rows that become an Arrow batch, where Spark hands over rows."""
 TRANSACTION_TIMEOUT_MS = 600_000
@@ -118,11 +120,11 @@ def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | N
     return name
 
 
-def checked(options: SinkOptions) -> SinkOptions:
-    """Raises `BrokerUnavailableError` within one question's time, before tasks wait a minute for acknowledgements."""
+def checked(options: SinkOptions, wait_s: int) -> SinkOptions:
+    """Raises `BrokerUnavailableError` after `wait_s`, before tasks wait a minute for acknowledgements."""
     from keylane.kafka.admin import Admin
 
-    Admin(options.settings).cluster_id()
+    Admin(options.settings, timeout_ms=1_000 * wait_s).cluster_id()
     return options
 
 
@@ -188,7 +190,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
                     reads.refuse("the sink's topic", output.topic, options.settings)
                     allowed.add(output.topic)
                 producer.produce(output)
-    return Acknowledged(producer.delivered)
+    return Acknowledged(producer.records)
 
 
 def outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:

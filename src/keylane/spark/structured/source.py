@@ -17,10 +17,10 @@ from keylane.errors import PeerError, UsageError
 from keylane.spark.structured.carry_lists import Lists
 from keylane.spark.structured.columns import source_schema
 from keylane.spark.structured.older_source import OlderStreamReader
-from keylane.spark.structured.options import NAME, parse_source
+from keylane.spark.structured.options import FIRST_ANSWER_S, NAME, parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
 from keylane.spark.structured.reading import read, tasks
-from keylane.spark.structured.sink import KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
+from keylane.spark.structured.sink import ANSWER_S, KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
 from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
 
@@ -78,14 +78,14 @@ class KeylaneSource(DataSource):
             raise UsageError(
                 "delivery=exactly_once is for streaming queries: a batch write has no batch id to be replayed under"
             )
-        return KeylaneWriter(checked(options))
+        return KeylaneWriter(checked(options, ANSWER_S))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
         if overwrite:
             raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
         options = parse_sink(dict(self.options), schema)
         if options.sink is None:
-            return KeylaneStreamWriter(checked(options), schema)
+            return KeylaneStreamWriter(checked(options, FIRST_ANSWER_S), schema)
         ARROW_STREAM_SINKS.need("delivery=exactly_once")
         from keylane.spark.structured.exact.writer import ExactlyOnceWriter
 

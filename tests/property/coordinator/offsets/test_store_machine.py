@@ -19,6 +19,7 @@ from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import TopicCommit, partition_for
 from keylane.coordinator.journal.batch_replay import Replayer
 from keylane.coordinator.journal.image import Image
+from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -82,9 +83,7 @@ class OffsetStoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         async def start() -> Coordinator:
             coordinator = Coordinator(
-                filesystem=self.filesystem,
-                folder="/coordinator",
-                executor=InlineExecutor(),
+                journal=on_files(self.filesystem, "/coordinator", InlineExecutor()),
                 options=OPTIONS,
                 partition_count=self.topics.get,
                 clock=lambda: 1_700_000_000_000,

@@ -11,6 +11,7 @@ from keylane.kafka.open_transactions import TransactionsClient
 from keylane.spark.structured.exact import protocol
 from keylane.spark.structured.exact.protocol import Answer, Described, Producer, Transaction
 from keylane.spark.structured.exact.record import SinkRecord, driver_id, task_prefix, topic_of
+from keylane.spark.structured.options import FIRST_ANSWER_S
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ logger = logging.getLogger("keylane.spark")
 ASK_AGAIN_S = 0.02
 """Before a question is asked again: the end of a transaction takes some milliseconds."""
 MOST_PAUSE_S = 0.5
-FIRST_ANSWER_S = 30.0
-"""So long a start waits for brokers that have not answered it: each batch has one, and brokers restart."""
 ASK_FOR_S = 60.0
 """How long one question is asked again: a cluster takes some ten seconds to replace a node."""
 DRIVER_TIMEOUT_MS = 60_000
@@ -92,7 +91,7 @@ def _make_topic(sink: Sink, client: TransactionsClient) -> None:
             raise UsageError(f"topic {topic!r} cannot be used (error {error} of Kafka's): rights Describe, Read, Write")
         if time.monotonic() - begun > FIRST_ANSWER_S:
             raise BrokerUnavailableError(
-                f"no broker at {sink.settings['bootstrap.servers']} has topic {topic!r} within {FIRST_ANSWER_S:.0f} s: "
+                f"no broker at {sink.settings['bootstrap.servers']} has topic {topic!r} within {FIRST_ANSWER_S} s: "
                 "check the address, and that the broker runs"
             )
         time.sleep(ASK_AGAIN_S)

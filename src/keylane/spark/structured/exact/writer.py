@@ -83,11 +83,12 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     transaction: OpenTransaction | None = None
     with ExitStack() as stack:
         for some in batches:
-            for row in outputs(some, options):
+            rows = list(outputs(some, options))
+            for row in rows:
                 if transaction is None:
                     transaction = stack.enter_context(_begun(sink, options, query, batch, row.topic))
                 transaction.produce(row)
-                digest.add(row)
+            digest.add(rows)
     if transaction is None:
         return Written(plan, query, None)
     held = driver.described(sink, transaction.id)

@@ -1,0 +1,232 @@
+"""`keylane dlq redrive`: dead letters back to their topics, each once.
+
+The idea: the letters are read from the start of their topic, and `Redrive` says of each whether it goes, and where: it
+keeps the redrive's position as a partition tracker, the same that a consumer has. What came back is complete there;
+what was not wanted, or could not go, is not, and another redrive may send it. Lots of letters are one transaction each,
+with the position behind them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.cli.asking import DRY_RUN
+from keylane.cli.tables import print_table
+from keylane.consumer.dead_letters import read, redriven
+from keylane.errors import UsageError
+from keylane.kafka.redriving import Redriving, read_committed
+from keylane.offsets import DispatchBound, PartitionTracker, encode
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from keylane.cli.asking import Report
+    from keylane.cli.dlq_letters import Queue, Wanted
+    from keylane.consumer.dead_letters import Letter
+    from keylane.offsets import OffsetMap
+    from keylane.records import Record
+
+LOT = 500
+"""Letters in one transaction, at most."""
+
+METADATA_CAP = 4_096
+"""Characters of a commit's metadata: brokers' default of `offset.metadata.max.bytes`."""
+
+LEFT = {
+    "rounds": "came back as often as --max-rounds allows",
+    "no topic": "do not say where the record was: name a topic with --to",
+    "missing topic": "are of a topic that does not exist: create it, or name another one with --to",
+    "own topic": "are of the dead-letter topic itself: name another one with --to",
+    "no copy": "have neither key nor value: the share group's errors.deadletterqueue.copy.record.enable is off",
+    "too far": "are too far behind letters that wait to be remembered: redrive or purge those first",
+}
+"""Why a letter that was wanted did not go."""
+
+
+class Position(NamedTuple):
+    """How far a redrive has got in a partition."""
+
+    name: tuple[str, int]
+    offset: int
+    metadata: str
+
+
+@dataclass(slots=True)
+class Redrive:
+    """Which letters go where, and how far that has got. Pure: it neither reads nor produces."""
+
+    topic: str
+    wanted: Wanted
+    partitions: Mapping[str, int]
+    """How many each topic has."""
+    to: str | None = None
+    max_rounds: int = 3
+    trackers: dict[int, PartitionTracker] = field(default_factory=dict)
+    before: int = 0
+    """Letters that came back earlier."""
+    others: int = 0
+    """Letters that are not wanted."""
+    left: Counter[str] = field(default_factory=Counter)
+    going: Counter[str] = field(default_factory=Counter)
+    """Letters that go, by topic."""
+
+    def begin(self, starts: Mapping[int, int], committed: Mapping[int, OffsetMap]) -> None:
+        """From what is committed, or else from where the log of each partition starts."""
+        for partition, start in starts.items():
+            self.trackers[partition] = PartitionTracker(committed.get(partition, start))
+            self.trackers[partition].drop_below(start)
+
+    def observe(self, records: Iterable[Record]) -> None:
+        """These are read; those of a partition in their order."""
+        offsets: dict[int, list[int]] = {}
+        for record in records:
+            offsets.setdefault(record.partition, []).append(record.offset)
+        for partition, found in offsets.items():
+            self.trackers[partition].observe(found)
+
+    def goes(self, record: Record) -> Output | None:
+        """What to produce for an observed letter, which then counts as back; None when it does not go."""
+        tracker = self.trackers[record.partition]
+        if tracker.is_complete(record.offset):
+            self.before += 1
+            return None
+        letter = read(record.headers)
+        if not self.wanted.has(record, letter.death):
+            self.others += 1
+            return None
+        topic = self.to or letter.death.topic
+        reason = self._reason(topic, record, letter)
+        if reason is None and record.offset > tracker.dispatch_limit(DispatchBound.for_cap(METADATA_CAP)):
+            reason = "too far"
+        if reason is not None or topic is None:
+            self.left[reason or "no topic"] += 1
+            return None
+        tracker.complete([record.offset])
+        self.going[topic] += 1
+        partition = letter.death.partition
+        is_there = self.to is None and partition is not None and partition < self.partitions[topic]
+        return Output(
+            topic, record.raw_key, record.raw_value, redriven(letter), partition=partition if is_there else None
+        )
+
+    def _reason(self, topic: str | None, record: Record, letter: Letter) -> str | None:
+        if letter.rounds >= self.max_rounds:
+            return "rounds"
+        if topic is None:
+            return "no topic"
+        if topic == self.topic:
+            return "own topic"
+        if topic not in self.partitions:
+            return "missing topic"
+        if letter.death.kind == "share group" and record.raw_key is None and record.raw_value is None:
+            return "no copy"
+        return None
+
+    def positions(self, partitions: Iterable[int]) -> list[Position]:
+        """What a commit of this moment says of these."""
+        maps = {one: self.trackers[one].snapshot() for one in sorted(partitions)}
+        return [Position((self.topic, one), found.base, encode(found)) for one, found in maps.items()]
+
+
+class Pace:
+    """So many a second at most. Thread safety: one thread."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._next = time.monotonic()
+
+    @property
+    def lot(self) -> int:
+        """Letters that go together."""
+        return LOT if self._rate is None else max(1, min(LOT, int(self._rate)))
+
+    def wait(self, letters: int) -> None:
+        """Until so many may go."""
+        if self._rate is None:
+            return
+        time.sleep(max(0.0, self._next - time.monotonic()))
+        self._next = max(self._next, time.monotonic()) + letters / self._rate
+
+
+def redrive(queue: Queue, wanted: Wanted, args: argparse.Namespace) -> Report:
+    """Send letters back, or only count those that would go; returns the report. Raises `UsageError`."""
+    partitions = queue.admin.topics()
+    _check(args, queue, partitions)
+    run = Redrive(queue.topic, wanted, partitions, args.to, args.max_rounds)
+    if args.execute:
+        with Redriving(queue.kafka, queue.group, queue.topic) as target:
+            _go(run, queue, args, target)
+    else:
+        _go(run, queue, args, None)
+    return {
+        "topic": queue.topic,
+        "group": queue.group,
+        "executed": args.execute,
+        "letters": run.going.total(),
+        "to": dict(sorted(run.going.items())),
+        "redriven_before": run.before,
+        "not_selected": run.others,
+        "left": dict(run.left),
+    }
+
+
+def _check(args: argparse.Namespace, queue: Queue, partitions: Mapping[str, int]) -> None:
+    if args.max_rounds < 1:
+        raise UsageError(f"--max-rounds {args.max_rounds}: give a whole number of at least 1")
+    if args.rate is not None and not 0 < args.rate <= MAX_RATE:
+        raise UsageError(f"--rate {args.rate:g}: give records a second, more than 0")
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
+    if args.to == queue.topic:
+        raise UsageError(f"--to {args.to}: that is the dead-letter topic itself: name another one")
+    if args.to is not None and args.to not in partitions:
+        raise UsageError(f"--to {args.to}: there is no such topic: `keylane topics create {args.to}` makes it")
+
+
+MAX_RATE = 1e9
+
+
+def _go(run: Redrive, queue: Queue, args: argparse.Namespace, target: Redriving | None) -> None:
+    names = [(queue.topic, number) for number in range(run.partitions[queue.topic])]
+    starts = {name[1]: start or 0 for name, start in queue.admin.log_starts(names).items()}
+    run.begin(starts, queue.redriven())  # behind the earlier one's fence, so nobody changes it any more
+    pace = Pace(args.rate)
+    most = args.limit
+    lot: dict[int, list[Output]] = {}
+
+    def send() -> None:
+        outputs = [one for some in lot.values() for one in some]
+        if target is not None and outputs:
+            pace.wait(len(outputs))
+            for output in outputs:
+                target.produce(output)
+            target.commit(run.positions(lot))
+        lot.clear()
+
+    for batch in read_committed(queue.kafka, queue.topic):
+        run.observe(batch)
+        for record in batch:
+            if (output := run.goes(record)) is None:
+                continue
+            lot.setdefault(record.partition, []).append(output)
+            if sum(map(len, lot.values())) >= pace.lot or run.going.total() == most:
+                send()
+            if run.going.total() == most:
+                return
+        send()
+
+
+def print_redrive(report: Report) -> None:
+    """As a table, and a line for each reason that left some."""
+    if report["to"]:
+        print_table(("TOPIC", "LETTERS"), report["to"].items(), numbers=[1])
+    for reason, count in report["left"].items():
+        print(f"{count} letters {LEFT[reason]}")
+    rest = f"{report['redriven_before']} came back before, {report['not_selected']} are not selected"
+    print(f"{report['letters']} letters {'sent back' if report['executed'] else 'would go back'}; {rest}")
+    print(f"position: group {report['group']}" if report["executed"] else DRY_RUN)

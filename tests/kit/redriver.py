@@ -1,0 +1,60 @@
+"""A redrive of dead letters that kills itself at its n-th step: before and after each record, offset and commit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from multiprocessing import forkserver, resource_tracker
+from typing import TYPE_CHECKING, Any
+
+from keylane.cli import dlq_redrive
+from keylane.cli.main import main
+from keylane.kafka.redriving import Redriving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["kit.redriver", "keylane.cli.dlq", "rich.table"])
+
+LOT = 4
+STEPS_A_LOT = 2 * LOT + 4
+
+
+def redrive(servers: str, topic: str, dies_at: int = 0) -> int | None:
+    """The exit code of a process that redrives; it is killed at that step, if there are so many."""
+    process = _processes.Process(target=_redrive, args=(servers, topic, dies_at))
+    process.start()
+    process.join(60)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise AssertionError("the redrive did not end")
+    return process.exitcode
+
+
+def stop() -> None:
+    """The processes that started the others."""
+    for server in (forkserver._forkserver, resource_tracker._resource_tracker):
+        server._stop()  # type: ignore[union-attr] # what CPython's own tests use
+
+
+def _redrive(servers: str, topic: str, dies_at: int) -> None:
+    step = 0
+
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> None:
+            for do in (lambda: None, lambda: method(*arguments)):
+                nonlocal step
+                do()
+                step += 1
+                if step == dies_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+    dlq_redrive.LOT = LOT
+    for name in ("produce", "_until_told"):
+        setattr(Redriving, name, around(getattr(Redriving, name)))
+    raise SystemExit(main(["dlq", "redrive", topic, "--bootstrap", servers, "--execute"]))

@@ -1,0 +1,84 @@
+"""Mutants of the coordinator on a replicated log (docs/adr/0094)."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+_HISTORIES = "property/coordinator/replicated/test_offset_servers.py::test_every_history_is_linearizable"
+_UNIT = "unit/coordinator/replicated/test_log_journal.py"
+_LEADERSHIP = "coordinator/replicated/leadership.py"
+_JOURNAL = "coordinator/replicated/journal.py"
+
+MUTANTS = [
+    Mutant(
+        "a leader serves before it has read to its own mark",
+        _LEADERSHIP,
+        "SERVING = (Role.LEADING, Role.RENEWING)",
+        "SERVING = (Role.LEADING, Role.RENEWING, Role.LOADING)",
+        f"{_UNIT}::test_nobody_is_served_before_the_own_mark_is_read",
+    ),
+    Mutant(
+        "a read is answered with a batch that began before it",
+        _LEADERSHIP,
+        "        if not self._forming:\n            self._forming.append(Batch())\n        return self._forming[-1]\n",
+        "        if self._in_flight:\n            return self._in_flight[-1]\n        if not self._forming:\n"
+        "            self._forming.append(Batch())\n        return self._forming[-1]\n",
+        f"{_UNIT}::test_a_read_waits_for_a_batch_that_begins_after_it",
+    ),
+    Mutant(
+        "a refused condition does not wait for the log",
+        "coordinator/offset_service.py",
+        "            durable = self._journal.confirm() or self.pending.round_of(group)\n",
+        "            durable = self.pending.round_of(group) or self._journal.confirm()\n",
+        f"{_UNIT}::test_a_refused_condition_rests_on_an_append_that_began_after_it",
+    ),
+    Mutant(
+        "a deposed leader asks for an epoch again",
+        _LEADERSHIP,
+        "        if self.role is Role.INITIALISING or (self.role is",
+        "        if self.role in (Role.INITIALISING, Role.DEPOSED) or (self.role is",
+        f"{_UNIT}::test_who_was_away_for_half_a_day_is_deposed_and_never_asks_again",
+    ),
+    Mutant(
+        "the gap that another writer leaves is not seen",
+        _LEADERSHIP,
+        "        if self.role is not Role.MARKING and base_offset != self._end:",
+        "        if self.role is Role.MARKING and base_offset < self._end:",
+        f"{_UNIT}::test_an_offset_that_is_not_due_is_an_alarm",
+    ),
+    Mutant(
+        "a reader that was away for long keeps its table",
+        "coordinator/replicated/follower.py",
+        "        return now_ms - self._at_end_ms > self._may_be_away_ms",
+        "        return now_ms - self._at_end_ms > 1_000 * self._may_be_away_ms",
+        f"{_UNIT}::test_who_has_not_read_for_half_of_the_tombstones_time_begins_again",
+    ),
+    Mutant(
+        "records behind others in a batch keep their offset deltas",
+        "coordinator/replicated/batches.py",
+        "        moved = varint(first + delta)",
+        "        moved = varint(delta)",
+        f"{_UNIT}::test_commits_have_the_offsets_of_their_own_records",
+    ),
+    Mutant(
+        "what compaction has rewritten is read as if we had written it",
+        "coordinator/replicated/batches.py",
+        "    if header.attributes & _REWRITTEN or header.base_timestamp != header.max_timestamp:",
+        "    if header.attributes & _REWRITTEN & 0:",
+        _HISTORIES,
+    ),
+    Mutant(
+        "all commits of a batch have the offset of its first",
+        _JOURNAL,
+        "            at += records.record_count\n",
+        "",
+        f"{_UNIT}::test_commits_have_the_offsets_of_their_own_records",
+    ),
+    Mutant(
+        "what has no answer is not sent again when the log's leader has moved",
+        "kafka/fenced_log.py",
+        "        self._sent = 0\n        if self._link is not None:",
+        "        if self._link is not None:",
+        "integration/test_fenced_log_kills.py::test_each_batch_stands_there_once",
+    ),
+]
