@@ -142,7 +142,8 @@ def test_api_versions(client: ProtocolClient, version: int) -> None:
     assert offered[0] == (3, 11)
     assert offered[1] == (4, 12)
     assert offered[18] == (0, 4)
-    assert not offered.keys() & {69, 71, 72, 75}
+    assert (offered[68], offered[69]) == ((0, 1), (0, 1))
+    assert not offered.keys() & {71, 72, 75}
 
 
 def test_api_versions_of_the_future_is_answered_in_version_0(client: ProtocolClient) -> None:

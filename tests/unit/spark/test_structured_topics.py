@@ -26,6 +26,7 @@ class Brokers:
     def __init__(self, *, dead: bool) -> None:
         self.dead = dead
         self.asked = 0
+        self.waits_ms = 0
 
     def topics(self) -> dict[str, int]:
         self.asked += 1
@@ -40,7 +41,8 @@ class Brokers:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers(dead=True)
 
-    def admin(_settings: Mapping[str, str]) -> Brokers:
+    def admin(_settings: Mapping[str, str], timeout_ms: int = 10_000) -> Brokers:
+        made.waits_ms = timeout_ms
         return made
 
     monkeypatch.setattr(topics, "Admin", admin)
@@ -66,12 +68,15 @@ def test_a_broker_that_has_answered_is_asked_again(brokers: Brokers) -> None:
     assert brokers.asked == 3
 
 
-@pytest.mark.parametrize("make", ["writer", "streamWriter"])
-def test_the_sink_asks_once_before_its_tasks_wait_for_acknowledgements(brokers: Brokers, make: str) -> None:
+@pytest.mark.parametrize(("make", "waits_ms"), [("writer", 10_000), ("streamWriter", 30_000)])
+def test_the_sink_asks_once_before_its_tasks_wait_for_acknowledgements(
+    brokers: Brokers, make: str, waits_ms: int
+) -> None:
+    """Brokers restart between the batches of a stream."""
     schema = StructType([StructField("value", BinaryType())])
     sink = KeylaneSource(KAFKA | {"topic": "t"})
     with pytest.raises(BrokerUnavailableError, match="within 10 s"):
         getattr(sink, make)(schema, overwrite=False)
     brokers.dead = False
     getattr(sink, make)(schema, overwrite=False)
-    assert brokers.asked == 2
+    assert (brokers.asked, brokers.waits_ms) == (2, waits_ms)

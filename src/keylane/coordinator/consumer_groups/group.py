@@ -18,8 +18,6 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import re2
-
 from keylane.coordinator.consumer_groups.assignors import ASSIGNORS, Subscriber
 from keylane.coordinator.consumer_groups.protocol import (
     JOIN,
@@ -184,7 +182,7 @@ class ConsumerGroup:
         before = self.members[replaced or member_id] if replaced or member_id in self.members else None
         member = _said(request, before)
         if member.pattern not in self._patterns and member.pattern:
-            _check_pattern(member.pattern)
+            _matcher(member.pattern)
         if replaced is not None:
             self._replace(replaced, member_id)
         if member != before:
@@ -469,21 +467,20 @@ def _said(request: HeartbeatRequest, before: Member | None) -> Member:
 
 def _matcher(pattern: str) -> Callable[[str], object]:
     """What is None for a name that the expression does not match as a whole. By RE2, as Kafka's brokers do with RE2/J:
-    a client's expression takes time by the length of names alone, where Python's own can take exponentially long."""
+    a client's expression takes time by the length of names alone, where Python's own can take exponentially long.
+    Raises `RefusedError`."""
+    import re2  # a broker is ready sooner, and few groups have expressions
+
     options = re2.Options()
     options.log_errors = False
-    matches: Callable[[str], object] = re2.compile(pattern, options).fullmatch
-    return matches
-
-
-def _check_pattern(pattern: str) -> None:
     try:
-        _matcher(pattern)
+        matches: Callable[[str], object] = re2.compile(pattern, options).fullmatch
     except re2.error as error:
         raise RefusedError(
             codes.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error.args[0].decode()}.",
         ) from error
+    return matches
 
 
 def _partitions(current: Current) -> list[tuple[uuid.UUID, int]]:
