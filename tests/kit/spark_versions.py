@@ -46,7 +46,10 @@ PARTS = {
     "`parallel_map`": ("test_versions.py::test_a_killed_worker_of_parallel_map",),
     "source, sink, `GroupCommits`": ("test_versions.py::test_a_killed_stream_from_source_to_sink",),
     "`acknowledged`": ("test_versions.py::test_a_killed_acknowledged_stream",),
-    "`availableNow`": ("test_versions.py::test_available_now_reads_what_is_there_and_goes_on_from_its_checkpoint",),
+    "`availableNow`": (
+        "test_versions.py::test_a_killed_run_of_available_now",
+        "test_versions.py::test_available_now_reads_what_is_there_and_goes_on_from_its_checkpoint",
+    ),
     "Spark's connector, `GroupCommits`": ("test_versions.py::test_a_killed_stream_of_sparks_connector",),
     "refusals": ("test_versions.py::test_what_this_spark_lacks_is_refused_by_name",),
 }

@@ -4,6 +4,7 @@ each version, and writes docs/spark-versions.md; the ordinary tests run on the n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.soak
 PROGRAM = Path(__file__).with_name("versions_program.py")
 WAVE = 300
 """Records before each kill."""
+PATIENCE_S = 400.0
+"""For a program that takes ten seconds on an idle machine."""
 without_sources = pytest.mark.skipif(not DATA_SOURCES.here, reason="the source needs Spark 4.0")
 
 
@@ -79,10 +82,22 @@ class Stream:
         return text
 
     def kill(self) -> None:
-        """SIGKILL to the driver and to its JVM."""
+        """SIGKILL to the driver and to its JVM, if they are still there."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def end(self) -> None:
+        """Waits for the end of a query that ends by itself."""
+        assert self._process is not None
+        code = self._process.wait(PATIENCE_S)
+        assert code == 0, self._log.read_text(errors="replace")[-4_000:]
+
+
+def in_files(folder: Path) -> list[int]:
+    """What the sink has that writes a file a batch."""
+    return [one for file in (folder / "out").glob("*.json") for one in json.loads(file.read_text())]
 
 
 def fill(work: Any, first: int) -> None:
@@ -129,12 +144,32 @@ def test_a_killed_stream_from_source_to_sink(java: None, work: Any, tmp_path: Pa
 @without_sources
 def test_a_killed_acknowledged_stream(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
     """The sink is idempotent by batch, so each row is there once: a batch that is replayed is the same."""
-
-    def numbers() -> list[int]:
-        return [one for file in (tmp_path / "out").glob("*.json") for one in json.loads(file.read_text())]
-
-    found = killed_twice(work, Stream(work, tmp_path, "acknowledged"), until, numbers, "acknowledged")
+    stream = Stream(work, tmp_path, "acknowledged")
+    found = killed_twice(work, stream, until, lambda: in_files(tmp_path), "acknowledged")
     assert len(found) == len(set(found))
+
+
+@without_sources
+def test_a_killed_run_of_available_now(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
+    """The next one has what was there, each row once, and the group stands where the sink does."""
+    stream = Stream(work, tmp_path, "available")
+    work.group = "available"
+    try:
+        for wave in range(3):
+            stream.working.unlink(missing_ok=True)
+            fill(work, wave * WAVE)
+            wanted = [2 * number for number in range((wave + 1) * WAVE)]
+            stream.start()
+            if wave:
+                until(stream.working.exists, stream.told)
+                stream.kill()
+                assert len(in_files(tmp_path)) < len(wanted), "the kill came too late"
+                stream.start()
+            stream.end()
+            assert sorted(in_files(tmp_path)) == wanted
+            assert work.lag() == 0
+    finally:
+        stream.kill()
 
 
 @without_sources

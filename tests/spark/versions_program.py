@@ -2,7 +2,8 @@
 
 Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER KIND [JARS]. KIND: `sink` reads and writes with keylane and commits with
 `GroupCommits`; `connector` does so with Spark's own Kafka connector, of these jars; `acknowledged` writes a file a
-batch. It runs until it is killed.
+batch; `available` does so too, and ends when what was there at its start is written. The others run until they are
+killed.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ def main() -> None:
         part.write_text(json.dumps([int(bytes(row.value)) for row in frame.collect()]))
         part.rename(file)
 
-    if kind == "acknowledged":
+    if kind in ("acknowledged", "available"):
         writer = writer.foreachBatch(acknowledged(write))
     else:
         writer = writer.format("kafka" if jars else "keylane")
         writer = writer.options(**{"kafka.bootstrap.servers": servers, "topic": output})
         spark.streams.addListener(GroupCommits({"bootstrap.servers": servers, "group.id": kind}, query=kind))
+    if kind == "available":
+        writer = writer.trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 
 
