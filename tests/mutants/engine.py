@@ -527,7 +527,7 @@ MUTANTS = [
         "flow/breakers.py",
         "        self.in_a_row = 0\n        self.succeeded_s = now",
         "        self.succeeded_s = now",
-        "unit/engine/test_engine_breaker.py::test_one_poisoned_record_among_others_is_given_up_as_ever",
+        "unit/engine/test_engine_breaker.py::test_failures_count_in_a_row",
     ),
     Mutant(
         "one service that is down holds all",

@@ -1,5 +1,5 @@
 """What runs on which Spark: real queries with a kill in each, and refusals by name. `make spark-versions` runs them on
-each version, and writes docs/spark-versions.md; the ordinary tests run on the newest.
+each version, and writes docs/spark-versions.md.
 """
 
 from __future__ import annotations

@@ -214,3 +214,16 @@ def test_a_success_that_began_before_says_nothing() -> None:
         "breaker: the service is down, 2 calls in a row failed: its items wait, and it is probed each 1 s",
         "breaker: the service is back after 2.0 s: calls go on",
     ]
+
+
+def test_failures_count_in_a_row() -> None:
+    told: list[str] = []
+    breakers = Breakers(kl.Breaker(failures=3), told.append)
+    for now in (1.0, 2.0):
+        assert breakers.failed("", now) is None
+    breakers.succeeded("", since=2.0, now=3.0)
+    for now in (4.0, 5.0):
+        assert breakers.failed("", now) is None
+    assert told == []
+    assert breakers.failed("", 6.0) is not None
+    assert len(told) == 1
