@@ -168,7 +168,7 @@ class _Demo:
         ):
             for flight in read_flights(records):
                 if flight.sequence % UPDATE_EVERY_RECORDS == 0:
-                    step.update(len(present) + producer.records)
+                    step.update(len(present) + producer.delivered)
                     if self._stop.requested:
                         break
                 if flight.sequence not in present:

@@ -59,8 +59,13 @@ class BulkProducer:
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
-        self.records = 0
-        """Handed over. Once `flush` has returned the broker has acknowledged them all."""
+        self._records = 0
+        """Handed over."""
+
+    @property
+    def delivered(self) -> int:
+        """Records that the broker has acknowledged, as far as no error was told."""
+        return self._records - len(self._producer)
 
     def produce(self, record: Output) -> None:
         """Hand one record over; waits while the client's queue is full."""
@@ -81,8 +86,8 @@ class BulkProducer:
             except KafkaException as raised:  # the client knows already what the broker would say
                 self._failed(record.topic, error_of(raised))
             else:
-                self.records += 1
-                if self.records % POLL_RECORDS == 0:
+                self._records += 1
+                if self._records % POLL_RECORDS == 0:
                     self._producer.poll(0)
                 return
 

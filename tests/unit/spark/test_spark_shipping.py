@@ -6,7 +6,8 @@ import pickle
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -118,3 +119,18 @@ def test_the_input_is_drained() -> None:
     rows = iter([1, 2, 3])
     lane_body(b"no pickle", "0.0.0")(rows)
     assert next(rows, None) is None
+
+
+class OthersImport(dict[str, Any]):
+    """Modules, of which one comes while somebody goes through them."""
+
+    def items(self) -> Any:
+        for one in super().items():
+            yield one
+            self["a_module_that_comes"] = None
+
+
+def test_modules_may_come_while_a_pipeline_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`list(sys.modules.items())` failed in one of some thousand starts from several threads."""
+    monkeypatch.setattr(cargo, "sys", SimpleNamespace(modules=OthersImport(sys.modules)))
+    assert pickle.loads(cargo.pack(len, "nowhere")) is len

@@ -54,7 +54,8 @@ def pack(what: Any, destination: str) -> bytes:
 @contextmanager
 def _user_modules_by_value(cloudpickle: Any) -> Iterator[None]:
     already = set(cloudpickle.list_registry_pickle_by_value())
-    chosen = [module for name, module in list(sys.modules.items()) if name not in already and _is_users(name, module)]
+    modules = sys.modules.copy()  # at once: another thread may import meanwhile, and even a list of its items is not
+    chosen = [module for name, module in modules.items() if name not in already and _is_users(name, module)]
     for module in chosen:
         cloudpickle.register_pickle_by_value(module)
     try:

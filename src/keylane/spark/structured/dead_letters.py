@@ -79,8 +79,8 @@ class DeadLetters:
 
     @property
     def delivered(self) -> int:
-        """The records that were handed over; after `acknowledged` the broker has them all."""
-        return 0 if self._producer is None else self._producer.records
+        """Those that the broker has acknowledged."""
+        return 0 if self._producer is None else self._producer.delivered
 
     def bury(self, outcome: Outcome) -> None:
         """Raises `HandlerError` for a record of the dead-letter topic itself, which would come back without end."""

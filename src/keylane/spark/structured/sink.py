@@ -190,7 +190,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
                     reads.refuse("the sink's topic", output.topic, options.settings)
                     allowed.add(output.topic)
                 producer.produce(output)
-    return Acknowledged(producer.records)
+    return Acknowledged(producer.delivered)
 
 
 def outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
