@@ -181,7 +181,7 @@ def test_each_row_is_seen_once_on_apache_kafka(java: None, tmp_path: Path) -> No
         storm(kafka.bootstrap, tmp_path, 1, again)
 
 
-@pytest.mark.cluster
+@pytest.mark.soak
 def test_each_row_is_seen_once_on_three_nodes(java: None, tmp_path: Path) -> None:
     import peers
     from peers.cluster import ApacheCluster
