@@ -77,6 +77,8 @@ def no_job_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SHOWN, "1")
+        for name in [name for name in sys.modules if name.startswith("pyspark.testing")]:
+            patch.delitem(sys.modules, name)  # it has looked for pandas once, and PySpark's client goes by what it saw
         for name in ("grpc", "grpc_status", "pandas"):  # of PySpark's client
             pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
         with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:
