@@ -7,12 +7,12 @@ is forgotten and restored from what is durable, and its members ask again meanwh
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.consumer_groups.protocol import HeartbeatAnswer
 from keylane.coordinator.consumer_groups.records import encode, encode_key
+from keylane.coordinator.deadline_timer import DeadlineTimer
 from keylane.coordinator.formats import encode_group_key, encode_records, partition_for
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.storage.filesystem import StorageError
@@ -51,9 +51,7 @@ class ConsumerGroupActions:
         self._image = image
         self._partitions = options.offsets_topic_num_partitions
         self._now_ms = now_ms
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_ms = 0
+        self.timer = DeadlineTimer(lambda: groups.next_deadline_ms, now_ms, self._tick)
         self._waiting: dict[str, tuple[int, Round]] = {}
         """By group: batches that are not durable yet, and the round of the last."""
         self._broken: set[str] = set()
@@ -72,7 +70,7 @@ class ConsumerGroupActions:
             pairs.insert(0, (encode_group_key(group), None))
             self._classic.forget(group, classic.generation)
         error = self._append(group, pairs)
-        self.set_timer()
+        self.timer.set()
         if error == codes.NONE and group in self._waiting:
             try:
                 await self._waiting[group][1]
@@ -89,27 +87,13 @@ class ConsumerGroupActions:
         return self._append(group, [(encode_key(group, *one), None) for one in keys])
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def set_timer(self) -> None:
-        """Wake at the next deadline."""
-        deadline = self._groups.next_deadline_ms
-        if deadline is None:
-            return
-        if self._timer is not None:
-            if self._due_ms <= deadline:
-                return
-            self._timer.cancel()
-        self._due_ms = deadline
-        self._timer = self._loop.call_later((deadline - self._now_ms() + 1) / 1000, self._tick)
+        self.timer.close()
 
     def _tick(self) -> None:
-        self._timer = None
         changes: list[tuple[str, list[Record]]] = self._groups.tick(self._now_ms())
         for group, records in changes:
             self._append(group, [encode(group, record) for record in records])
-        self.set_timer()
+        self.timer.set()
 
     def _append(self, group: str, pairs: Sequence[tuple[bytes, bytes | None]]) -> int:
         """Make these durable: an error code, when they never will be."""
@@ -151,4 +135,4 @@ class ConsumerGroupActions:
         self._broken.discard(group)
         self._groups.forget(group)
         self._groups.restore(self._image.consumer_groups(group), self._now_ms())
-        self.set_timer()
+        self.timer.set()

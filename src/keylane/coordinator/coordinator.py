@@ -177,8 +177,8 @@ class Coordinator:
                 await self._removals.end_topic(topic)
         self.transactions.restore(self._image)
         self._loading.clear()
-        self._group_actions.set_timer()
-        self._consumer_actions.set_timer()
+        self._group_actions.timer.set()
+        self._consumer_actions.timer.set()
         self._set_check_timer()
 
     def _loaded_late(self, task: asyncio.Task[None]) -> None:

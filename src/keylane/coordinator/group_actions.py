@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from keylane.coordinator.deadline_timer import DeadlineTimer
 from keylane.coordinator.formats import encode_group_key, encode_group_value, encode_records, partition_for
 from keylane.coordinator.groups.protocol import Answer, JoinAnswer, SyncAnswer
 from keylane.coordinator.journal.journal import BatchTooLargeError
@@ -59,9 +60,7 @@ class GroupActions:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._now_ms = now_ms
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_ms = 0
-        """When the timer wakes."""
+        self.timer = DeadlineTimer(lambda: groups.next_deadline_ms, now_ms, self._tick)
 
     async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
         """Waits for the group's next generation, if need be."""
@@ -89,8 +88,7 @@ class GroupActions:
     def close(self) -> None:
         """Answer everyone who waits."""
         self._perform(self._groups.unload(self._now_ms()))
-        if self._timer is not None:
-            self._timer.cancel()
+        self.timer.close()
 
     def _perform(self, actions: Sequence[Action]) -> Round | None:
         """Do what the groups decided; what becomes durable by it, if anything."""
@@ -103,7 +101,7 @@ class GroupActions:
                     token.set_result(action.response)
             else:
                 durable = self._persist(action) or durable
-        self.set_timer()
+        self.timer.set()
         return durable
 
     def _persist(self, action: Persist) -> Round | None:
@@ -128,18 +126,5 @@ class GroupActions:
     def _stored(self, group: str, ticket: int, error: int) -> None:
         self._perform(self._groups.stored(group, ticket, error, self._now_ms()))
 
-    def set_timer(self) -> None:
-        """Wake at the next deadline."""
-        deadline = self._groups.next_deadline_ms
-        if deadline is None:
-            return
-        if self._timer is not None:
-            if self._due_ms <= deadline:
-                return
-            self._timer.cancel()
-        self._due_ms = deadline
-        self._timer = self._loop.call_later((deadline - self._now_ms() + 1) / 1000, self._tick)
-
     def _tick(self) -> None:
-        self._timer = None
         self._perform(self._groups.tick(self._now_ms()))
