@@ -39,8 +39,9 @@ def make_topic(servers: str, name: str, records: int, value_bytes: int = VALUE_B
 def _fill(servers: str, topic: str, records: int, value_bytes: int = VALUE_BYTES) -> None:
     value = os.urandom(value_bytes)
     with BulkProducer(servers, {"linger.ms": 5}) as producer:
-        for number in range(records):
-            producer.produce(kl.Output(topic, b"key-%08d" % number, value, partition=number % PARTITIONS))
+        producer.produce_all(
+            kl.Output(topic, b"key-%08d" % number, value, partition=number % PARTITIONS) for number in range(records)
+        )
 
 
 def rates(
