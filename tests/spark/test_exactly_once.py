@@ -1,18 +1,11 @@
-"""`writeStream.format("keylane")` with `delivery=exactly_once`: each row once for a reader of another library.
-
-KEYLANE_SINK_KILLS says how many kills the long form has (40).
-"""
+"""`writeStream.format("keylane")` with `delivery=exactly_once`: each row once for a reader of another library."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,25 +18,16 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 from kit.committed import committed_values
 from kit.processes import of_session
-from kit.sink_kills import APACHE, EMBEDDED, Storm, place
 from kit.stages import kill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from keylane.broker.process import BrokerProcess
 
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
-KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
 PATIENCE_S = 240.0
-POINTS = [
-    f"{request}:{side}"
-    for request in ("End", "Decide", "Append", "Add", "Describe", "Init", "Read", "Open")
-    for side in ("after", "before")
-]
 _numbers = itertools.count()
 
 
@@ -156,40 +140,6 @@ def test_a_batch_write_is_refused(spark: SparkSession, topics: tuple[str, str, s
     rows = spark.range(1).select(col("id").cast("string").alias("value"))
     with pytest.raises(Exception, match="delivery=exactly_once is for streaming queries"):
         rows.write.format("keylane").mode("append").options(**options).save()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("where", [EMBEDDED, APACHE])
-def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
-    java: None, where: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    """The driver at each step of the sink, and everything of a run anywhere in it."""
-    chance = random.Random(20261124)
-    with place(where, tmp_path) as brokers:
-        Admin({"bootstrap.servers": brokers.servers}).create_topics({"in": 3})
-        storm = Storm(brokers.servers, "out")
-        program = Program(brokers.servers, "in", "out", tmp_path)
-        try:
-            for number in range(KILLS):
-                fill(brokers.servers, "in", storm.more(70))
-                if number % 4 < 3:
-                    point = f"{POINTS[number % len(POINTS)]}:{chance.choice((1, 1, 2, 3))}"
-                    (tmp_path / "die").write_text(f"{point} driver")
-                    if program.run() == -signal.SIGKILL:
-                        storm.killed("driver", f"at {point}")
-                    (tmp_path / "die").unlink(missing_ok=True)
-                else:
-                    process = program.start()
-                    time.sleep(4 + chance.random() * 8)
-                    kill(of_session(process.pid))
-                    process.wait()
-                    storm.killed("all of it", "anywhere")
-            assert program.run() == 0, program.log()
-        finally:
-            program.close()
-        storm.judge()
-    record_property("kills", dict(storm.kills))
-    shutil.rmtree(tmp_path / "checkpoint")
 
 
 @pytest.mark.soak

@@ -1,5 +1,5 @@
-"""Kills under a streaming query that writes exactly once, on executors of their own: the driver, an executor, a worker
-and the broker, each at a step of a batch.
+"""Kills under a streaming query that writes exactly once: the driver, and on executors of their own an executor, a
+worker and the broker, each at a step of a batch.
 
 The judge is another library's reader of committed records, and the broker's list of open transactions.
 """
@@ -33,6 +33,8 @@ PATIENCE_S = 600.0
 ROWS = 40
 """Each time that the query is to have something to do."""
 LOOK_S = 5.0
+ANYWHERE_S = 15.0
+"""From the start of a run on."""
 
 OF_DRIVER = [
     *(f"{request}:{side}:1" for request in ("Open", "Init", "Read", "Describe", "Add") for side in ("before", "after")),
@@ -45,29 +47,33 @@ OF_DRIVER = [
     "Decide:after:2",
     "Commit:after:1",  # `done` is written, and Spark's log does not have the batch
 ]
+ANYWHERE = "anywhere"
 OF_TASK = ["Task:begin:1", "Task:rows:1", "Task:end:1"]
 OF_BROKER = ["Decide:before:1", "Decide:after:1", "End:before:1", "End:before:2", "Append:before:2", "Commit:after:1"]
 KINDS = {
-    "drivers": [f"{point} driver" for point in (*OF_DRIVER, *OF_TASK)],
+    "drivers": [f"{point} driver" for point in (*OF_DRIVER, *OF_TASK, *[ANYWHERE] * 4)],
     "the others": [
         *(f"{point} {whom}" for point in OF_TASK for whom in ("worker", "executor", "worker", "executor")),
         *(f"{point} broker" for point in (*OF_TASK, *OF_BROKER)),
     ],
 }
-"""The first are some two dozen starts of Spark."""
+MASTERS = {"drivers": "local[2]", "the others": "local-cluster[2,1,1024]"}
+"""All that a driver has started is killed with it. It is started after each kill, so it is one JVM, and not three."""
 
 
 class Query:
-    """The program, on two executors, and its rows."""
+    """The program and its rows."""
 
-    def __init__(self, servers: str, folder: Path) -> None:
+    def __init__(self, master: str, servers: str, folder: Path) -> None:
         self.folder, self.starts = folder, 0
-        self._servers = servers
-        self._environment = os.environ | {"SPARK_HOME": str(home_in(folder)), "SPARK_LOCAL_DIRS": str(folder / "local")}
+        self._master, self._servers = master, servers
+        self._environment = os.environ | {"SPARK_LOCAL_DIRS": str(folder / "local")}
+        if "cluster" in master:
+            self._environment |= {"SPARK_HOME": str(home_in(folder))}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(PROGRAM), "local-cluster[2,1,1024]", self._servers, "in", "out"]
+        command = [sys.executable, str(PROGRAM), self._master, self._servers, "in", "out"]
         with (self.folder / "driver.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(self.folder), *options],
@@ -121,7 +127,7 @@ def test_each_row_is_seen_once(
 ) -> None:
     with place(where, tmp_path) as brokers:
         storm = Storm(brokers.servers, "out", brokers.replication)
-        query = Query(brokers.servers, tmp_path)
+        query = Query(MASTERS[whose], brokers.servers, tmp_path)
         try:
             kill_each(KINDS[whose], query, storm, brokers)
         finally:
@@ -130,7 +136,7 @@ def test_each_row_is_seen_once(
     record_property("kills", dict(storm.kills))
     record_property("starts", query.starts)
     for name in ("spark-home", "local", "checkpoint"):
-        shutil.rmtree(tmp_path / name)
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
 
 
 def kill_each(kinds: list[str], query: Query, storm: Storm, brokers: Place) -> None:
@@ -141,9 +147,14 @@ def kill_each(kinds: list[str], query: Query, storm: Storm, brokers: Place) -> N
         for name in ("died", "go"):
             (query.folder / name).unlink(missing_ok=True)
         query.fill(storm.more(ROWS))
-        (query.folder / "die").write_text(kind)
-        until_dead(query, storm)
         point, whom = kind.split()
+        if point == ANYWHERE:
+            query.go_on()
+            time.sleep(chance.random() * ANYWHERE_S)
+            query.close()
+        else:
+            (query.folder / "die").write_text(kind)
+            until_dead(query, storm)
         if whom == "broker":
             back = brokers.kill(chance)
             (query.folder / "go").touch()  # on its own, without the broker
