@@ -104,26 +104,18 @@ class BulkProducer:
                     self.produce(record)
                 continue
             while many := list(islice(some, CALL_RECORDS)):
-                places = [one.partition for one in many]
-                self.produce_columns(topic, [one.key for one in many], [one.value for one in many], places)
+                self.produce_columns(topic, [one.key for one in many], [one.value for one in many])
 
-    def produce_columns(
-        self,
-        topic: str,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        partitions: Sequence[int | None],
-    ) -> None:
-        """Hand records without headers over, in their order, from columns of one length: by far the cheapest way."""
+    def produce_columns(self, topic: str, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+        """Hand records over, in their order, of which there are keys (None: no record has one) and values alone: by far
+        the cheapest way."""
         for at in range(0, len(values), CALL_RECORDS):
             some = slice(at, at + CALL_RECORDS)
-            self._produce_batch(
-                topic,
-                [
-                    {"key": key, "value": value, "partition": -1 if partition is None else partition}
-                    for key, value, partition in zip(keys[some], values[some], partitions[some], strict=True)
-                ],
-            )
+            if keys is None:
+                self._produce_batch(topic, [{"value": value} for value in values[some]])
+            else:
+                pairs = zip(keys[some], values[some], strict=True)
+                self._produce_batch(topic, [{"key": key, "value": value} for key, value in pairs])
 
     def _produce_batch(self, topic: str, left: list[dict[str, Any]]) -> None:
         while left:
@@ -176,8 +168,9 @@ class BulkProducer:
 
 
 def _topic_of_plain(record: Output) -> str | None:
-    """None for a record that the client takes by itself alone: one with headers or a timestamp."""
-    return record.topic if not record.headers and record.timestamp_ms is None else None
+    """None for a record that the client takes by itself alone: with headers, a timestamp or a partition."""
+    is_plain = not record.headers and record.timestamp_ms is None and record.partition is None
+    return record.topic if is_plain else None
 
 
 def read_to_end(
