@@ -207,10 +207,13 @@ def test_one_thread_hears_all_lanes(driver: DriverSocket, events: Events) -> Non
     before = threading.active_count()
     lanes = [LaneEnd(driver.address, HELLO) for _ in range(20)]
     arrived = [events.get(timeout=PATIENCE_S) for _ in lanes]
+    assert len({one.end for one in arrived if isinstance(one, Arrived)}) == len(lanes)
     for lane in lanes:
         lane.send(Snapshot(processed=3))
     heard = [events.get(timeout=PATIENCE_S) for _ in lanes]
-    assert {one.end for one in heard if isinstance(one, Reported)} == {one.end for one in arrived}  # type: ignore[union-attr]
+    assert {one.end for one in heard if isinstance(one, Reported)} == {
+        one.end for one in arrived if isinstance(one, Arrived)
+    }
     for thread in [one for one in threading.enumerate() if one.name == "keylane-lane-socket"]:
         thread.join(PATIENCE_S)
     assert threading.active_count() <= before
