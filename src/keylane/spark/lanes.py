@@ -22,11 +22,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.settings import apply
 from keylane.errors import InternalError
+from keylane.kafka.membership import Seek
 from keylane.pipeline import Partitions
 from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 from keylane.spark.to_driver import ToDriver
 
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 
     from keylane.consumer.intake import Liveness
     from keylane.consumer.ports import LastStage
+    from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
     from keylane.spark.channel import Order
-    from keylane.spark.controls import Change, Name, Request
+    from keylane.spark.controls import Name, Request
 
 logger = logging.getLogger(__name__)
 
@@ -165,17 +167,6 @@ def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
     except Exception as error:  # by value: an exception would reach the driver as a Java stack trace
         return LaneOutcome("failed", snapshot, LaneFailure.of(error))
     return LaneOutcome(link.ending, snapshot)
-
-
-def apply(runner: Runner, change: Change) -> None:
-    """What a user asked of all lanes."""
-    match change:
-        case Pause(names):
-            runner.pause(names)
-        case Resume(names):
-            runner.resume(names)
-        case Adjust(max_concurrency, rates):
-            runner.adjust(max_concurrency=max_concurrency, rates=rates)
 
 
 class Link:

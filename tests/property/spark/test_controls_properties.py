@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.consumer.events import Adjust, Pause, Resume
-from keylane.kafka.membership import Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Seek, Send, Settings, TellLiveness
+from keylane.consumer.settings import Settings
+from keylane.kafka.membership import Seek, Target
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness
 
 if TYPE_CHECKING:
-    from keylane.spark.controls import Change, Effect, Name, Request
+    from keylane.consumer.settings import Change
+    from keylane.spark.controls import Effect, Name, Request
 
 NAMES = [("t", number) for number in range(3)]
 REVOKE_S = 1.0

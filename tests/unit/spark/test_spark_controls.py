@@ -7,8 +7,9 @@ import pytest
 import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
-from keylane.kafka.membership import Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Seek, Send, Settings, TellLiveness
+from keylane.consumer.settings import Settings
+from keylane.kafka.membership import Seek, Target
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
 REVOKE_S = 10.0
@@ -41,6 +42,11 @@ def test_without_lanes_a_call_ends_at_once_and_holds_for_those_to_come() -> None
     number, effects = controls.ask(Pause(None), 0.0)
     assert effects == [Done(number, {})]
     assert controls.started("x") == (Pause(None),)
+
+
+def test_what_held_before_is_what_lanes_begin_with() -> None:
+    controls = Controls[str]([A, B], REVOKE_S, Settings(paused=frozenset([A])))
+    assert controls.started("x") == (Pause((A,)),)
 
 
 def test_a_lane_that_went_holds_up_nobody_and_its_successor_begins_with_what_was_asked() -> None:

@@ -22,7 +22,7 @@ from keylane.consumer.outputs import ResultsMoved, ResultsRule
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import FencedError, TopicDeletedError
 from keylane.flow.outcomes import NOT_RUN
-from keylane.kafka.membership import Target
+from keylane.kafka.membership import Seek, Target
 from keylane.records import PlainMessage
 from keylane.spark import lanes
 from keylane.spark.channel import (
@@ -38,7 +38,7 @@ from keylane.spark.channel import (
     Show,
     SocketEvent,
 )
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness
 from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 from keylane.spark.to_driver import ToDriver
 
