@@ -26,6 +26,7 @@ from keylane.consumer.results import Complete, ResultQueue, check_stream
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
+from keylane.consumer.work import Work
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from keylane.operations.reports import Runs
     from keylane.pipeline import Pipeline
 
-__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream", "Work"]
 
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000, 300_000
 """librdkafka's defaults."""
@@ -302,6 +303,11 @@ class ParallelConsumer:
         waits = None if self._consumer is None else self._consumer.waits
         return made if waits is None else replace(made, waits=waits)
 
+    def work(self) -> Work:
+        """Which records are in hand, what waits for its time, and where the longest queues are and why, now. Nothing
+        before and after the run."""
+        return Work() if self._loop is None else self._loop.work()
+
     def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
         with self._telling:
             self._told.append(event)
@@ -406,6 +412,9 @@ class OperatedConsumer:
 
     def lanes(self) -> list[Said]:
         return []
+
+    def work(self) -> dict[int | None, Work]:
+        return {None: self._consumer.work()}
 
     def change(self, change: Change) -> None:
         apply(self._consumer, change)

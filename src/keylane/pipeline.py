@@ -157,6 +157,8 @@ class Operations:
     """What a command is signed with, and known by: of at least 16 characters, the same for all members. It is in no
     topic. None: members report, and take no commands."""
     report_interval_ms: int = 2_000
+    show_keys: bool = False
+    """Whether reports have the keys of records that others wait for."""
 
     def __post_init__(self) -> None:
         if self.token is not None and not (isinstance(self.token, str) and len(self.token) >= LEAST_TOKEN):
@@ -165,6 +167,8 @@ class Operations:
                 "give a random one, as `openssl rand -hex 32` makes it"
             )
         check_whole("Operations.report_interval_ms", self.report_interval_ms, 1)
+        if not isinstance(self.show_keys, bool):
+            raise UsageError(f"Operations.show_keys={self.show_keys!r}: give True or False")
 
 
 def topics_of_operations(group: str) -> tuple[str, str]:

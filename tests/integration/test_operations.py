@@ -3,9 +3,11 @@ to be; what holds, holds for members that start later."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
+import pkgutil
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ import pytest
 from confluent_kafka import Producer
 
 import keylane as kl
+from keylane import cli
 from keylane.cli import main
 from keylane.kafka.bulk import read_to_end
 from keylane.operations import operator as operator_module
@@ -38,6 +41,14 @@ OPERATIONS: dict[str, Any] = {"token": TOKEN, "report_interval_ms": 200}
 PARTITIONS = 3
 
 
+@pytest.fixture(scope="module", autouse=True)
+def commands() -> None:
+    """Imported before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that in two
+    threads at once."""
+    for module in pkgutil.iter_modules(cli.__path__, "keylane.cli."):
+        importlib.import_module(module.name)
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
@@ -46,7 +57,9 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    stage = Stage(broker.bootstrap_servers, request.node.name.removeprefix("test_")[:60])
+    stage = Stage(
+        broker.bootstrap_servers, request.node.name.removeprefix("test_").replace("[", "-").replace("]", "")[:60]
+    )
     stage.create(PARTITIONS)
     return stage
 
@@ -398,3 +411,31 @@ def test_without_operations_there_is_none_of_it(stage: Stage) -> None:
         env=dict(os.environ),
     )
     assert not set(topics_of_operations(stage.group)) & stage.admin.topics().keys()
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_keys_that_wait_are_shown_with_the_reason(
+    stage: Stage, capsys: pytest.CaptureFixture[str], shows: bool
+) -> None:
+    def handler(record: kl.Record) -> None:
+        if record.key == b"poisoned":
+            raise ValueError("bad")
+
+    stage.fill((key, 0) for key in [b"poisoned"] * 5 + [b"well"] * 5)
+    operations = kl.Operations(report_interval_ms=100, show_keys=shows)
+    options = {"retries": kl.Retries(max_attempts=None, delay_ms=60_000, jitter=0), "operations": operations}
+    member = ThreadMember(stage.pipeline(handler, **options), "m")
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(lambda: len(operate(capsys, stage, "keys")["queues"]) == 1, "one key waits")
+        (queue,) = operate(capsys, stage, "keys")["queues"]
+        found = [queue[name] for name in ("topic", "partition", "offset", "why", "attempt", "behind", "key", "lane")]
+        assert found == [stage.topic, 0, 0, "retry", 2, 4, "poisoned" if shows else None, None]
+        assert 0 < queue["due_in_ms"] <= 60_000
+        assert main(["operate", "keys", stage.group, "--bootstrap", stage.servers]) == 0
+        assert f"{stage.topic}-0@0" in capsys.readouterr().out
+        assert main(["operate", "show", stage.group, "--bootstrap", stage.servers]) == 0
+        assert "1 records wait for another attempt" in capsys.readouterr().out
+    finally:
+        member.consumer.stop("now")
+        member.end()

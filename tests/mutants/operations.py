@@ -6,6 +6,7 @@ from mutants import Mutant
 
 COMMANDS = "unit/operations/test_commands.py"
 MEMBERS = "integration/test_operations.py"
+WORK = "unit/engine/test_engine_work.py"
 
 MUTANTS = [
     Mutant(
@@ -154,5 +155,47 @@ MUTANTS = [
         "if is_end or self._position >= end:",
         "if is_end:",
         f"{MEMBERS}::test_members_without_a_token_only_report",
+    ),
+    Mutant(
+        "keys are in every report",
+        "consumer/work.py",
+        "key = None if record.key is None or not shows_keys else _text(record.key)",
+        "key = None if record.key is None else _text(record.key)",
+        f"{MEMBERS}::test_keys_that_wait_are_shown_with_the_reason",
+    ),
+    Mutant(
+        "what waits behind a record is counted with it",
+        "flow/admission.py",
+        "            behind, one = 0, nexts.get(head)\n",
+        "            behind, one = 1, nexts.get(head)\n",
+        f"{WORK}::test_every_record_is_the_head_of_a_queue_or_behind_one",
+    ),
+    Mutant(
+        "what is too far ahead seems to wait for a worker",
+        "flow/core.py",
+        'return "ready" if number <= source.owner.may_start() else "commit"',
+        'return "ready"',
+        f"{WORK}::test_what_may_not_start_is_told",
+    ),
+    Mutant(
+        "a service that is down looks like a retry",
+        "flow/core.py",
+        '        if self._target(item.payload) in down:\n            return "service"\n',
+        "",
+        f"{WORK}::test_a_record_that_has_a_time_and_one_whose_service_is_down",
+    ),
+    Mutant(
+        "what was lost is told of as work",
+        "flow/core.py",
+        "for source, head, task in in_hand(unit) if source.wanted}",
+        "for source, head, task in in_hand(unit)}",
+        f"{WORK}::test_what_was_lost_is_no_work_any_more",
+    ),
+    Mutant(
+        "the driver waits for no lane's work",
+        "spark/controls.py",
+        "        elif isinstance(what, TellWork):\n            call.waits_for = set(self._has)\n",
+        "        elif isinstance(what, TellWork):\n            pass\n",
+        "unit/spark/test_spark_controls.py::test_every_lane_tells_of_its_work",
     ),
 ]

@@ -96,6 +96,8 @@ def test_what_holds_is_there_before_a_lane_starts(
     work.fill(100)
     second = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
     until(lambda: second.snapshot().buffered == 100, second.snapshot)
+    until(lambda: {one["why"] for one in operate(capsys, work, "keys")["queues"]} == {"paused"}, second.work)
+    assert {one["lane"] for one in operate(capsys, work, "keys")["queues"]} == {0, 1}
     assert work.outputs().outputs == []
     operate(capsys, work, "resume", "--execute")
     until(lambda: work.lag() == 0, second.snapshot)

@@ -29,6 +29,21 @@ examples:
 exit codes: 0; 1 when no broker answers or one refuses; 2 for wrong usage and for a group that never reported
 """
 
+KEYS_EXAMPLES = """\
+examples:
+  keylane operate keys weather                       the longest queues, and why each waits
+  keylane operate keys weather --limit 200 --json
+
+columns:
+  HEAD    the record that the others wait for; its key, where members show it (Operations(show_keys=True))
+  BEHIND  how many wait (under ordering="partition": of the partition)
+  WHY     running; queued: with the workers; delivering: its outputs wait for the broker, or its result to be seen;
+          retry: it failed; scheduled: not_before; rate; service: it is down; paused; commit: too far ahead of what is
+          committed; ready: no worker is free
+  FOR     since its first attempt
+  UNTIL   when it goes on, where that is known
+"""
+
 LOG_EXAMPLES = """\
 examples:
   keylane operate log weather                        commands of the last seven days, and what members answered
@@ -107,13 +122,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     commands = operate.add_subparsers(metavar="COMMAND", dest="operate_command", required=True)
     show_ = add_command(commands, "show", "show the members of a group, and what they do", SHOW_EXAMPLES, run_show)
+    keys = add_command(commands, "keys", "show which keys have most records waiting, and why", KEYS_EXAMPLES, run_keys)
+    keys.add_argument("--limit", type=int, default=20, metavar="N", help="so many at most (default %(default)s)")
     log = add_command(commands, "log", "show the commands that members had, and their results", LOG_EXAMPLES, run_log)
     pause = add_command(commands, "pause", "start no more records", PAUSE_EXAMPLES, run_pause)
     resume = add_command(commands, "resume", "go on with what was paused", RESUME_EXAMPLES, run_resume)
     drain = add_command(commands, "drain", "pause, and wait for what is in handlers", DRAIN_EXAMPLES, run_drain)
     adjust = add_command(commands, "adjust", "change concurrency and rates", ADJUST_EXAMPLES, run_adjust)
     seek = add_command(commands, "seek", "go on at other offsets", SEEK_EXAMPLES, run_seek)
-    for command in (show_, log, pause, resume, drain, adjust, seek):
+    for command in (show_, keys, log, pause, resume, drain, adjust, seek):
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
     for command in (pause, resume, drain, seek):
         command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
@@ -142,6 +159,13 @@ def run_show(args: argparse.Namespace) -> int:
     from keylane.cli.operate_show import print_members, show_report
 
     return show(args, show_report(args), print_members)
+
+
+def run_keys(args: argparse.Namespace) -> int:
+    """Show the longest queues; returns the exit code."""
+    from keylane.cli.operate_show import keys_report, print_keys
+
+    return show(args, keys_report(args), print_keys)
 
 
 def run_log(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.asking import admin_with, settings_of
 from keylane.cli.tables import print_table
+from keylane.errors import UsageError
 from keylane.operations.operator import Operator
 
 if TYPE_CHECKING:
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
     from keylane.cli.asking import Report
     from keylane.operations.reports import Members
+
+
+SHOWN = 10
+OLD_MS = 10_000
+"""Records that run are shown from this age on, so many of a member; `--json` has 50."""
 
 
 def members_of(args: argparse.Namespace) -> Members:
@@ -44,6 +50,7 @@ def print_members(report: Report) -> None:
         _print_lanes(one)
     _print_partitions([one for one in members if not one["silent"]])
     for one in members:
+        _print_oldest(one)
         _print_troubles(one)
     newest = max(members, key=lambda one: int(one["command"]))
     for line in held_lines(newest["holding"]):
@@ -70,6 +77,20 @@ def _print_partitions(members: list[Report]) -> None:
         ]
         headings = ("TOPIC", "PARTITION", "COMMITTED", "INCOMPLETE", "IN HANDLERS", "LAG", "REMAINING", "PAUSED")
         print_table([*headings, "MEMBER"], rows, numbers=range(1, 7))
+
+
+def _print_oldest(member: Report) -> None:
+    for record in member["in_hand"][:SHOWN]:
+        if record["why"] == "running" and record["age_ms"] >= OLD_MS:
+            lane = "" if record["lane"] is None else f", lane {record['lane']}"
+            at = f"{record['topic']}-{record['partition']}@{record['offset']}"
+            age_s, attempt = record["age_ms"] / 1000, record["attempt"]
+            print(f"{member['member']}{lane}: {at} runs, attempt {attempt}, for {age_s:.0f} s")
+    if waiting := [one for one in member["waiting"] if one["why"] == "retry"]:
+        print(
+            f"{member['member']}: {len(waiting)} records wait for another attempt, the next in "
+            f"{waiting[0]['due_in_ms'] / 1000:.1f} s"
+        )
 
 
 def _print_troubles(member: Report) -> None:
@@ -101,6 +122,38 @@ def _member_row(one: Report) -> tuple[object, ...]:
         *(snapshot[name] for name in ("in_flight", "buffered", "processed", "failed")),
         None if oldest is None else f"{at} for {oldest['age_ms'] / 1000:.0f} s",
         "yes" if one["takes_commands"] else "no",
+    )
+
+
+def keys_report(args: argparse.Namespace) -> Report:
+    """The heads of the longest queues of all members that are heard. Raises `UsageError`."""
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
+    now_ms = int(time.time() * 1000)
+    present = members_of(args).present(now_ms)
+    queues = [dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]]
+    longest = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
+    return {"group": args.group, "members": len(present), "queues": longest[: args.limit]}
+
+
+def print_keys(report: Report) -> None:
+    """As a table."""
+    if not report["queues"]:
+        print(f"group {report['group']}: no record waits for another one, of {report['members']} members")
+        return
+    print_table(
+        ("HEAD", "KEY", "BEHIND", "WHY", "ATTEMPT", "FOR", "UNTIL", "MEMBER"), map(_queue_row, report["queues"])
+    )
+
+
+def _queue_row(one: Report) -> tuple[object, ...]:
+    lane = "" if one["lane"] is None else f", lane {one['lane']}"
+    return (
+        f"{one['topic']}-{one['partition']}@{one['offset']}",
+        *(one[name] for name in ("key", "behind", "why", "attempt")),
+        None if one["age_ms"] is None else f"{one['age_ms'] / 1000:.1f} s",
+        None if one["due_in_ms"] is None else f"in {one['due_in_ms'] / 1000:.1f} s",
+        f"{one['member']}{lane}",
     )
 
 

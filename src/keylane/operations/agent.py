@@ -1,7 +1,7 @@
 """`Agent`: a member's end of operations: it reports, and carries commands out, on threads of its own.
 
-The idea: one thread reads commands and does one after the other, another one reports. Whatever happens to them the
-consumer goes on: what a broker refuses is logged once, and left at that.
+The idea: one thread reads commands and does one after the other, others look at the work and report. Whatever happens
+to them the consumer goes on: what a broker refuses is logged once, and left at that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.consumer.settings import Settings
+from keylane.consumer.work import to_dict
 from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
@@ -26,10 +27,11 @@ from keylane.pipeline import topics_of_operations
 from keylane.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.work import Work, WorkDict, WorkRecord
     from keylane.kafka.keyed_topic import Entry
     from keylane.operations.commands import Name, Said
     from keylane.operations.reports import Report, Runs
@@ -59,6 +61,9 @@ class Operated(Protocol):
 
     def snapshot(self) -> Snapshot: ...
     def lanes(self) -> list[Said]: ...
+    def work(self) -> dict[int | None, Work]:
+        """By lane; None is the process itself. Raises `KeylaneError`."""
+
     def change(self, change: Change) -> None:
         """Returns once it holds. Raises `KeylaneError`."""
 
@@ -77,6 +82,9 @@ class Agent:
         self._group = pipeline.group_id
         self._client_id = client_id
         self._interval_ms = options.report_interval_ms
+        self._shows_keys = options.show_keys
+        self._work: dict[int | None, Work] = {}
+        """As it was last told."""
         self._commands_topic, self._reports_topic = topics_of_operations(self._group)
         self._log = None if options.token is None else CommandLog(self._group, options.token)
         self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -120,7 +128,7 @@ class Agent:
         """Report, and carry commands out, until `close`."""
         if self._closing.is_set():  # what is operated has ended already
             return
-        for run, name in ((self._report, "reports"), (self._obey, "commands")):
+        for run, name in ((self._look, "work"), (self._report, "reports"), (self._obey, "commands")):
             thread = threading.Thread(
                 target=self._guarded, args=(run, operated), name=f"keylane-operations-{name}", daemon=True
             )
@@ -207,7 +215,27 @@ class Agent:
             "holding": (Holding() if log is None else log.holding).to_dict(),
             "snapshot": operated.snapshot().to_dict(),
             "lanes": operated.lanes(),
+            "in_hand": self._told_of(lambda work: work.in_hand),
+            "waiting": self._told_of(lambda work: work.waiting),
+            "queues": self._told_of(lambda work: work.queues),
         }
+
+    def _told_of(self, kind: Callable[[Work], Iterable[WorkRecord]]) -> list[WorkDict]:
+        return [
+            to_dict(record, lane, shows_keys=self._shows_keys)
+            for lane, work in self._work.items()
+            for record in kind(work)
+        ]
+
+    def _look(self, operated: Operated) -> None:
+        """Ask for what is in hand: a lane that hangs answers late, and nobody else waits for it."""
+        while not self._closing.is_set():
+            try:
+                self._work = operated.work()
+            except KeylaneError as error:
+                self._work = {}
+                logger.info("operations of group %r: %s", self._group, error)
+            self._closing.wait(self._interval_ms / 1000)
 
     # --- commands ---
 

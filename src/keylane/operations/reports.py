@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from keylane.operations.commands import VERSION, HoldingDict, Said
 from keylane.operations.results import Result, read_result
+
+if TYPE_CHECKING:
+    from keylane.consumer.work import WorkDict
 
 PREFIX = b"member:"
 """Keys of reports begin with it."""
@@ -51,6 +54,12 @@ class Report(TypedDict):
     """As `Snapshot.to_dict` has it."""
     lanes: list[Said]
     """As `LaneStatus.to_dict` has them; none of a process."""
+    in_hand: list[WorkDict]
+    """Records with the workers, or waiting for their outputs: up to 50, the oldest first; of lanes, of each."""
+    waiting: list[WorkDict]
+    """Records that have a time: the next first."""
+    queues: list[WorkDict]
+    """Heads of the longest queues, the longest first."""
 
 
 def key_of(member: str) -> bytes:

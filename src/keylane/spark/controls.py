@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.consumer.intake import Liveness
+    from keylane.consumer.work import Work
 
 Name = tuple[str, int]
 """Topic and partition."""
@@ -40,9 +41,14 @@ class TellLiveness:
     names: tuple[Name, ...] | None = None
 
 
-Request: TypeAlias = Change | Seek | TellLiveness
-Value: TypeAlias = "tuple[Name, ...] | Liveness | None"
-"""Of a lane's answer: where a seek was done, how it stays a member."""
+@dataclass(frozen=True, slots=True)
+class TellWork:
+    """Say what you have in hand, and what waits."""
+
+
+Request: TypeAlias = Change | Seek | TellLiveness | TellWork
+Value: TypeAlias = "tuple[Name, ...] | Liveness | Work | None"
+"""Of a lane's answer: where a seek was done, how it stays a member, what it has in hand."""
 
 
 Lane = TypeVar("Lane")
@@ -98,11 +104,11 @@ class _Call(Generic[Lane]):
                 "was deleted; what a lane is at may still be done: look where the group stands, and seek again"
             )
         name, lanes = _NAMES[type(self.what)], ", ".join(sorted(map(str, self.waits_for)))
-        after = "" if isinstance(self.what, TellLiveness) else "; what starts in their place begins with it"
+        after = "" if isinstance(self.what, TellLiveness | TellWork) else "; what starts in their place begins with it"
         return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
 
 
-_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness"}
+_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness", TellWork: "work"}
 
 
 def _at(lane: object) -> str:
@@ -136,6 +142,8 @@ class Controls(Generic[Lane]):
         elif isinstance(what, TellLiveness):
             wanted = what.names
             call.waits_for = {one for one, has in self._has.items() if wanted is None or has.intersection(wanted)}
+        elif isinstance(what, TellWork):
+            call.waits_for = set(self._has)
         else:
             self.settings = self.settings.after(what)
             call.waits_for = set(self._has)

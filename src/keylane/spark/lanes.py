@@ -27,7 +27,7 @@ from keylane.errors import InternalError
 from keylane.kafka.membership import Seek
 from keylane.pipeline import Partitions
 from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
-from keylane.spark.controls import TellLiveness
+from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 from keylane.spark.to_driver import ToDriver
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.work import Work
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
@@ -65,6 +66,7 @@ class Runner(Protocol):
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
     def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
     def liveness(self) -> Liveness: ...
+    def work(self) -> Work: ...
     def show(self, stream: LastStage) -> None: ...
 
 
@@ -308,6 +310,8 @@ class Link:
                 runner.move(targets, partial(self._moved, number))
             case TellLiveness():
                 self._answers.put(Answer(number, runner.liveness()))
+            case TellWork():
+                self._answers.put(Answer(number, runner.work()))
             case change:
                 apply(runner, change)
                 self._end_of_lane.send(runner.snapshot())  # which its loop makes after the change

@@ -9,10 +9,11 @@ from keylane.consumer.events import Pause, Resume
 from keylane.consumer.intake import Liveness
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.work import Work
 from keylane.errors import UsageError
 from keylane.kafka.membership import Seek
 from keylane.parallel_consumer import adjusted, check_seek, named, targets_at, targets_from
-from keylane.spark.controls import TellLiveness
+from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.from_lanes import FromLanes
 
 if TYPE_CHECKING:
@@ -178,6 +179,11 @@ class LaneQuery:
         answers = self._supervisor.ask(TellLiveness(named(partitions)))
         return {lane: told for lane, told in answers.items() if isinstance(told, Liveness)}
 
+    def work(self) -> dict[int, Work]:
+        """What each lane that runs has in hand, and what waits there and why, by the lane's number."""
+        answers = self._supervisor.ask(TellWork())
+        return {lane: told for lane, told in answers.items() if isinstance(told, Work)}
+
     def stream(self) -> Stream:
         """The results of all lanes, to be read in a `with` or `async with` block, of a query that was started with
         `stream="read"` or `stream="handled"`.
@@ -243,6 +249,9 @@ class OperatedQuery:
 
     def lanes(self) -> list[Said]:
         return [lane.to_dict() for lane in self._query.lanes]
+
+    def work(self) -> dict[int | None, Work]:
+        return dict(self._query.work().items())
 
     def change(self, change: Change) -> None:
         apply(self._query, change)

@@ -34,6 +34,9 @@ def report(member: str = "m", group: str = "g", interval_ms: int = 2_000) -> Rep
         "holding": Holding().to_dict(),
         "snapshot": Snapshot().to_dict(),
         "lanes": [],
+        "in_hand": [],
+        "waiting": [],
+        "queues": [],
     }
 
 

@@ -8,8 +8,9 @@ import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
 from keylane.consumer.settings import Settings
+from keylane.consumer.work import Work
 from keylane.kafka.membership import Seek, Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
 REVOKE_S = 10.0
@@ -90,6 +91,18 @@ def test_liveness_is_that_of_the_lanes_that_have_a_partition() -> None:
     assert controls.answered("y", number, ALIVE) == [Done(number, {"y": ALIVE})]
     number, effects = controls.ask(TellLiveness(), 0.0)
     assert {one.lane for one in effects if isinstance(one, Send)} == {"x", "y"}
+
+
+def test_every_lane_tells_of_its_work() -> None:
+    controls = running("x", "y")
+    number, effects = controls.ask(TellWork(), 0.0)
+    assert {one.lane for one in effects if isinstance(one, Send)} == {"x", "y"}
+    assert controls.answered("x", number, Work()) == []
+    assert controls.went("y") == [Done(number, {"x": Work()})]
+    number, _ = controls.ask(TellWork(), 0.0)
+    (late,) = controls.expire(ANSWER_S)
+    assert isinstance(late, Done)
+    assert str(late.error) == "work: no answer within 30 s from x"
 
 
 def test_a_seek_is_done_by_the_lane_that_says_it_has_the_partition() -> None:

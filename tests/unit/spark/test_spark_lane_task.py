@@ -20,6 +20,7 @@ from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
 from keylane.consumer.outputs import ResultsMoved, ResultsRule
 from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.work import Work
 from keylane.errors import FencedError, TopicDeletedError
 from keylane.flow.outcomes import NOT_RUN
 from keylane.kafka.membership import Seek, Target
@@ -104,6 +105,9 @@ class Runner:
 
     def liveness(self) -> Liveness:
         return LIVENESS
+
+    def work(self) -> Work:
+        return Work()
 
     def show(self, stream: LastStage) -> None:
         self.stage = stream
