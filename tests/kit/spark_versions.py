@@ -54,8 +54,8 @@ PARTS = {
     "refusals": ("test_versions.py::test_what_this_spark_lacks_is_refused_by_name",),
 }
 """What each column of the table runs, below tests/spark."""
-NOT_OF_THIS_VERSION = ("the source needs Spark", "on a newer Spark")
-"""Reasons of skips that are no gap."""
+NOT_OF_THIS_VERSION = "the source needs Spark"
+"""The reason of a skip that is no gap."""
 HEAD = ("Spark", "Python", "Java", *PARTS, "s")
 
 

@@ -30,6 +30,15 @@ MUTANTS = [
         f"{MATRIX}::test_a_kill_at_each_point[keylane-at_most_once]",
         "crash matrix: at_most_once",
     ),
+    Mutant(
+        "lanes start again and again where the executors have another Python than the driver",
+        "spark/jobs.py",
+        """    if (wrong := wrong_python(text, python)) is not None:
+        return wrong
+""",
+        "",
+        f"{CONNECT}::test_a_server_with_another_python_ends_the_query_with_a_sentence",
+    ),
     # Through Spark Connect.
     Mutant(
         "a lane of a Connect client is interrupted together with the other ones",

@@ -90,7 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         command.add_argument("--payload", action="store_true", help="show keys, values and headers of records")
     for command in (list_, redrive, purge):
         command.add_argument("--group", metavar="GROUP", help="the redrive's group (default: keylane-redrive-DLQ)")
-    list_.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (default %(default)s)")
+    list_.add_argument("--limit", type=int, default=100, metavar="N", help="the oldest N (default %(default)s)")
     list_.add_argument("--waiting", action="store_true", help="only those that no redrive sent back")
     _add_redrive(redrive)
     _add_purge(purge)

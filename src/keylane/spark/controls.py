@@ -225,6 +225,8 @@ class Controls(Generic[Lane]):
         """Ends the calls that have taken too long. A seek in all partitions is done when those are left alone that no
         lane had meanwhile: other members of the group have them."""
         late = [call for call in self._calls.values() if now >= call.due]
+        if not late:
+            return []
         ours = {name for has in self._has.values() for name in has}
         for call in late:
             del self._calls[call.number]
