@@ -9,7 +9,7 @@ other consumer's.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
 from keylane.cli.asking import add_command, add_execute, admin_of, show
@@ -84,7 +84,7 @@ go; the coordinator refuses those of topics that a member subscribes to.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane groups`, with its own subcommands."""
     groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)

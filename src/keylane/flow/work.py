@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Why = Literal["running", "queued", "delivering", "retry", "scheduled", "rate", "service", "paused", "commit", "ready"]
 """running: in the function. queued: with the workers, and not begun. delivering: its outputs wait for the broker, or
@@ -14,7 +14,7 @@ it waits for a free worker."""
 class Task(NamedTuple):
     """An item."""
 
-    name: Any
+    name: tuple[str, int]
     """Of its source."""
     number: int
     why: Why
