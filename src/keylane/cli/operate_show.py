@@ -131,7 +131,9 @@ def keys_report(args: argparse.Namespace) -> Report:
         raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
     now_ms = int(time.time() * 1000)
     present = members_of(args).present(now_ms)
-    queues = [dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]]
+    queues: list[Report] = [
+        dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]
+    ]
     longest = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
     return {"group": args.group, "members": len(present), "queues": longest[: args.limit]}
 

@@ -83,8 +83,18 @@ def _record(task: Task, now: float) -> WorkRecord:
 def to_dict(record: WorkRecord, lane: int | None, *, shows_keys: bool) -> WorkDict:
     """For JSON; a key is text, or Base64 where it is none."""
     key = None if record.key is None or not shows_keys else _text(record.key)
-    told = record._asdict() | {"lane": lane, "key": key}
-    return WorkDict(**told)  # type: ignore[typeddict-item] # by its names
+    return {
+        "lane": lane,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "why": record.why,
+        "attempt": record.attempt,
+        "age_ms": record.age_ms,
+        "due_in_ms": record.due_in_ms,
+        "behind": record.behind,
+        "key": key,
+    }
 
 
 def _text(key: bytes) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.settings import Settings
 from keylane.kafka.membership import Seek, Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 if TYPE_CHECKING:
     from keylane.consumer.settings import Change
@@ -115,7 +115,7 @@ class World:
                 self.seeking.pop((number, name))
             self.sought[number] += done
             value = tuple(done)
-        elif not isinstance(what, TellLiveness):
+        elif not isinstance(what, TellLiveness | TellWork):
             lane.apply(what)
         self.carry_out(self.controls.answered(lane.number, number, value))
 
