@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "resuming one partition goes on with all",
-        "spark/controls.py",
+        "consumer/settings.py",
         "            case Resume(None):\n                return replace(self, all_paused=False, paused=frozenset())\n",
         "            case Resume(_):\n                return replace(self, all_paused=False, paused=frozenset())\n",
         f"{CONTROLS}::test_pauses_and_bounds_add_up_as_in_a_consumer",

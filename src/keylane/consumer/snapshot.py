@@ -50,6 +50,12 @@ class PartitionSnapshot(NamedTuple):
     remaining: int | None = None
     """Offsets up to the log's end that are not complete: what is really left, by the offset map. At most `lag`. Gaps in
     the log (compaction, ends of transactions) count until they are polled. None before the log's end was seen."""
+    in_handlers: int = 0
+    """Records that are with the workers, or wait for their outputs."""
+    uncommitted: bool = False
+    """Whether a commit could have something new to say."""
+    on_hold: bool = False
+    """Paused by the user: nothing of it starts."""
 
     @property
     def high_watermark(self) -> int | None:

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
     from keylane.consumer.commits import Told
     from keylane.consumer.outputs import ResultsRule
+    from keylane.consumer.settings import Change
     from keylane.flow.outcomes import NotRun
-    from keylane.spark.controls import Change, Request, Value
+    from keylane.spark.controls import Request, Value
     from keylane.spark.outcome import LaneFailure
 
 logger = logging.getLogger(__name__)
