@@ -186,11 +186,12 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     allowed: set[str] = set()
     with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
-            for output in sink_rows(batch, options).outputs():
-                if reads is not None and output.topic not in allowed:
-                    reads.refuse("the sink's topic", output.topic, options.settings)
-                    allowed.add(output.topic)
-                producer.produce(output)
+            rows = sink_rows(batch, options)
+            if reads is not None:
+                for topic in rows.names - allowed:
+                    reads.refuse("the sink's topic", topic, options.settings)
+                allowed |= rows.names
+            rows.produce(producer)
     return Acknowledged(producer.delivered)
 
 

@@ -10,6 +10,8 @@ from keylane.records import Output
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from keylane.kafka.bulk import BulkProducer
+
     Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -42,6 +44,19 @@ class SinkRows(NamedTuple):
             self.values,
             strict=False,
         )
+
+    @property
+    def names(self) -> set[str]:
+        """The topics."""
+        topics = [self.topics] if isinstance(self.topics, str) else self.topics
+        return set(topics) if self.values else set()
+
+    def produce(self, producer: BulkProducer) -> None:
+        """Hands all rows over. Raises what `BulkProducer.produce` does."""
+        if isinstance(self.topics, str) and self.headers is None and self.partitions is None:
+            producer.produce_columns(self.topics, self.keys, self.values)
+        else:
+            producer.produce_all(self.outputs())
 
     def outputs(self) -> Iterator[Output]:
         return (Output(topic, key, value, headers, where) for topic, headers, where, key, value in self.each())

@@ -85,10 +85,10 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     with ExitStack() as stack:
         for some in batches:
             rows = sink_rows(some, options)
-            for row in rows.outputs():
-                if transaction is None:
-                    transaction = stack.enter_context(_begun(sink, options, query, batch, row.topic))
-                transaction.produce(row)
+            if transaction is None and (names := rows.names):
+                transaction = stack.enter_context(_begun(sink, options, query, batch, min(names)))
+            if transaction is not None:
+                rows.produce(transaction)
             digest.add(rows)
     if transaction is None:
         return Written(plan, query, None)
