@@ -439,3 +439,33 @@ def test_keys_that_wait_are_shown_with_the_reason(
     finally:
         member.consumer.stop("now")
         member.end()
+
+
+@pytest.mark.usefixtures("token")
+def test_a_member_that_only_reports_is_named_among_those_that_obey(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Members(stage, tmp_path) as members:
+        members.start()
+        members.start(operations={"report_interval_ms": 200})
+        until(lambda: are_heard(capsys, stage, 2), "both report")
+        found = operate(capsys, stage, "pause", "--execute", code=1)
+        assert sorted(one["state"] for one in found["members"]) == ["done", "refused"]
+        assert "it takes no commands" in next(one["text"] for one in found["members"] if one["state"] == "refused")
+
+
+@pytest.mark.usefixtures("token")
+def test_run_with_operate_reports_and_takes_the_token_from_the_environment(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(stage, 3)
+    (tmp_path / "some.py").write_text(
+        "import keylane as kl\n"
+        f"some = kl.Pipeline(kafka={stage.kafka!r}, topics=[{stage.topic!r}], handler=lambda _: None,\n"
+        "    offset_reset='earliest')\n"
+    )
+    there = set(topics_of_operations(stage.group))
+    assert main(["run", str(tmp_path / "some.py"), "--available-now"]) == 0
+    assert not there & stage.admin.topics().keys()
+    assert main(["run", str(tmp_path / "some.py"), "--available-now", "--operate"]) == 0
+    assert there <= stage.admin.topics().keys(), "that of the commands, too: there is a token"
