@@ -229,6 +229,25 @@ def test_a_member_that_is_killed_in_the_middle_is_said_to_be_and_nobody_else_doe
 
 
 @pytest.mark.usefixtures("token")
+def test_a_member_that_hangs_is_said_not_to_have_answered(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What holds is done by it when it wakes, all the same."""
+    with Members(stage, tmp_path) as members:
+        member = members.start()
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        member.freeze()
+        found = operate(capsys, stage, "pause", "--execute", "--wait-ms", "500", code=1)
+        assert [one["state"] for one in found["members"]] == ["no answer"]
+        member.wake()
+
+        def states() -> list[str]:
+            return [one["state"] for by in operate(capsys, stage, "log")["commands"] for one in by["members"]]
+
+        until(lambda: states() == ["done"], "it has paused")
+
+
+@pytest.mark.usefixtures("token")
 def test_drain_returns_when_nothing_is_in_handlers_and_what_is_complete_is_committed(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
