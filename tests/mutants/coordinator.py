@@ -287,8 +287,8 @@ MUTANTS = [
     Mutant(
         "a failed batch leaves the group as if it were durable",
         "coordinator/consumer_group_actions.py",
-        "        if failure is not None:\n            self._broken.add(group)",
-        "        if False:\n            self._broken.add(group)",
+        "        if failure is not None:\n            self._break(group)",
+        "        if False:\n            self._break(group)",
         "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing",
         "consumer groups: the records hold all that there is",
     ),
