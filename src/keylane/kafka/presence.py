@@ -160,14 +160,14 @@ class Heartbeats:
         failed: Callable[[PeerError], None],
         presence: Presence,
         offers: Callable[[Mapping[str, Any], str], bool] | None = None,
-        times: Callable[[Mapping[str, Any], str, float], GroupTimes] | None = None,
+        times: Callable[[str], GroupTimes] | None = None,
     ) -> None:
         """`offers` says whether the broker at an address has KIP-848's API (`offers_kip_848`), `times` what it has
-        decided for the group."""
+        decided for the group (`ask_group_times`)."""
         self._kafka = kafka
         self._presence = presence
         self._offers = offers or offers_kip_848
-        self._ask_times = times or ask_group_times
+        self._ask_times = times or (lambda coordinator: ask_group_times(kafka, coordinator, ASK_S))
         self.told: Callable[[GroupTimes], None] = lambda _: None
         """Told of the times of a group of KIP-848's protocol: when its coordinator is connected, and at each
         assignment."""
@@ -214,26 +214,27 @@ class Heartbeats:
             elif self._received_at is not None:
                 self._heard(self._received_at)
             if self._is_kip_848:
-                self._hear_times(broker, join_state, is_new_connection=connects != broker["connects"])
+                coordinator = broker["nodename"] if broker["state"] == "UP" else ""
+                self._hear_times(coordinator, join_state, is_new_connection=connects != broker["connects"])
             is_new = answers > self._old
             self._old = max(self._old, answers)
             self._received_at = made_at + self._ahead - broker["rxidle"] / 1e6 if is_new else None
             if self._is_kip_848:
                 self._check_kip_848(join_state, broker["nodename"] if broker["state"] == "UP" else "")
 
-    def _hear_times(self, coordinator: dict[str, Any], join_state: str, *, is_new_connection: bool) -> None:
+    def _hear_times(self, coordinator: str, join_state: str, *, is_new_connection: bool) -> None:
         """Ask a member's coordinator where what it said may be old: after an assignment, and on a new connection."""
         was_steady, self._was_steady = self._was_steady, join_state == STEADY
-        if not self._was_steady or coordinator["state"] != "UP" or (was_steady and not is_new_connection):
+        if not self._was_steady or not coordinator or (was_steady and not is_new_connection):
             return
         try:
-            times = self._ask_times(self._kafka, coordinator["nodename"], ASK_S)
+            times = self._ask_times(coordinator)
         except (OSError, UsageError, PeerError) as error:
             if self._repeats.is_new("times"):
                 logger.warning(
                     "the broker at %s does not say how long a member of group %s may be silent, and %.0f s are taken "
                     "(handlers start for two thirds of it): %s",
-                    coordinator["nodename"],
+                    coordinator,
                     self._kafka.get("group.id"),
                     self._presence.session_s,
                     error,
