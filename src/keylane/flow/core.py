@@ -175,8 +175,8 @@ class FlowCore:
     # --- what is seen from outside ---
 
     def work(self, sources: Iterable[Source], now: float, most: int) -> list[Task]:
-        """What is in hand, what has a time, and of the other heads of shards in which items wait `most` with the longest
-        queues. Looks at each item that waits once."""
+        """What is in hand, what has a time, and of the other heads of shards in which items wait `most` with the
+        longest queues. Looks at each item that waits once."""
         tasks = {(source, head): task for unit in self._out for source, head, task in in_hand(unit) if source.wanted}
         down = {one.target for one in self.open_breakers(now)}
         for due, item in self._schedule:
