@@ -148,11 +148,11 @@ class RecordView(Record):
 
     __slots__ = ()
 
-    __init__ = object.__init__  # type: ignore[assignment]
+    __init__ = object.__init__
 
     @staticmethod
     def of(message: Message) -> Record:
-        made = RecordView()  # type: ignore[call-arg]
+        made: RecordView = RecordView()
         made._message = message
         return made
 
