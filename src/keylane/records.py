@@ -152,8 +152,8 @@ class RecordView(Record):
 
     @staticmethod
     def of(message: Message) -> Record:
-        made: RecordView = RecordView()
-        made._message = message
+        made: Record = RecordView()
+        made._message = message  # noqa: SLF001 - it is its own
         return made
 
 
