@@ -153,7 +153,7 @@ class RecordView(Record):
     @staticmethod
     def of(message: Message) -> Record:
         made: Record = RecordView()
-        made._message = message  # noqa: SLF001 - a record of ours
+        made._message = message  # noqa: SLF001 - it is its own
         return made
 
 
