@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 import keylane as kl
 from keylane import cli
 from keylane.cli import main
+from keylane.flow import host
 from keylane.kafka.bulk import read_to_end
 from keylane.operations import operator as operator_module
 from keylane.operations.commands import mac_of
@@ -45,8 +46,9 @@ PARTITIONS = 3
 def commands() -> None:
     """Imported before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that in two
     threads at once."""
-    for module in pkgutil.iter_modules(cli.__path__, "keylane.cli."):
-        importlib.import_module(module.name)
+    for package in (cli, host):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 @pytest.fixture(scope="module")
