@@ -1,6 +1,7 @@
 """Kafka's clients: the one package that imports confluent_kafka.
 
-Doors: `admin`, `bulk`, `consumer`, `group_descriptions`, `group_standing`, `java_settings`, `logs`, `membership`,
-`missing_topics`, `open_transactions`, `producer`, `ranges`, `redriving`, `schema`, `sole_member`,
+Doors: `admin`, `bulk`, `consumer`, `fenced_log`, `group_descriptions`, `group_standing`, `java_settings`, `link`,
+`log_group`, `login`, `logs`, `membership`, `missing_topics`, `open_transactions`, `producer`, `ranges`, `redriving`,
+`schema`, `sole_member`,
 `topics`, `transactional_producer`.
 """

@@ -105,7 +105,7 @@ class Server:
         await result.durable
 
     async def offsets(self, group: str = "g") -> list[int]:
-        confirmed = self.coordinator.confirm()
+        confirmed = self.coordinator.confirm(group)
         assert confirmed is not None
         await confirmed
         found = self.coordinator.fetch(group, [("flights", [0, 1, 2])])
