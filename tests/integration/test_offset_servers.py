@@ -53,9 +53,13 @@ def group_at(servers: OffsetServers, server: OffsetServer) -> str:
     return next(name for number in range(1_000) if partition_for(name := f"g{number}", PARTITIONS) in leads)
 
 
+def entities(api: str, version: int) -> Any:
+    """kio's module with the request class and its parts."""
+    return sys.modules[request_type(api, version).__module__]
+
+
 def commit_of(group: str, offset: int) -> Any:
-    module = request_type("offset_commit", 2).__module__
-    v2 = sys.modules[module]
+    v2 = entities("offset_commit", 2)
     row = v2.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
     return v2.OffsetCommitRequest(
         group_id=group,
@@ -66,8 +70,7 @@ def commit_of(group: str, offset: int) -> Any:
 
 
 def fetch_of(group: str) -> Any:
-    module = request_type("offset_fetch", 2).__module__
-    v2 = sys.modules[module]
+    v2 = entities("offset_fetch", 2)
     topics = (v2.OffsetFetchRequestTopic(name="flights", partition_indexes=(0,)),)
     return v2.OffsetFetchRequest(group_id=group, topics=topics)
 
@@ -144,9 +147,7 @@ def test_answers_keep_their_order_where_some_come_from_elsewhere(one: OffsetServ
     """A fetch that waits, a commit that is refused at once, a produce that wants no answer: on one connection."""
     (server,) = one.running
     Admin({"bootstrap.servers": one.bootstrap}).create_topics({"ordered": 1})
-    fetch, produce = (
-        sys.modules[request_type(api, version).__module__] for api, version in (("fetch", 4), ("produce", 3))
-    )
+    fetch, produce = entities("fetch", 4), entities("produce", 3)
     row = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
     waits = fetch.FetchRequest(
         **WAIT,
@@ -177,7 +178,7 @@ def test_clients_are_told_of_servers_only(one: OffsetServers) -> None:
     with ProtocolClient(server.address) as client:
         for version in (1, 5, 9, 12):
             extra = {} if version < 4 else {"allow_auto_topic_creation": False}
-            if version in (9,):
+            if version == 9:
                 extra |= {"include_cluster_authorized_operations": False}
             if version >= 8:
                 extra |= {"include_topic_authorized_operations": False}
@@ -206,10 +207,11 @@ def test_versions_whose_answers_name_brokers_are_not_offered(one: OffsetServers)
     assert offered[1][1] <= 10
     assert not offered.keys() & {25, 28, 75}, "offsets in transactions, and DescribeTopicPartitions"
     assert {8, 9, 11, 27_500} <= offered.keys()
-    fetch = sys.modules[request_type("fetch", 11).__module__]
-    with ProtocolClient(server.address) as client, pytest.raises(EOFError):
+    fetch = entities("fetch", 11)
+    with ProtocolClient(server.address) as client:
         client.send("fetch", fetch.FetchRequest(topics=(), forgotten_topics_data=(), rack_id="", **WAIT))
-        client.receive()
+        with pytest.raises(EOFError):
+            client.receive()
     assert "fetch version 11 is not offered" in one.told()
 
 

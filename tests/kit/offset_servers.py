@@ -153,20 +153,15 @@ def free_row(count: int) -> int:
 
 
 def peers_of(pid: int) -> set[int]:
-    """The ports on this machine that a process is connected to."""
+    """The ports on this machine that a process is connected to; none once it has ended."""
     inodes = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # it has closed it
+    with suppress(OSError):  # it ends, or closes one of them
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             target = link.readlink().name
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[9] in inodes:
-                found.add(int(fields[2].rpartition(":")[2], 16))
-    return found
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]]
+    return {int(fields[2].rpartition(":")[2], 16) for fields in rows if fields[9] in inodes}
 
 
 def ports_of(addresses: str | Sequence[str]) -> set[int]:

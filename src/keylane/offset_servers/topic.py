@@ -7,14 +7,16 @@ reads little behind what is compacted (small segments).
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keylane.kafka.admin import Admin
+    from keylane.kafka.topics import TopicDescription
 
 TOPIC = "__keylane_offsets"
 PARTITIONS = 50
@@ -22,6 +24,9 @@ PARTITIONS = 50
 REPLICAS = 3
 SEGMENT_BYTES = 104_857_600
 """Kafka's own of `__consumer_offsets`: the newest segment is never compacted, and is read as it is."""
+KNOWN_S = 10.0
+"""How long it may take until all brokers know a topic that was just made."""
+AGAIN_S = 0.2
 COMPACTED = {"cleanup.policy": "compact"}
 SAFE = COMPACTED | {
     "min.insync.replicas": "2",
@@ -70,8 +75,7 @@ def prepare(admin: Admin, name: str, partitions: int | None, *, is_replicated: b
             replication_factor=REPLICAS if is_replicated else 1,
             config=SAFE if is_replicated else COMPACTED,
         )
-    settings = admin.topic_settings(name)
-    found = next(one for one in admin.describe_topics() if one.name == name)
+    found, settings = _described(admin, name)
     wrong = faults(settings, found.replication_factor, is_replicated=is_replicated)
     if wrong:
         raise UsageError(f"topic {name!r} cannot hold committed offsets: {'; '.join(wrong)}")
@@ -84,3 +88,19 @@ def prepare(admin: Admin, name: str, partitions: int | None, *, is_replicated: b
     return LogTopic(
         name, count, int(settings.get("max.message.bytes", "1048588")), int(settings["delete.retention.ms"])
     )
+
+
+def _described(admin: Admin, name: str) -> tuple[TopicDescription, dict[str, str]]:
+    """The topic, and its settings. Raises `PeerError`."""
+    give_up_at = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            settings = admin.topic_settings(name)
+            for one in admin.describe_topics():
+                if one.name == name:
+                    return one, settings
+            raise PeerError(f"topic {name!r} is not there, though it was")
+        except PeerError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(AGAIN_S)
