@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import queue
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +14,16 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.formats import partition_for
+from keylane.coordinator.replicated.batches import encode
+from keylane.coordinator.replicated.leadership import Batch
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.kafka.admin import Admin
+from keylane.kafka.fenced_log import FencedLog
 from keylane.kafka.link import Link
 from keylane.kafka.login import Login
 from keylane.offset_servers.nodes import node_at, pair
+from keylane.offset_servers.topic import TOPIC
+from keylane.storage.filesystem import now_ms
 from keylane.wire.versions import request_type
 from kit.offset_fail_over import fail_over
 from kit.offset_servers import OffsetServer, OffsetServers, free_row
@@ -122,6 +130,46 @@ def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) ->
         assert fetched(other) == (ErrorCode.none, 7)
     servers.running.append(old)
     assert all(servers.settled().values()), "it has not come back"
+
+
+def test_who_is_refused_by_the_log_is_given_the_partition_anew_by_the_group(one: OffsetServers) -> None:
+    (server,) = one.running
+    group = group_at(one, server)
+    partition = partition_for(group, PARTITIONS)
+    with ProtocolClient(server.address) as client:
+        client.send("offset_commit", commit_of(group, 3))
+        assert committed(client) is ErrorCode.none
+        fence(one.log, partition)
+        client.send("offset_fetch", fetch_of(group))
+        assert fetched(client) == (ErrorCode.not_coordinator, -1), "it has another leader, for all that it knows"
+        deadline = time.monotonic() + 30
+        while True:
+            client.send("offset_fetch", fetch_of(group))
+            code, offset = fetched(client)
+            if code is ErrorCode.none:
+                break
+            assert code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert offset == 3
+    assert "was refused by the log: asking the group anew" in one.told()
+
+
+def fence(log: str, partition: int) -> None:
+    """Another leader of this partition, and nothing more."""
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    other = FencedLog({"bootstrap.servers": log}, TOPIC, partition, f"{TOPIC}-{partition}", lambda told: told())
+    try:
+        other.init(None, answers.put)
+        producer = answers.get(timeout=20)
+        assert isinstance(producer, Producer)
+        batch = Batch()
+        batch.send(producer, 0)
+        other.append(encode(batch, "another", now_ms(), 0), answers.put)
+        assert isinstance(answers.get(timeout=20), int)
+    finally:
+        other.close()
+        assert other.join(20)
 
 
 def test_what_was_committed_outlives_all_servers(servers: OffsetServers) -> None:

@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 
 READY_S = 60.0
 SETTLE_S = 60.0
+BROKERS = 4
+"""Ids of the log's brokers are below this."""
 _READY = re.compile(rb"keylane offset server ready on 127\.0\.0\.1:(\d+) ")
 
 
 class OffsetServer:
     """One process. `--until-stdin-ends`: it ends with the test."""
 
-    def __init__(self, log: str, file: Path, *arguments: str, port: int | None = None, brokers: int = 4) -> None:
+    def __init__(
+        self,
+        log: str,
+        file: Path,
+        *arguments: str,
+        protocol: str = "PLAINTEXT",
+        port: int | None = None,
+        brokers: int = 4,
+    ) -> None:
         """`log` are the brokers; `file` takes what it logs; `brokers`: ids of the log's brokers are below this."""
         self.port = port or free_row(1 + brokers)
         command = [sys.executable, "-m", "keylane", "-v", "offsets", "serve", "--until-stdin-ends", "--log", log]
         with file.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*command, "--listen", f"127.0.0.1:{self.port}", *arguments],
+                [*command, "--listen", f"{protocol}://127.0.0.1:{self.port}", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -71,10 +81,11 @@ class OffsetServer:
 class OffsetServers:
     """Several of one log. A context manager: at its end all are killed."""
 
-    def __init__(self, log: str, folder: Path, count: int, *arguments: str) -> None:
+    def __init__(self, log: str, folder: Path, count: int, *arguments: str, protocol: str = "PLAINTEXT") -> None:
         self.log = log
         self._folder = folder
         self._arguments = arguments
+        self._protocol = protocol
         self.running: list[OffsetServer] = []
         self._stack = ExitStack()
         for _ in range(count):
@@ -93,7 +104,9 @@ class OffsetServers:
     def add(self, port: int | None = None) -> OffsetServer:
         """One more."""
         number = len(list(self._folder.glob("server-*.log")))
-        made = OffsetServer(self.log, self._folder / f"server-{number}.log", *self._arguments, port=port)
+        made = OffsetServer(
+            self.log, self._folder / f"server-{number}.log", *self._arguments, protocol=self._protocol, port=port
+        )
         self._stack.callback(made.kill)
         self.running.append(made)
         return made
@@ -114,6 +127,9 @@ class OffsetServers:
     def status(self) -> dict[str, Any]:
         """What `keylane offsets status` says."""
         options = [one for one in self._arguments if one == "--allow-unreplicated-log"]
+        if "--command-config" in self._arguments:
+            at = self._arguments.index("--command-config")
+            options += self._arguments[at : at + 2]
         command = [sys.executable, "-m", "keylane", "offsets", "status", "--json", "--log", self.log, *options]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode in (0, 1), ran.stderr

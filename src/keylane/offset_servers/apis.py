@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from keylane.broker.dispatch import Api, decode_request, load_apis
 from keylane.broker.handlers import api_versions, describe_cluster, find_coordinator, list_groups
-from keylane.offset_servers.nodes import all_nodes, node_at, pair, server_for, told_metadata
+from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
 from keylane.offset_servers.relay import Passed
 from keylane.wire import codes
 from keylane.wire.versions import encode_response, read_response
@@ -91,13 +91,12 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
         return api_versions.answer(request, header, rows)
 
     async def coordinators(request: Entity, header: RequestHeader, _node: object) -> Entity:
-        return find_coordinator.answer(request, header, lambda key, _type: _coordinator(key, server))
+        return find_coordinator.answer(request, header, lambda key, key_type: _coordinator(key, key_type, server))
 
     async def cluster(request: Entity, header: RequestHeader, _node: object) -> Entity:
         known = server.cluster
         nodes = all_nodes(known.servers, known.brokers)
-        controller = node_at(pair(server_for(known.servers, "controller"), min(known.brokers)))
-        return describe_cluster.answer(request, header, nodes, controller.node_id, known.cluster_id)
+        return describe_cluster.answer(request, header, nodes, controller_id(known), known.cluster_id)
 
     async def no_groups(_request: object, header: RequestHeader, _node: object) -> Entity:
         """Of a pair: whoever wants all groups asks each node."""
@@ -117,7 +116,9 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
     return found
 
 
-def _coordinator(group: str, server: Guide) -> Found:
+def _coordinator(group: str, key_type: int, server: Guide) -> Found:
+    if key_type != find_coordinator.GROUP:
+        return find_coordinator.Found(codes.INVALID_REQUEST, f"key type {key_type}: groups (0) have a coordinator here")
     address = server.leader_of(group)
     if address is None:
         return find_coordinator.Found(

@@ -83,10 +83,22 @@ def server_for(servers: Sequence[Address], what: str) -> Address:
     return max(servers, key=lambda one: hashlib.sha256(f"{one[0]}:{one[1]} {what}".encode()).digest())
 
 
+def controller_id(cluster: Cluster) -> int:
+    """Of the pair that is told as the controller: any broker passes on what is for that one."""
+    return _told_id(min(cluster.brokers, default=NO_NODE), server_for(cluster.servers, "controller"))
+
+
+def in_turn(server: Address, brokers: Sequence[Address]) -> list[Address]:
+    """All of these, for each server from another one on."""
+    first = node_at(server).node_id % max(len(brokers), 1)
+    return [*brokers[first:], *brokers[:first]]
+
+
 def told_metadata(answer: Entity, servers: Sequence[Address], hidden: frozenset[str]) -> Entity:
     """A broker's answer to Metadata, with our nodes for its own, and without the hidden topics."""
     brokers = [one.node_id for one in answer.brokers]
-    nodes = tuple(entity(type(answer.brokers[0]), **node._asdict(), rack=None) for node in all_nodes(servers, brokers))
+    told = all_nodes(servers, brokers) if brokers else []
+    nodes = tuple(entity(type(answer.brokers[0]), **node._asdict(), rack=None) for node in told)
     topics = tuple(_told_topic(one, servers) for one in answer.topics if one.name not in hidden)
     changes: dict[str, object] = {"brokers": nodes, "topics": topics}
     if hasattr(answer, "controller_id"):

@@ -19,7 +19,7 @@ from keylane.kafka.login import LoginError
 from keylane.wire.primitives import FieldError, FieldReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from keylane.kafka.login import Login
     from keylane.offset_servers.nodes import Address
@@ -83,13 +83,13 @@ class Relay:
     def __init__(
         self,
         passed: Mapping[int, Passed],
-        broker: Callable[[], Address | None],
+        brokers: Callable[[], Sequence[Address]],
         login: Login,
         close: Callable[[], None],
     ) -> None:
-        """`broker`: whom it is connected to, when it comes to that; `close` ends the client's connection."""
+        """`brokers`: who may answer, the first one that is there; `close` ends the client's connection."""
         self._passed = passed
-        self._broker = broker
+        self._brokers = brokers
         self._login = login
         self._close = close
         self._expected: deque[_Expected] = deque()
@@ -146,24 +146,30 @@ class Relay:
             self._transport.close()
 
     async def _connect(self) -> None:
-        address = self._broker()
-        if address is None:
-            self._lost("it is not there")
-            return
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                self._transport, _ = await asyncio.get_running_loop().create_connection(
-                    lambda: _Upstream(self._answered, self._lost),
-                    *address,
-                    ssl=self._login.tls,
-                    server_hostname=address[0] if self._login.tls is not None else None,
-                )
-                await self._log_in(self._transport)
-        except (OSError, LoginError, TimeoutError) as error:
-            self._lost(str(error) or f"no connection within {CONNECT_S:g} s")
-            return
+        reason = "no broker of the log's cluster is known"
+        for address in self._brokers():
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await self._begin(address)
+            except (OSError, LoginError, TimeoutError) as error:
+                reason = f"{address[0]}:{address[1]}: {error or f'no connection within {CONNECT_S:g} s'}"
+            else:
+                return
+        self._lost(reason)
+
+    async def _begin(self, address: Address) -> None:
+        """Connect, log in, and send what waits. Raises `OSError` and `LoginError`."""
+        is_tls = self._login.tls is not None
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: _Upstream(self._answered, self._lost),
+            *address,
+            ssl=self._login.tls,
+            server_hostname=address[0] if is_tls else None,
+        )
+        self._transport = transport
+        await self._log_in(transport)
         self._is_open = True
-        self._transport.write(b"".join(self._unsent))
+        transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
     async def _log_in(self, transport: asyncio.Transport) -> None:

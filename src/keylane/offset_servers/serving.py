@@ -20,7 +20,7 @@ from keylane.kafka.login import login_of
 from keylane.offset_servers.apis import passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
 from keylane.offset_servers.members import member_name, seen
-from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, same_ids
+from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
 from keylane.offset_servers.partitions import Partitions, Shared
 from keylane.offset_servers.relay import Passed, Relay
 
@@ -151,7 +151,7 @@ class OffsetServer:
             cast("Node", self),
             apis,
             self._security,
-            lambda close: Relay(self._passed, lambda: self._broker(broker), self._login, close),
+            lambda close: Relay(self._passed, lambda: self._brokers(broker), self._login, close),
         )
         try:
             await door.start(host, port)
@@ -160,12 +160,12 @@ class OffsetServer:
             raise PeerError(f"cannot listen on {host}:{port} ({what}): {error.strerror or error}") from error
         self._doors[broker] = door
 
-    def _broker(self, broker: int | None) -> Address | None:
-        """Where requests of a door go."""
+    def _brokers(self, broker: int | None) -> list[Address]:
+        """Who answers what a door passes on: that broker, or any."""
         brokers = self.cluster.brokers
         if broker is not None:
-            return brokers.get(broker)
-        return brokers[min(brokers)] if brokers else None
+            return [brokers[broker]] if broker in brokers else []
+        return in_turn(self._places.advertised, [brokers[one] for one in sorted(brokers)])
 
     # --- the others ---
 
