@@ -103,6 +103,29 @@ def test_clients_of_three_libraries_go_on_when_their_server_goes(
     record_property("longest silence s", round(outcome.longest_s, 1))
 
 
+def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
+    before = servers.settled()
+    assert sorted(map(len, before.values())) == [2, 2]
+    third = servers.add()
+    after = servers.settled()
+    assert sorted(map(len, after.values())) == [1, 1, 2]
+    moved = set(after[third.address])
+    assert all(set(after[name]) == set(ones) - moved for name, ones in before.items()), "what stays does not move"
+    for server in servers.running:
+        others = [one for one in range(100) if partition_for(f"g{one}", PARTITIONS) not in after[server.address]]
+        with ProtocolClient(server.address) as client:
+            client.send("offset_commit", commit_of(f"g{others[0]}", 1))
+            assert committed(client) is ErrorCode.not_coordinator
+            leader = next(name for name, ones in after.items() if partition_for(f"g{others[0]}", PARTITIONS) in ones)
+            deadline = time.monotonic() + 20  # it looks every second
+            while True:
+                found = client.ask("find_coordinator", 2, key=f"g{others[0]}", key_type=0)
+                if f"{found.host}:{found.port}" == leader:
+                    break
+                assert time.monotonic() < deadline, f"{found}, and {leader} leads it"
+                time.sleep(0.1)
+
+
 def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) -> None:
     old, new = servers.running
     group = group_at(servers, old)
