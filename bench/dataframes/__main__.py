@@ -32,7 +32,9 @@ TROUBLE = "seconds of the stream; one record hangs from 6 s to 16 s, one is refu
 def measure(part: str, spark: SparkSession, servers: str, options: argparse.Namespace, folder: Path) -> Any:
     formats = ("keylane", "kafka") if options.connector else ("keylane",)
     if part == "rate":
-        return sources.rates(spark, servers, formats, options.repeat, options.records)
+        small = sources.rates(spark, servers, formats, options.repeat, options.records)
+        fewer, large = options.records // 5, sources.LARGE_VALUE_BYTES
+        return small + sources.rates(spark, servers, formats, options.repeat, fewer, large)
     if part == "latency":
         return sources.latencies(spark, servers, formats)
     if part == "sinks":

@@ -14,10 +14,16 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """A table for each part that has been measured."""
     made = [
         table(
-            "**A batch query over 1 M records of 200 bytes in 4 partitions, `local[2]`**",
-            ("source", "records a second", "load"),
+            "**A batch query over 4 partitions, `local[2]`**",
+            ("source", "records", "bytes of a value", "records a second", "load"),
             [
-                (f"`{one['source']}`", f"{one['records_per_s']:,}", f"{one['load']:.1f}")
+                (
+                    f"`{one['source']}`",
+                    f"{one['records']:,}",
+                    f"{one['value_bytes']:,}",
+                    f"{one['records_per_s']:,}",
+                    f"{one['load']:.1f}",
+                )
                 for one in found.get("rate", ())
             ],
         ),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 RECORDS = 1_000_000
 VALUE_BYTES = 200
+LARGE_VALUE_BYTES = 2_000
+"""Of a fifth of the records."""
 PARTITIONS = 4
 WARM_UPS = 2
 """Rounds that do not count: the JVM compiles its hot code in them, and Python workers start."""
@@ -27,23 +29,26 @@ PAUSE_S = 0.4
 """From one small batch to the next."""
 
 
-def make_topic(servers: str, name: str, records: int) -> str:
-    """A topic of `records` values of 200 bytes with keys."""
+def make_topic(servers: str, name: str, records: int, value_bytes: int = VALUE_BYTES) -> str:
+    """A topic of `records` values of `value_bytes` bytes with keys."""
     Admin({"bootstrap.servers": servers}).create_topics({name: PARTITIONS})
-    _fill(servers, name, records)
+    _fill(servers, name, records, value_bytes)
     return name
 
 
-def _fill(servers: str, topic: str, records: int) -> None:
-    value = os.urandom(VALUE_BYTES)
+def _fill(servers: str, topic: str, records: int, value_bytes: int = VALUE_BYTES) -> None:
+    value = os.urandom(value_bytes)
     with BulkProducer(servers, {"linger.ms": 5}) as producer:
-        for number in range(records):
-            producer.produce(kl.Output(topic, b"key-%08d" % number, value, partition=number % PARTITIONS))
+        producer.produce_all(
+            kl.Output(topic, b"key-%08d" % number, value, partition=number % PARTITIONS) for number in range(records)
+        )
 
 
-def rates(spark: SparkSession, servers: str, formats: Iterable[str], repeat: int, records: int) -> list[dict[str, Any]]:
+def rates(
+    spark: SparkSession, servers: str, formats: Iterable[str], repeat: int, records: int, value_bytes: int = VALUE_BYTES
+) -> list[dict[str, Any]]:
     """Records a second of a batch query that reads every value."""
-    topic = make_topic(servers, f"rates-{time.time_ns()}", records)
+    topic = make_topic(servers, f"rates-{time.time_ns()}", records, value_bytes)
     took: dict[str, list[float]] = {name: [] for name in formats}
     for _ in range(WARM_UPS + repeat):
         for name, runs in took.items():
@@ -52,12 +57,13 @@ def rates(spark: SparkSession, servers: str, formats: Iterable[str], repeat: int
             frame = spark.read.format(name).options(**options).load()
             (row,) = frame.selectExpr("count(*) AS records", "sum(length(value)) AS bytes").collect()
             runs.append(time.perf_counter() - begun)
-            assert (row.records, row.bytes) == (records, records * VALUE_BYTES)
+            assert (row.records, row.bytes) == (records, records * value_bytes)
     load = os.getloadavg()[0]
     return [
         {
             "source": name,
             "records": records,
+            "value_bytes": value_bytes,
             "records_per_s": round(records / statistics.median(runs[WARM_UPS:])),
             "runs": runs,
             "load": load,

@@ -1,7 +1,7 @@
-"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, scaling, a slow record, the
-driver's side of a thousand lanes, and the coordinator's side of a thousand members (on Apache Kafka).
+"""`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, from append to output, scaling,
+a slow record, the driver's side of a thousand lanes, and the coordinator's of a thousand members (on Apache Kafka).
 
-Parts can be run alone (`--parts table start scaling slow driver members`); each adds its figures to
+Parts can be run alone (`--parts table start latency scaling slow driver members`); each adds its figures to
 DIR/bench-lanes.json.
 """
 
@@ -26,13 +26,13 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
-from lanes import members, picture, report, scale, slow
+from lanes import latency, members, picture, report, scale, slow
 from lanes.work import Timed, make_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("table", "start", "scaling", "slow", "driver", "members")
+PARTS = ("table", "start", "latency", "scaling", "slow", "driver", "members")
 TABLE = ("key-10/16", "key-1000/16", "unordered/16", "key-1000/100", "unordered/100")
 IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
 CPU_RECORDS = 6_000
@@ -119,6 +119,23 @@ class Bench:
         found = [self.on_lanes(name, 1, **options)[1] for _ in range(self.repeat + 2)][2:]
         return [said({"first_record_s": round(statistics.median(found), 3), "runs": found, "load": os.getloadavg()[0]})]
 
+    def latency(self) -> list[dict[str, Any]]:
+        if (lacks := peers.missing()) is not None:
+            print(f"Spark's own connector is left out: {lacks}")
+        found = latency.run(self.spark, self.servers, self._folder(), connector=lacks is None)
+        return [
+            said(
+                {
+                    "way": way,
+                    "records": len(took),
+                    "p50_ms": round(statistics.median(took), 1),
+                    "p99_ms": round(statistics.quantiles(took, n=100)[98], 1),
+                    "load": os.getloadavg()[0],
+                }
+            )
+            for way, took in found.items()
+        ]
+
     def scaling(self) -> list[dict[str, Any]]:
         io = self.fill(Topic(IO_RECORDS, 1_000, SCALING_PARTITIONS, sleeping=True), IO_SLEEP_US)
         cpu = self.fill(Topic(CPU_RECORDS, 1_000, SCALING_PARTITIONS, sleeping=True), 0)
@@ -180,7 +197,10 @@ def main() -> int:
     # More slots than cores: a lane that waits does not need one.
     session = partial(kl.spark.session, "local[6]", "keylane bench")
     with tempfile.TemporaryDirectory(prefix="keylane-bench-") as folder, BrokerProcess(Path(folder, "data")) as broker:
-        spark = session(**{"spark.ui.enabled": "false", "spark.sql.streaming.checkpointLocation": f"{folder}/state"})
+        settings = {"spark.ui.enabled": "false", "spark.sql.streaming.checkpointLocation": f"{folder}/state"}
+        if "latency" in options.parts and peers.missing() is None:
+            settings["spark.jars"] = ",".join(map(str, peers.jars("spark_kafka").glob("*.jar")))
+        spark = session(**settings)
         try:
             bench = Bench(spark, broker.bootstrap, Path(folder), options.repeat)
             for part in options.parts:

@@ -34,6 +34,20 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             [(f"{one['first_record_s']:.2f} s", f"{one['load']:.1f}") for one in found.get("start", ())],
         ),
         table(
+            "**From append to output: 200 records a second, each a call of 5 ms**",
+            ("way", "records", "p50", "p99", "load"),
+            [
+                (
+                    one["way"],
+                    f"{one['records']:,}",
+                    f"{one['p50_ms']:,.0f} ms",
+                    f"{one['p99_ms']:,.0f} ms",
+                    f"{one['load']:.1f}",
+                )
+                for one in found.get("latency", ())
+            ],
+        ),
+        table(
             "**Lanes over 16 partitions**",
             ("handlers", "lanes", "records a second", "of linear", "load"),
             [

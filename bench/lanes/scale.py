@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from keylane.consumer.intake import Liveness
+    from keylane.consumer.work import Work
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.spark.controls import Name
@@ -85,6 +86,9 @@ class Played:
     def show(self, to_driver: Any) -> None: ...
 
     def liveness(self) -> Liveness:
+        raise NotImplementedError
+
+    def work(self) -> Work:
         raise NotImplementedError
 
 

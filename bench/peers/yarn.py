@@ -139,19 +139,20 @@ class Yarn:
         """The ends of all containers' logs, for the message of a test that fails."""
         return "\n".join(f"{one}:\n{one.read_text(errors='replace')[-3_000:]}" for one in sorted(self.logs()))
 
-    def drivers(self) -> list[int]:
-        """The process ids of Spark drivers in containers: the JVMs of the ApplicationMasters of cluster mode."""
-        return self._jvms(b"org.apache.spark.deploy.yarn.ApplicationMaster")
+    def masters(self) -> list[int]:
+        """The process ids of Spark's ApplicationMasters; in cluster mode the driver is in there."""
+        package = b"org.apache.spark.deploy.yarn."
+        return self._jvms(package + b"ApplicationMaster", package + b"ExecutorLauncher")
 
     def executors(self) -> list[int]:
         """The process ids of Spark executors."""
         return self._jvms(b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
 
-    def _jvms(self, main_class: bytes) -> list[int]:
+    def _jvms(self, *main_classes: bytes) -> list[int]:
         found = []
         for pid in self._of_these():
             words = _words(pid)  # the shells that start a container name its class, too
-            if words[:1] and words[0].endswith(b"/java") and main_class in words:
+            if words[:1] and words[0].endswith(b"/java") and any(one in words for one in main_classes):
                 found.append(pid)
         return found
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Transactional,
     )
     from keylane.parallel_consumer import ParallelConsumer
-    from keylane.pipeline import Commit, External, Partitions, Pipeline, RebalanceListener
+    from keylane.pipeline import Commit, External, Operations, Partitions, Pipeline, RebalanceListener
     from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "Halt",
     "HandlerError",
     "KeylaneError",
+    "Operations",
     "Output",
     "ParallelConsumer",
     "Partitions",
@@ -86,7 +87,7 @@ _LAZY = {
         "Threads",
         "Transactional",
     ),
-    "keylane.pipeline": ("Commit", "External", "Partitions", "Pipeline", "RebalanceListener"),
+    "keylane.pipeline": ("Commit", "External", "Operations", "Partitions", "Pipeline", "RebalanceListener"),
     "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
 }
 _SUBMODULES = ("http", "schema", "spark")

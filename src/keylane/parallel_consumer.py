@@ -8,6 +8,7 @@ as well as in a script.
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import threading
 from collections.abc import Mapping
@@ -22,9 +23,11 @@ from keylane.consumer.closing import CloseMode
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.consumer.intake import Liveness
 from keylane.consumer.results import Complete, ResultQueue, check_stream
+from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
-from keylane.errors import UsageError
+from keylane.consumer.work import Work
+from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
@@ -42,10 +45,15 @@ if TYPE_CHECKING:
     from keylane.consumer.loop import Loop
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import LastStage
+    from keylane.consumer.settings import Change
     from keylane.delivery.exactly_once import Once
+    from keylane.kafka.membership import Seek
+    from keylane.operations.agent import Agent
+    from keylane.operations.commands import Said
+    from keylane.operations.reports import Runs
     from keylane.pipeline import Pipeline
 
-__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream"]
+__all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream", "Work"]
 
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 45_000, 3_000, 300_000
 """librdkafka's defaults."""
@@ -55,6 +63,9 @@ RESOLVE_MS = 60_000
 
 LAST_LOOK_MS = 3_000
 """How long a run's end waits to learn what the group has committed."""
+
+SEEK_S = 30.0
+"""How long a seek that operations ask for may take, beside records that come to their end."""
 
 PROGRESS_S = 1.0
 """How often `on_progress` is called."""
@@ -100,6 +111,7 @@ class ParallelConsumer:
         self._stream: LastStage | None = None
         self._once: Once | None = None
         self._consumer: KafkaConsumer | None = None
+        self._agent: Agent | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +144,8 @@ class ParallelConsumer:
             loop.raise_failure()
             self._report_progress()
         finally:
+            if self._agent is not None:
+                self._agent.close()
             self._finished.set()
 
     def stream(self, *, complete: Complete = "read", max_unread: int = 1_000) -> Stream:
@@ -289,6 +303,11 @@ class ParallelConsumer:
         waits = None if self._consumer is None else self._consumer.waits
         return made if waits is None else replace(made, waits=waits)
 
+    def work(self) -> Work:
+        """Which records are in hand, what waits for its time, and where the longest queues are and why, now. Nothing
+        before and after the run."""
+        return Work() if self._loop is None else self._loop.work()
+
     def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
         with self._telling:
             self._told.append(event)
@@ -306,6 +325,7 @@ class ParallelConsumer:
             consumer.check(ending if isinstance(ending, Mapping) else ())
             if self._pipeline.guarantee == "exactly_once":
                 self._once = self._exactly_once(consumer)
+            self._begin_operations()
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
         except BaseException:
             consumer.close()
@@ -316,9 +336,22 @@ class ParallelConsumer:
                 loop.tell(event)
         self._consumer = consumer
         loop.start()
+        if self._agent is not None:
+            self._agent.start(OperatedConsumer(self, self._pipeline.revoke_timeout_ms / 1000 + SEEK_S))
         if self._stopped:  # before there was a loop to tell
             loop.stop()
         return loop
+
+    def _begin_operations(self) -> None:
+        """Be told what holds for the group's members, before anything of it runs."""
+        if self._pipeline.operations is None:
+            return
+        from keylane.operations.agent import Agent
+
+        self._agent = Agent(self._pipeline, self._pipeline.operations, self._client_id)
+        held = self._agent.begin()
+        with self._telling:
+            self._told[:0] = held.changes
 
     def _exactly_once(self, consumer: KafkaConsumer) -> Once:
         from keylane.delivery.exactly_once import Once
@@ -362,6 +395,40 @@ class ParallelConsumer:
     def _report_progress(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.snapshot())
+
+
+class OperatedConsumer:
+    """A consumer, as operations see it. Thread safety: that of the consumer."""
+
+    runs: Runs = "process"
+
+    def __init__(self, consumer: ParallelConsumer, seek_s: float) -> None:
+        """A seek may take as long."""
+        self._consumer = consumer
+        self._seek_s = seek_s
+
+    def snapshot(self) -> Snapshot:
+        return self._consumer.snapshot()
+
+    def lanes(self) -> list[Said]:
+        return []
+
+    def work(self) -> dict[int | None, Work]:
+        return {None: self._consumer.work()}
+
+    def change(self, change: Change) -> None:
+        apply(self._consumer, change)
+        self._consumer.snapshot()  # which its loop makes after the change
+
+    def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
+        moved: queue.SimpleQueue[Sequence[tuple[str, int]]] = queue.SimpleQueue()
+        self._consumer.move(seek.targets, moved.put)
+        try:
+            return moved.get(timeout=self._seek_s)
+        except queue.Empty:
+            raise PeerError(
+                f"the seek was not done within {self._seek_s:.0f} s, and may be still: look where the group stands"
+            ) from None
 
 
 def named(partitions: Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...] | None:

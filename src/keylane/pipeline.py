@@ -143,6 +143,47 @@ class External(Periods):
             )
 
 
+LEAST_TOKEN = 16
+"""Characters: whoever reads commands may try tokens at home."""
+
+
+@with_named_options()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """Members of the group tell what they do, and do what `keylane operate` asks, through two topics of the cluster
+    (docs/operations.md)."""
+
+    token: str | None = field(default=None, repr=False)
+    """What a command is signed with, and known by: of at least 16 characters, the same for all members. It is in no
+    topic. None: members report, and take no commands."""
+    report_interval_ms: int = 2_000
+    show_keys: bool = False
+    """Whether reports have the keys of records that others wait for."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (isinstance(self.token, str) and len(self.token) >= LEAST_TOKEN):
+            raise UsageError(
+                f"Operations.token is {kind_of(self.token)} that is no text, or shorter than {LEAST_TOKEN} characters: "
+                "give a random one, as `openssl rand -hex 32` makes it"
+            )
+        check_whole("Operations.report_interval_ms", self.report_interval_ms, 1)
+        if not isinstance(self.show_keys, bool):
+            raise UsageError(f"Operations.show_keys={self.show_keys!r}: give True or False")
+
+
+def topics_of_operations(group: str) -> tuple[str, str]:
+    """The topics of a group's commands and reports. What a topic's name cannot have of the group's stands as its code;
+    a record says itself which group it is of. Raises `UsageError` for a name that is too long."""
+    name = re.sub(r"[^a-zA-Z0-9._-]", lambda found: f"-{ord(found[0]):x}", group)
+    if len(name) > MAX_TOPIC_NAME - len("keylane-commands-"):
+        raise UsageError(f"operations: the name of the group {group!r} is too long for that of a topic: shorten it")
+    return f"keylane-commands-{name}", f"keylane-reports-{name}"
+
+
+MAX_TOPIC_NAME = 249
+"""Characters, in Kafka."""
+
+
 class RebalanceListener:
     """Is told which partitions come and go; override what is of interest.
 
@@ -228,6 +269,8 @@ class Pipeline(Flow):
     revoke_timeout_ms: int = 10_000
     """How long a revoked partition waits for its records in handlers before it is given up."""
     rebalance_listener: RebalanceListener | None = None
+    operations: Operations | None = None
+    """Members report, and take commands (`keylane operate`). None: nothing of it is there."""
 
     def __post_init__(self) -> None:
         self._check_kafka()
@@ -266,6 +309,7 @@ class Pipeline(Flow):
                 f"rebalance_listener={self.rebalance_listener!r}: give an object of a class derived from "
                 "keylane.RebalanceListener"
             )
+        check_kind("operations", self.operations, (Operations, type(None)))
         self._check_commits()
         if self.guarantee == "transactional":
             self._check_transactional()
@@ -289,6 +333,8 @@ class Pipeline(Flow):
         written = [("outputs", topic) for topic in self.outputs]
         if isinstance(self.on_exhausted, DeadLetter):
             written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
+        if self.operations is not None:
+            written += [("operations: one of its topics", one) for one in topics_of_operations(self.group_id)]
         for what, topic in written:
             if self.reads_topic(topic):
                 raise UsageError(self.own_topic(f"{what} is {topic!r}"))

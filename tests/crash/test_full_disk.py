@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylane.broker.config import BrokerConfig
@@ -368,7 +368,15 @@ async def commit(turns: list[tuple[int | None, list[tuple[int, int, bool]]]]) ->
     await journal.close()
 
 
+SEGMENTS_IN_ONE_ROUND = [
+    (None, [(0, count, False) for count in (1, 1, 1, 2, 6, 3, 6, 6)]),
+    (1_018, [(0, count, False) for count in (1, 1, 5, 6, 1)]),
+]
+"""The round that finds no room has ended one segment, filled the next, and begun a third."""
+
+
 @given(COMMITS)
+@example(SEGMENTS_IN_ONE_ROUND)
 @settings(max_examples=60, deadline=None)
 def test_a_journal_holds_what_was_acknowledged_whatever_was_refused(
     turns: list[tuple[int | None, list[tuple[int, int, bool]]]],

@@ -15,10 +15,11 @@ from uuid import uuid4
 
 from keylane.errors import PeerError
 from keylane.kafka.open_transactions import OpenTransaction
-from keylane.records import Output
 from keylane.spark.structured.exact import driver, protocol
+from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.record import Entry, task_prefix
-from keylane.spark.structured.exact.task_ids import Digest, TaskIds
+from keylane.spark.structured.exact.task_ids import TaskIds
+from keylane.spark.structured.sink_rows import SinkRows
 
 QUERY = "query"
 TASKS = 3
@@ -51,14 +52,15 @@ def task(sink: driver.Sink, plan: protocol.Plan, batch: int, partition: int, row
         return None
     digest, name = Digest(), ids.take(task_prefix(sink.name), QUERY, batch)
     with OpenTransaction(sink.settings["bootstrap.servers"], {}, name, TIMEOUT_MS, sink.name) as transaction:
-        made = [Output(sink.name, b"%d" % number, b"%d" % number) for number in rows[partition::TASKS]]
-        for row in made:
+        numbers = [b"%d" % number for number in rows[partition::TASKS]]
+        made = SinkRows(sink.name, numbers, numbers)
+        for row in made.outputs():
             transaction.produce(row)
         digest.add(made)
         transaction.flush()
         step()
     held = driver.described(sink, name)
-    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
+    return Entry(partition, name, *held.producer, digest.rows, digest.sum, held.started_ms)
 
 
 def main() -> None:

@@ -84,10 +84,11 @@ def test_a_member_and_the_broker_are_killed(stage: Stage, broker: BrokerProcess,
     ledger = Ledger(tmp_path / "ledger")
     options = {"kafka": kafka(stage), "topic": stage.topic, "ledger": str(ledger.path), "ends": False, "work_s": 0.02}
     with Member(**options) as victim, Member(**options) as survivor:
+        until(lambda: len(described(stage)) == 2, "both are members")
         until(lambda: len(stage.covered()) > 20, "they work")
-        epoch = described(stage)
+        members = described(stage)
         broker.restart()
-        assert set(described(stage)) == set(epoch), "the group is what it was"
+        assert set(described(stage)) == set(members), "the group is what it was"
         until(lambda: len(stage.covered()) > 60, "they go on")
         victim.kill()
         committed = stage.covered()

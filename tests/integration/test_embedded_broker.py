@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 import keylane.testing
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 from keylane.testing.faults import api_names
@@ -292,3 +292,19 @@ def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 passed" in done.stdout
+
+
+def test_each_record_of_many_goes_to_the_partition_that_it_names(kafka: EmbeddedBroker) -> None:
+    """`produce_batch` leaves a message's own partition out of account."""
+    kafka.create_topics({"placed": 2})
+    given = [
+        Output("placed", b"k", b"%d" % number, partition=number % 2 if number % 3 else None) for number in range(30)
+    ]
+    with BulkProducer(kafka.bootstrap_servers) as producer:
+        producer.produce_all(given)
+    found = [one for some in read_to_end(kafka.bootstrap_servers, "placed") for one in some]
+    where = {int(one.value or b""): one.partition for one in found}
+    assert len(found) == len(where) == 30
+    assert all(where[number] == one.partition for number, one in enumerate(given) if one.partition is not None)
+    with pytest.raises(PeerError, match="UNKNOWN_PARTITION"), BulkProducer(kafka.bootstrap_servers) as producer:
+        producer.produce_all([Output("placed", value=b"1", partition=7)])

@@ -12,10 +12,10 @@ from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.login import LoginError
 from keylane.kafka.open_transactions import OpenTransaction, TransactionsClient
-from keylane.records import Output
 from keylane.spark.structured.exact import driver, protocol
+from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.record import Entry, task_prefix, topic_of
-from keylane.spark.structured.exact.task_ids import Digest
+from keylane.spark.structured.sink_rows import SinkRows
 from keylane.testing import EmbeddedBroker
 from kit.committed import committed_values
 
@@ -64,12 +64,12 @@ def write(sink: driver.Sink, partition: int, timeout_ms: int = TIMEOUT_MS, rows:
     digest, name = Digest(), task_prefix(sink.name) + uuid4().hex
     servers = sink.settings["bootstrap.servers"]
     with OpenTransaction(servers, {}, name, timeout_ms, sink.name) as transaction:
-        made = [Output(sink.name, None, b"%d-%d" % (partition, number)) for number in range(rows)]
-        for row in made:
+        made = SinkRows(sink.name, [None] * rows, [b"%d-%d" % (partition, number) for number in range(rows)])
+        for row in made.outputs():
             transaction.produce(row)
         digest.add(made)
     held = driver.described(sink, name)
-    return Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
+    return Entry(partition, name, *held.producer, digest.rows, digest.sum, held.started_ms)
 
 
 def committed(sink: driver.Sink) -> list[str]:
@@ -92,6 +92,35 @@ def dies_at(sink: driver.Sink, plan: protocol.Plan, entries: list[Entry], end: i
 def is_open(sink: driver.Sink, name: str) -> bool:
     with TransactionsClient(sink.settings) as client:
         return client.describe([name])[1][name].is_open
+
+
+def test_what_a_query_left_open_is_ended_when_it_is_asked_for(sink: driver.Sink) -> None:
+    """What it had decided is committed, and the rest is aborted."""
+    driver.end_transactions("never-written", sink.settings)
+    assert topic_of("never-written") not in Admin(sink.settings).topics()
+    plan = driver.start(sink)
+    entries = [write(sink, 0), write(sink, 1)]
+    driver.end_transactions(sink.name, sink.settings)
+    assert [is_open(sink, entry.id) for entry in entries] == [False, False]
+    assert committed(sink) == []
+    with pytest.raises(protocol.FencedError):  # it was not stopped after all
+        driver.commit(sink, plan, QUERY, 0, [write(sink, 0)])
+    driver.end_transactions(sink.name, sink.settings)
+    dies_at(sink, driver.start(sink), [write(sink, 0), write(sink, 1)], 1)
+    driver.end_transactions(sink.name, sink.settings)
+    assert committed(sink) == rows(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kafka", "says"),
+    [
+        ("a/b", {"bootstrap.servers": "h:1"}, r"end_transactions\('a/b'\): give the sinkName of the query"),
+        ("orders", {"client.id": "x"}, "kafka has no bootstrap.servers: give HOST:PORT"),
+    ],
+)
+def test_ending_needs_a_name_and_brokers(name: str, kafka: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        driver.end_transactions(name, kafka)
 
 
 def test_what_times_out_between_two_ends_is_written_again_and_nothing_else(sink: driver.Sink) -> None:

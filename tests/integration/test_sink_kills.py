@@ -1,7 +1,7 @@
 """Exactly once into Kafka where the driver dies at every step of a batch, and brokers anywhere, on real brokers.
 
-The program does what Spark asks of the sink, so that a kill takes a second; `spark/test_exactly_once.py` kills Spark.
-KEYLANE_SINK_KILLS says how many kills (40) each broker's test has.
+The program does what Spark asks of the sink, so that a kill takes a second; `spark/test_exactly_once_kills.py` kills
+Spark. KEYLANE_SINK_KILLS says how many kills (40) each broker's test has.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.broker.process import BrokerProcess
-from keylane.kafka.admin import Admin
-from kit.committed import committed_values
+from keylane.kafka.bulk import BulkProducer
+from keylane.kafka.open_transactions import OpenTransaction
+from keylane.records import Output
+from keylane.spark.structured.exact.record import task_prefix
+from keylane.testing import EmbeddedBroker
+from kit.sink_kills import APACHE, EMBEDDED, THREE_NODES, Storm, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,79 +35,71 @@ STEPS_A_BATCH = 44
 PATIENCE_S = 180.0
 
 
-def storm(servers: str, folder: Path, replication: int, break_a_broker: Callable[[random.Random], None]) -> None:
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(EMBEDDED, marks=pytest.mark.soak),
+        pytest.param(APACHE, marks=pytest.mark.soak),
+        pytest.param(THREE_NODES, marks=pytest.mark.cluster),
+    ],
+)
+def test_each_row_is_seen_once(where: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     chance = random.Random(20261124)
-    Admin({"bootstrap.servers": servers}).create_topics({"out": 2}, replication_factor=replication)
-    command = [sys.executable, str(PROGRAM), servers, "out", str(folder), str(BATCH)]
-    rows, died, broken, failed = 0, 0, 0, 0
+    with place(where, tmp_path) as brokers:
+        storm = Storm(brokers.servers, "out", brokers.replication)
+        command = [sys.executable, str(PROGRAM), brokers.servers, "out", str(tmp_path), str(BATCH)]
 
-    def start(dies_at: int) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"KEYLANE_DIES_AT": str(dies_at)}
-        with (folder / "log").open("ab") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        def start(dies_at: int) -> subprocess.Popen[bytes]:
+            environment = os.environ | {"KEYLANE_DIES_AT": str(dies_at)}
+            with (tmp_path / "log").open("ab") as log:
+                return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
-    for kill in range(KILLS):
-        rows += 2 * BATCH
-        (folder / "rows").write_text(str(rows))
-        if kill % 4 == 3:
-            process = start(0)
-            try:
-                time.sleep(1 + 2 * chance.random())  # anywhere in its batches
-                break_a_broker(chance)
-                broken += 1
-                failed += process.wait(PATIENCE_S) != 0
-            finally:
-                process.kill()
-        else:
-            at = (
-                1 + kill % STEPS_A_BATCH if kill % 2 else chance.randint(1, 24)
-            )  # the latter also inside what a start repairs
-            died += start(at).wait(PATIENCE_S) == -signal.SIGKILL
-        print(f"{kill + 1} of {KILLS}: {died} drivers, {broken} brokers, {failed} runs failed", flush=True)  # noqa: T201
-    assert start(0).wait(PATIENCE_S) == 0, (folder / "log").read_text()[-3_000:]
-    assert sorted(map(int, committed_values(servers, "out"))) == list(range(rows))
-    assert died >= KILLS // 2
-
-
-@pytest.mark.soak
-def test_each_row_is_seen_once_on_the_embedded_broker(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data") as broker:
-
-        def again(_: random.Random) -> None:
-            broker.kill()
-            broker.start()
-
-        storm(broker.bootstrap, tmp_path, 1, again)
+        for kill in range(KILLS):
+            storm.more(2 * BATCH)
+            (tmp_path / "rows").write_text(str(storm.rows))
+            if kill % 4 == 3:
+                process = start(0)
+                try:
+                    time.sleep(1 + 2 * chance.random())  # anywhere in its batches
+                    brokers.kill(chance)()
+                    ended = "and the program went on" if process.wait(PATIENCE_S) == 0 else "and the program failed"
+                finally:
+                    process.kill()
+                storm.killed("broker", ended)
+                continue
+            anywhere = chance.randint(1, 24)  # also inside what a start repairs
+            at = 1 + kill % STEPS_A_BATCH if kill % 2 else anywhere
+            if start(at).wait(PATIENCE_S) == -signal.SIGKILL:
+                storm.killed("driver", f"at step {at}")
+        assert start(0).wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()[-3_000:]
+        storm.judge()
+    record_property("kills", dict(storm.kills))
+    assert storm.kills["driver"] >= KILLS // 2
 
 
-@pytest.mark.soak
-def test_each_row_is_seen_once_on_apache_kafka(tmp_path: Path) -> None:
-    import peers
+def test_the_judge_refuses_what_is_missing_twice_or_open() -> None:
+    name = "judged"
+    with EmbeddedBroker() as broker:
+        servers = broker.bootstrap_servers
+        storm = Storm(servers, name)
 
-    if missing := peers.missing():
-        pytest.skip(missing)
-    with peers.ApacheKafka({}) as kafka:
+        def write(numbers: range) -> None:
+            with BulkProducer(servers) as producer:
+                for number in numbers:
+                    producer.produce(Output(name, None, b"%d" % number))
 
-        def again(_: random.Random) -> None:
-            kafka.kill()
-            kafka.start()
-
-        storm(kafka.bootstrap, tmp_path, 1, again)
-
-
-@pytest.mark.cluster
-def test_each_row_is_seen_once_on_three_nodes(tmp_path: Path) -> None:
-    import peers
-    from peers.cluster import ApacheCluster
-
-    if missing := peers.missing():
-        pytest.skip(missing)
-    with ApacheCluster() as cluster:
-
-        def another(chance: random.Random) -> None:
-            node = chance.choice(cluster.running)
-            cluster.kill(node)
-            cluster.start(node)
-            cluster.wait_until_in_sync()
-
-        storm(cluster.bootstrap, tmp_path, 3, another)
+        write(storm.more(3))
+        storm.killed("driver", "nowhere")
+        storm.judge()
+        storm.more(1)
+        with pytest.raises(AssertionError, match="1 rows are missing, 0 too many"):
+            storm.judge()
+        write(range(2, 4))
+        with pytest.raises(AssertionError, match=r"twice after there: \{2\}"):
+            storm.killed("driver", "there")
+        with pytest.raises(AssertionError, match="0 rows are missing, 1 too many"):
+            storm.judge()
+        with OpenTransaction(servers, {}, f"{task_prefix(name)}1", 60_000, name) as transaction:
+            transaction.produce(Output(name, None, b"5"))
+        with pytest.raises(AssertionError, match="a transaction is left open"):
+            storm.judge()

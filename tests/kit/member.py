@@ -3,7 +3,8 @@
 It runs one pipeline to the end of its topic and notes each record in a `Ledger`. OPTIONS is a JSON object: kafka
 (librdkafka settings), topic, ordering, ledger (a path), work_s (how long a record takes), slow (offsets that take
 hold_s). With `stream` ("read" or "handled": when a record is complete) a handler only begins a record; it is done when
-the reader of the results has looked at it for read_s. With `ends` false it runs until SIGTERM. It says `ready` when it
+the reader of the results has looked at it for read_s. With `ends` false it runs until SIGTERM; `operations` are options
+of `keylane.Operations`. It says `ready` when it
 starts, and `processed N` in the end.
 """
 
@@ -36,6 +37,7 @@ def main(options: dict[str, Any]) -> None:
         ordering=options["ordering"],
         offset_reset="earliest",
         commit=kl.Commit(interval_ms=100),
+        operations=None if options.get("operations") is None else kl.Operations(**options["operations"]),
     )
     ending = "latest" if options["ends"] else None
     with kl.ParallelConsumer(pipeline, ending_offsets=ending) as consumer:  # type: ignore[arg-type] # a Literal

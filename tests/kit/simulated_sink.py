@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError
-from keylane.records import Output
 from keylane.spark.structured.exact import protocol
+from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.protocol import Answer, Described, Plan, Producer, Transaction
 from keylane.spark.structured.exact.record import Entry, SinkRecord, task_prefix
-from keylane.spark.structured.exact.task_ids import Digest, TaskIds
+from keylane.spark.structured.exact.task_ids import TaskIds
+from keylane.spark.structured.sink_rows import SinkRows
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -341,10 +342,10 @@ class World:
                     yield
                 if answer.code != codes.NONE:
                     raise TaskFailedError
-            digest.add([Output("rows", b"%d" % row[0], b"%d" % row[1])])
+            digest.add(SinkRows("rows", [b"%d" % row[0]], [b"%d" % row[1]]))
         yield
         held = self.kafka.described(name)
         if not held.is_open or held.producer != producer:
             raise TaskFailedError
-        entry = Entry(partition, name, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
+        entry = Entry(partition, name, *held.producer, digest.rows, digest.sum, held.started_ms)
         return plan, partition, entry

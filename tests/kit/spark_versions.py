@@ -1,7 +1,7 @@
 """`python -m kit.spark_versions [VERSION…]`: real queries with a kill in each, on each Spark, Java and Python.
 
 Each combination gets an environment of its own, `build/spark-<version>-py<version>`: what dev.lock pins, with another
-PySpark. A row of the table in docs/spark-versions.md is one run of the tests below; rows that are not run stay.
+PySpark. A cell of the table in docs/spark-versions.md is a run of the tests below; what is not run stays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from keylane.errors import PeerError
 from keylane.spark.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "spark-versions.md"
@@ -54,9 +53,10 @@ PARTS = {
     "refusals": ("test_versions.py::test_what_this_spark_lacks_is_refused_by_name",),
 }
 """What each column of the table runs, below tests/spark."""
-NOT_OF_THIS_VERSION = ("the source needs Spark", "on a newer Spark")
-"""Reasons of skips that are no gap."""
-HEAD = ("Spark", "Python", "Java", *PARTS, "s")
+NOT_OF_THIS_VERSION = "the source needs Spark"
+"""The reason of a skip that is no gap."""
+HEAD = ("Spark", "Python", "Java", *PARTS)
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,21 @@ class Run:
     spark: str
     python: str
     java: str
-    cells: tuple[str, ...]
-    seconds: float
+    cells: Mapping[str, str]
+    """Of the parts that were run."""
+
+    @property
+    def combination(self) -> tuple[str, ...]:
+        return (self.spark, self.python, self.java)
 
     @property
     def passed(self) -> bool:
-        return all(cell in ("passed", "–") for cell in self.cells) and "passed" in self.cells
+        return all(cell in ("passed", "–") for cell in self.cells.values()) and "passed" in self.cells.values()
 
-    def words(self) -> tuple[str, ...]:
-        return (self.spark, self.python, self.java, *self.cells, f"{self.seconds:.0f}")
+    def words(self, before: Sequence[str] = ()) -> list[str]:
+        """The row; what was not run is as it was."""
+        known = {**dict.fromkeys(PARTS, NOT_RUN), **dict(zip(HEAD, before, strict=False)), **self.cells}
+        return [*self.combination, *(known[part] for part in PARTS)]
 
 
 def environment(minor: str, python: str) -> Path:
@@ -98,22 +104,20 @@ def environment(minor: str, python: str) -> Path:
     return interpreter
 
 
-def run(minor: str, python: str, java: str | None) -> Run:
-    """All parts on one Spark; `java` is a home, None takes what keylane finds. Raises `PeerError` without a Java."""
+def run(minor: str, python: str, java: str | None, parts: Sequence[str]) -> Run:
+    """These parts on one Spark; `java` is a home, None takes what keylane finds. Raises `PeerError` without a Java."""
     interpreter = environment(minor, python)
     settings = {**os.environ, "PYTHONNODEBUGRANGES": "1"} | ({} if java is None else {"JAVA_HOME": java})
     found = find_java(settings, PINS[minor][0])
     report = interpreter.parents[1] / "report.xml"
     command = [str(interpreter), "-m", "pytest", "-p", "no:cacheprovider", "-m", "soak or not soak", "-q"]
-    command += [f"--junitxml={report}", *(f"tests/spark/{test}" for some in PARTS.values() for test in some)]
+    command += [f"--junitxml={report}", *(f"tests/spark/{test}" for part in parts for test in PARTS[part])]
     report.unlink(missing_ok=True)
-    began = time.monotonic()
     subprocess.run(command, cwd=ROOT, env=settings, check=False)
-    seconds = time.monotonic() - began
     results = outcomes(report.read_text() if report.exists() else "<testsuites/>")
     version = interpreter.parents[1].name.rpartition("py")[2]
-    cells = tuple(cell([results.get(name_of(test), "not run") for test in some]) for some in PARTS.values())
-    return Run(PINS[minor][0], version, str(found.version), cells, seconds)
+    cells = {part: cell([results.get(name_of(test), NOT_RUN) for test in PARTS[part]]) for part in parts}
+    return Run(PINS[minor][0], version, str(found.version), cells)
 
 
 def name_of(test: str) -> str:
@@ -149,8 +153,8 @@ def merged(page: str, runs: Sequence[Run]) -> str:
     rows = {
         tuple(words[:3]): words for line in old if len(words := _words(line)) == len(HEAD) and words[0][:1].isdigit()
     }
-    rows |= {one.words()[:3]: list(one.words()) for one in runs}
-    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * (len(HEAD) - 1) + "---:|"]
+    rows |= {one.combination: one.words(rows.get(one.combination, ())) for one in runs}
+    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     ordered = sorted(rows.values(), key=lambda row: [[int(part) for part in word.split(".")] for word in row[:3]])
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in ordered)]) + "\n"
 
@@ -164,14 +168,18 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", default=[*PINS], metavar="VERSION", help=f"of {', '.join(PINS)}; all")
     parser.add_argument("--python", default=sys.executable, help="the interpreter (this one)")
     parser.add_argument("--java", help="a Java's home (what keylane finds)")
+    parser.add_argument("--parts", nargs="+", metavar="WORD", default=[""], help="columns with such a word; all")
     parser.add_argument("--page", action="store_true", help="write the rows into docs/spark-versions.md")
     args = parser.parse_args()
     if unknown := [one for one in args.versions if one not in PINS]:
         parser.error(f"{', '.join(unknown)}: give some of {', '.join(PINS)}")
+    parts = [part for part in PARTS if any(word in part for word in args.parts)]
+    if unknown := [word for word in args.parts if not any(word in part for part in PARTS)]:
+        parser.error(f"--parts {' '.join(unknown)}: give words of {'; '.join(PARTS)}")
     runs = []
     for minor in args.versions:
         try:
-            runs.append(run(minor, args.python, args.java))
+            runs.append(run(minor, args.python, args.java, parts))
         except PeerError as error:
             print(f"spark-versions: {minor}: {error}", file=sys.stderr)  # noqa: T201
             return 1

@@ -38,9 +38,16 @@ MUTANTS = [
         "guarantee 1",
     ),
     Mutant(
+        "a Java 25 that damages arrays runs with the collector that does it",
+        "spark/java.py",
+        'WITH_COLLECTOR if java.collector_damages else ""',
+        '""',
+        "unit/spark/test_spark_java.py::test_it_runs_with_another_collector_unless_its_user_has_named_one",
+    ),
+    Mutant(
         "a Java that is too new for this Spark is taken",
         "spark/versions.py",
-        "        return java >= self.oldest and (self.newest is None or java <= self.newest)",
+        "        return self.oldest <= java <= self.newest",
         "        return java >= self.oldest",
         "unit/spark/test_spark_java.py::test_a_java_that_this_spark_does_not_run_on_is_passed_over_or_refused_by_name",
     ),

@@ -93,6 +93,22 @@ MUTANTS = [
         "exactly once into Kafka: late requests",
     ),
     Mutant(
+        "a replay whose rows have swapped a part is taken for what was listed",
+        "spark/structured/exact/digest.py",
+        "sum(map(mul, hashes, hashes))",
+        "sum(hashes)",
+        "property/spark/test_exact_digest.py::test_what_two_rows_swap_is_noticed",
+        "exactly once into Kafka: digest",
+    ),
+    Mutant(
+        "what a stopped query left open stays open",
+        "spark/structured/exact/driver.py",
+        "    if error != codes.UNKNOWN_TOPIC_OR_PARTITION:  # then",
+        "    if error == codes.UNKNOWN_TOPIC_OR_PARTITION:  # then",
+        "integration/test_exact_sink.py::test_what_a_query_left_open_is_ended_when_it_is_asked_for",
+        "exactly once into Kafka: ending",
+    ),
+    Mutant(
         "an abort goes on under another driver",
         _PROTOCOL,
         "        yield from start(plan.driver)\n",

@@ -30,6 +30,15 @@ MUTANTS = [
         f"{MATRIX}::test_a_kill_at_each_point[keylane-at_most_once]",
         "crash matrix: at_most_once",
     ),
+    Mutant(
+        "lanes start again and again where the executors have another Python than the driver",
+        "spark/jobs.py",
+        """    if (wrong := wrong_python(text, python)) is not None:
+        return wrong
+""",
+        "",
+        f"{CONNECT}::test_a_server_with_another_python_ends_the_query_with_a_sentence",
+    ),
     # Through Spark Connect.
     Mutant(
         "a lane of a Connect client is interrupted together with the other ones",
@@ -118,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "resuming one partition goes on with all",
-        "spark/controls.py",
+        "consumer/settings.py",
         "            case Resume(None):\n                return replace(self, all_paused=False, paused=frozenset())\n",
         "            case Resume(_):\n                return replace(self, all_paused=False, paused=frozenset())\n",
         f"{CONTROLS}::test_pauses_and_bounds_add_up_as_in_a_consumer",

@@ -40,6 +40,14 @@ MUTANTS = [
         "crash matrix: a full disk refuses what it has no room for",
     ),
     Mutant(
+        "of the segments that a round without room began, only the last is cut",
+        "coordinator/journal/segments.py",
+        "in range(self._number, number, -1):",
+        "in range(self._number, max(number, self._number - 1), -1):",
+        "crash/test_full_disk.py::test_a_journal_holds_what_was_acknowledged_whatever_was_refused",
+        "crash matrix: a full disk refuses what it has no room for",
+    ),
+    Mutant(
         "what a producer sent and found no room stays known of it",
         "storage/log.py",
         "                self._producers.put_back(lost.producer_id, lost.before)\n",

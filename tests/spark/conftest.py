@@ -7,10 +7,12 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from kit import environment_archive
 from kit.connect_server import ConnectServer
 from kit.filling import filling
 from kit.no_pandas import SHOWN
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 PROGRAM = Path(__file__).with_name("driver_program.py")
+SHIPPED = ("__init__.py", "outputs.py")
+"""Of the test kit: what that program imports."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
 PATIENCE_S = 180.0
@@ -83,6 +88,18 @@ def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
             pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pyspark[connect]'")
         with ConnectServer(tmp_path_factory.mktemp("connect") / "server.log") as made:
             yield made
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that jobs are submitted from: a virtual environment, its archive, and modules of the program's own."""
+    folder = tmp_path_factory.mktemp("submit")
+    environment_archive.make(folder)
+    with zipfile.ZipFile(folder / "modules.zip", "w") as made:
+        for name in SHIPPED:
+            made.write(PROGRAM.parents[1] / "kit" / name, f"kit/{name}")
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +186,10 @@ def copies(output: str, usual_ms: float = 5, slow_ms: float = 60) -> Callable[[k
 class Driver:
     """A Spark driver in a process of its own. It prints what its lanes do, a JSON object a line."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, folder: Path | None) -> None:
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+                command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
             )
         self.log = log
 
@@ -207,9 +224,10 @@ def drivers(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         environment: dict[str, str],
         *arguments: str,
         launcher: Sequence[str] = (sys.executable,),
+        folder: Path | None = None,
     ) -> Driver:
         command = [*launcher, str(PROGRAM), master, work.servers, work.group, work.topic, work.output, *arguments]
-        made.append(Driver(command, environment, tmp_path / f"driver-{len(made)}.log"))
+        made.append(Driver(command, environment, tmp_path / f"driver-{len(made)}.log", folder))
         return made[-1]
 
     yield start

@@ -83,9 +83,9 @@ def bench(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 
 
 async def second_time(row: Any, context: kl.Context) -> Any:
-    """The first of each key, or partition, fails once: what follows waits for it."""
+    """The first of most keys, or partitions, fails once: what follows waits for it, and the others run ahead."""
     began = time.monotonic_ns()
-    if number_of(row) < PARTITIONS and context.attempt == 1:
+    if number_of(row) < PARTITIONS - 1 and context.attempt == 1:
         raise ValueError("not yet")
     await asyncio.sleep(0.004 - 0.002 * number_of(row) / ROWS)
     return number_of(row), f"{began} {time.monotonic_ns()}"

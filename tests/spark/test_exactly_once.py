@@ -1,19 +1,11 @@
-"""`writeStream.format("keylane")` with `delivery=exactly_once`: each row once for a reader of another library.
-
-KEYLANE_SINK_KILLS says how many kills the long form has (40).
-"""
+"""`writeStream.format("keylane")` with `delivery=exactly_once`: each row once for a reader of another library."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,37 +14,25 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
 import keylane as kl
-from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 from kit.committed import committed_values
 from kit.processes import of_session
+from kit.stages import kill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from keylane.broker.process import BrokerProcess
+
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
-KILLS = int(os.environ.get("KEYLANE_SINK_KILLS", "40"))
 PATIENCE_S = 240.0
-POINTS = [
-    f"{request}:{side}"
-    for request in ("End", "Decide", "Append", "Add", "Describe", "Init", "Read", "Open")
-    for side in ("after", "before")
-]
 _numbers = itertools.count()
 
 
 def committed(servers: str, topic: str, *, now: bool = False) -> list[int]:
     return sorted(map(int, committed_values(servers, topic, now=now)))
-
-
-def kill_all(session: int) -> None:
-    for pid in of_session(session):
-        with contextlib.suppress(ProcessLookupError):  # it went with another one
-            os.kill(pid, signal.SIGKILL)
 
 
 def fill(servers: str, topic: str, numbers: range) -> None:
@@ -84,7 +64,7 @@ class Program:
 
     def close(self) -> None:
         for session in self._sessions:
-            kill_all(session)
+            kill(of_session(session))
 
 
 @pytest.fixture
@@ -160,55 +140,6 @@ def test_a_batch_write_is_refused(spark: SparkSession, topics: tuple[str, str, s
     rows = spark.range(1).select(col("id").cast("string").alias("value"))
     with pytest.raises(Exception, match="delivery=exactly_once is for streaming queries"):
         rows.write.format("keylane").mode("append").options(**options).save()
-
-
-@pytest.fixture(params=["embedded", "apache"])
-def any_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "embedded":
-        with BrokerProcess(tmp_path / "data") as broker:
-            yield broker.bootstrap
-        return
-    import peers
-
-    if missing := peers.missing():
-        pytest.skip(missing)
-    with peers.ApacheKafka({}) as kafka:
-        yield kafka.bootstrap
-
-
-@pytest.mark.soak
-def test_no_kill_of_driver_or_executor_loses_a_row_or_shows_one_twice(
-    java: None, any_broker: str, tmp_path: Path
-) -> None:
-    """The driver at each step of the sink, and everything of a run anywhere in it."""
-    chance = random.Random(20261124)
-    Admin({"bootstrap.servers": any_broker}).create_topics({"in": 3, "out": 2})
-    program = Program(any_broker, "in", "out", tmp_path)
-    filled, kills = 0, {"step": 0, "anywhere": 0}
-    try:
-        for number in range(KILLS):
-            fill(any_broker, "in", range(filled, filled + 70))
-            filled += 70
-            if number % 4 < 3:
-                point = POINTS[number % len(POINTS)]
-                (tmp_path / "die").write_text(f"{point}:{chance.choice((1, 1, 2, 3))} driver")
-                died = program.run() == -signal.SIGKILL
-                kills["step"] += died
-                (tmp_path / "die").unlink(missing_ok=True)
-            else:
-                process = program.start()
-                time.sleep(4 + chance.random() * 8)
-                kill_all(process.pid)
-                process.wait()
-                kills["anywhere"] += 1
-            seen = committed(any_broker, "out", now=True)
-            assert len(seen) == len(set(seen)), f"twice after kill {number}"
-            print(f"{number + 1} of {KILLS}: {kills}, {len(seen)} of {filled} rows", flush=True)  # noqa: T201
-        assert program.run() == 0, program.log()
-    finally:
-        program.close()
-    assert committed(any_broker, "out") == list(range(filled))
-    shutil.rmtree(tmp_path / "checkpoint")
 
 
 @pytest.mark.soak

@@ -6,14 +6,18 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+
+OURS = ".".join(map(str, sys.version_info[:2]))
 
 
 def test_a_session_runs_this_interpreter_in_a_fair_scheduler(spark: SparkSession) -> None:
@@ -66,3 +70,34 @@ def test_a_python_that_only_executors_have_is_refused_where_spark_would_run_it_h
     with pytest.raises(kl.UsageError, match=r"executors, \./environment/bin/python, which is not in .*: start in the"):
         spark.read.format("keylane")
     assert spark.read.format("csv")
+
+
+def test_a_python_of_executors_with_another_version_is_refused_where_spark_would_run_it_here(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.9\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with pytest.raises(
+        kl.UsageError, match=rf"Python, {python}, is 3\.9, and the driver's is {OURS}: .* PYSPARK_PYTHON"
+    ):
+        spark.read.format("keylane")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "says"),
+    [
+        ("pythonExec", r"the executors cannot run 3\.9 as their Python \(error.*No such file or directory\): name one"),
+        ("pythonVer", rf"the executors' Python, {sys.executable}, is {OURS}, and the driver's is 3\.9: Spark needs"),
+    ],
+)
+def test_lanes_whose_executors_have_another_python_or_none_end_with_a_sentence(
+    spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch, attribute: str, says: str
+) -> None:
+    """Spark itself is told of another interpreter than this one, and of another version of this one."""
+    monkeypatch.setattr(spark.sparkContext, attribute, "3.9")
+    query = kl.spark.start(work.pipeline(), spark, lanes=1, trigger={"availableNow": True})
+    with pytest.raises(kl.UsageError, match=says) as caught:
+        work.finish(query)
+    assert "\n" not in str(caught.value)

@@ -19,7 +19,7 @@ import pytest
 import keylane as kl
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.spark import parallel_map
-from keylane.spark.versions import ADMISSION, DATA_SOURCES, TASK_CPUS, installed
+from keylane.spark.versions import ADMISSION, DATA_SOURCES, TASK_CPUS, installed, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,8 @@ WAVE = 300
 """Records before each kill."""
 PATIENCE_S = 400.0
 """For a program that takes ten seconds on an idle machine."""
+CONNECTORS = {(3, 5): "spark_kafka_3", (4, 0): "spark_kafka_4_0", (4, 1): "spark_kafka_4_1"}
+"""What `bench/peers` has for an older Spark."""
 without_sources = pytest.mark.skipif(not DATA_SOURCES.here, reason="the source needs Spark 4.0")
 
 
@@ -192,12 +194,12 @@ def test_available_now_reads_what_is_there_and_goes_on_from_its_checkpoint(
         assert sorted(seen) == list(range((number + 1) * WAVE))
 
 
-@pytest.mark.skipif(DATA_SOURCES.here, reason="on a newer Spark this is drivers/test_jvm_connector.py")
 def test_a_killed_stream_of_sparks_connector(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
-    """`parallel_map` and `GroupCommits` beside it, where keylane has no source."""
+    """`parallel_map` and `GroupCommits` beside it."""
     if reason := peers.missing():
         pytest.skip(f"Spark's Kafka connector cannot be fetched: {reason}")
-    jars = ",".join(map(str, peers.jars("spark_kafka_3").glob("*.jar")))
+    connector = CONNECTORS.get(version_of(installed()), "spark_kafka")
+    jars = ",".join(map(str, peers.jars(connector).glob("*.jar")))
     killed_twice(work, Stream(work, tmp_path, "connector", jars), until, lambda: read(work), "connector")
 
 

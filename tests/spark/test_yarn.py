@@ -8,13 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
-import shlex
-import shutil
 import signal
 import subprocess
 import time
-import zipfile
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +21,9 @@ from peers.yarn import Yarn
 
 from keylane.kafka.bulk import read_to_end
 from keylane.spark.java import find_java
-from kit import environment_archive
 from kit.jvms import LIGHT
 from kit.kills import Kills
+from kit.submit import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +36,12 @@ PARTITIONS = 4
 SOAK_KILLS = int(os.environ.get("KEYLANE_SOAK_KILLS", "20"))
 SOAK_RECORDS = 1_500
 """Added before each kill."""
+VICTIMS = {
+    "client": ("executor", "ApplicationMaster", "executor", "driver"),
+    "cluster": ("executor", "executor", "driver"),
+}
+"""Who is killed, in turn. In cluster mode the driver is in the ApplicationMaster."""
 PROGRAM = Path(__file__).with_name("driver_program.py")
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
-SHIPPED = ("__init__.py", "outputs.py")
-"""Of the test kit: what the program imports."""
 TINY = {  # for many JVMs on a small machine, on loopback, in a hurry
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -60,35 +58,12 @@ TINY = {  # for many JVMs on a small machine, on loopback, in a hurry
 }
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder that jobs are submitted from: a virtual environment, its archive, and modules of the program's own."""
-    folder = tmp_path_factory.mktemp("submit")
-    environment_archive.make(folder)
-    with zipfile.ZipFile(folder / "modules.zip", "w") as made:
-        for name in SHIPPED:
-            made.write(PROGRAM.parents[1] / "kit" / name, f"kit/{name}")
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture
 def yarn(java: None) -> Iterator[Yarn]:
     if (lack := peers.missing()) is not None:
         pytest.skip(lack)
     with Yarn() as made:
         yield made
-
-
-def submit_command(programs: Path, mode: str) -> list[str]:
-    """What the page tells users to type for this mode, up to their own program."""
-    found = re.search(
-        r"^```sh\n(spark-submit --master yarn .*?) app\.py\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert found is not None, PAGE
-    program, *arguments = shlex.split(found[1].replace("\\\n", " "))
-    assert "cluster" in arguments
-    return [str(programs / program), *(mode if one == "cluster" else one for one in arguments)]
 
 
 class Job:
@@ -100,7 +75,8 @@ class Job:
         home = Path(pyspark.__file__).parent
         self._yarn, self._work = yarn, work
         self._log = yarn.folder / f"{mode}-{len(yarn.applications())}.log"
-        command, settings = submit_command(home / "bin", mode), {**TINY, **settings}
+        command, settings = command_of("yarn "), {**TINY, **settings}
+        command[command.index("cluster")] = mode
         settings["spark.yarn.jars"] = f"local:{home}/jars/*"  # else each job uploads them
         settings["spark.yarn.stagingDir"] = f"file:{yarn.folder}/staging"
         for name, value in settings.items():
@@ -209,7 +185,7 @@ def die_and_go_on(mode: str, yarn: Yarn, environment: Path, work: Any, kills: Ki
         if mode == "client":
             job.kill()
         else:
-            (driver,) = yarn.drivers()
+            (driver,) = yarn.masters()
             os.kill(driver, signal.SIGKILL)
         kills.note("driver")
         assert work.left() > 0, "killed in the middle"
@@ -224,7 +200,7 @@ def die_and_go_on(mode: str, yarn: Yarn, environment: Path, work: Any, kills: Ki
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_many_kills(mode: str, yarn: Yarn, environment: Path, work: Any, kills: Kills, record_property: Any) -> None:
-    """Executors and drivers die in turn, half of all kills in each mode: three executors, then a driver."""
+    """Executors, ApplicationMasters and drivers die in turn, half of all kills in each mode."""
     choose = random.Random(20_26)
     arguments = ("--lanes", "3", "--failure-window-ms", "5000")
     settings = {"spark.yarn.maxAppAttempts": "20", "spark.executor.maxNumFailures": "1000"}
@@ -234,14 +210,12 @@ def test_many_kills(mode: str, yarn: Yarn, environment: Path, work: Any, kills: 
         for number in range(SOAK_KILLS // 2):
             work.fill(SOAK_RECORDS)
             job.until_left(work.left() - SOAK_RECORDS // 2)
-            what = "driver" if number % 4 == 3 else "executor"
+            what = VICTIMS[mode][number % len(VICTIMS[mode])]
             print(f"{mode}: {number + 1} of {SOAK_KILLS // 2}: {what}, {work.left()} left", flush=True)  # noqa: T201
-            if what == "executor":
-                kill_one(yarn.executors, choose, job)
-            elif mode == "cluster":
-                kill_one(yarn.drivers, choose, job)
-            else:
+            if what == "driver" and mode == "client":
                 job.kill()
+            else:
+                kill_one(yarn.executors if what == "executor" else yarn.masters, choose, job)
             kills.note(what)
             if job.has_ended:
                 job = Job(mode, yarn, environment, work, *arguments, **settings)
@@ -249,4 +223,7 @@ def test_many_kills(mode: str, yarn: Yarn, environment: Path, work: Any, kills: 
     finally:
         job.kill()
     judge(work, kills)
+    seen = work.outputs()
     record_property("kills", len(kills))
+    record_property("records", len(seen.inputs))
+    record_property("run again", len(seen.outputs) - len(seen.inputs))

@@ -9,6 +9,18 @@ from datetime import UTC, datetime
 SPARK_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 """The forms of master URLs that Spark takes for a session; it answers any other one with a page of Java."""
 
+TOKEN_VARIABLE = "KEYLANE_OPERATIONS_TOKEN"
+"""Of the environment: the token of a group's members, for them and for who sends them commands."""
+
+
+def add_offset_targets(command: argparse.ArgumentParser) -> None:
+    """Where offsets are to go: one of these."""
+    target = command.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to-earliest", action="store_true", help="where the log starts")
+    target.add_argument("--to-latest", action="store_true", help="where the log ends")
+    target.add_argument("--to-datetime", metavar="TIME", help="the first record at or after this time (ISO 8601)")
+    target.add_argument("--to-offset", type=int, metavar="N", help="this offset")
+
 
 def spark_master(text: str) -> str:
     """A master that Spark could know."""

@@ -33,7 +33,7 @@ def add_bootstrap(parser: argparse.ArgumentParser, help_: str) -> None:
 
 
 def add_command(
-    commands: argparse._SubParsersAction[Any],
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     help_: str,
     examples: str,

@@ -7,7 +7,7 @@ its offset map, and everything else waits. Keys, values and headers of records a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.cli.asking import add_command, add_execute, show
 
@@ -65,7 +65,7 @@ Letters below are gone for good. --to-redriven stops at the first letter of a pa
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane dlq`, with its own subcommands."""
     dlq = subparsers.add_parser(
         "dlq", help="look at dead letters, send them back, delete them", description=DESCRIPTION
@@ -90,7 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         command.add_argument("--payload", action="store_true", help="show keys, values and headers of records")
     for command in (list_, redrive, purge):
         command.add_argument("--group", metavar="GROUP", help="the redrive's group (default: keylane-redrive-DLQ)")
-    list_.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (default %(default)s)")
+    list_.add_argument("--limit", type=int, default=100, metavar="N", help="the oldest N (default %(default)s)")
     list_.add_argument("--waiting", action="store_true", help="only those that no redrive sent back")
     _add_redrive(redrive)
     _add_purge(purge)

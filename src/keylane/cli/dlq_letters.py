@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import insort
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -129,20 +130,29 @@ def letters(queue: Queue) -> Iterator[tuple[Record, Letter]]:
 
 
 def list_report(queue: Queue, wanted: Wanted, args: argparse.Namespace) -> Report:
-    """Those that are wanted, the first `--limit` of them with all that is shown of each."""
+    """How many are wanted, and the oldest `--limit` of them, in the order in which they were written, with all that is
+    shown of each."""
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: give a whole number from 0 on")
     redriven = queue.redriven()
-    rows: list[Report] = []
+    oldest: list[tuple[Record, Letter, bool]] = []
     matching = 0
     for record, letter in letters(queue):
         came_back = record.partition in redriven and redriven[record.partition].is_complete(record.offset)
         if not wanted.has(record, letter.death) or (args.waiting and came_back):
             continue
         matching += 1
-        if len(rows) < args.limit:
-            rows.append(_row(record, letter) | {"redriven": came_back} | _payload(queue, record, letter, args))
+        insort(oldest, (record, letter, came_back), key=lambda one: _when(one[0]))  # partitions come as brokers answer
+        del oldest[args.limit :]
+    rows = [
+        _row(record, letter) | {"redriven": came_back} | _payload(queue, record, letter, args)
+        for record, letter, came_back in oldest
+    ]
     return {"topic": queue.topic, "group": queue.group, "matching": matching, "letters": rows}
+
+
+def _when(record: Record) -> tuple[int, int, int]:
+    return record.timestamp_ms, record.partition, record.offset
 
 
 def _row(record: Record, letter: Letter) -> Report:

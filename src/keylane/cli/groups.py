@@ -9,8 +9,9 @@ other consumer's.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from keylane.cli.arguments import add_offset_targets
 from keylane.cli.asking import add_command, add_execute, admin_of, show
 from keylane.cli.tables import print_table
 
@@ -83,7 +84,7 @@ go; the coordinator refuses those of topics that a member subscribes to.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane groups`, with its own subcommands."""
     groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)
@@ -103,21 +104,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         if name != "describe":
             command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
         if name == "reset":
-            _add_targets(command)
+            add_offset_targets(command)
+            add_execute(command)
     what = "delete groups without members, or some of a group's offsets"
     delete = add_command(commands, "delete", what, DELETE_EXAMPLES, run_delete)
     delete.add_argument("groups", metavar="GROUP", nargs="+", help="the groups' ids (group.id)")
     delete.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=DELETE_SELECT_HELP)
     add_execute(delete)
-
-
-def _add_targets(command: argparse.ArgumentParser) -> None:
-    target = command.add_mutually_exclusive_group(required=True)
-    target.add_argument("--to-earliest", action="store_true", help="where the log starts")
-    target.add_argument("--to-latest", action="store_true", help="where the log ends")
-    target.add_argument("--to-datetime", metavar="TIME", help="the first record at or after this time (ISO 8601)")
-    target.add_argument("--to-offset", type=int, metavar="N", help="this offset")
-    add_execute(command)
 
 
 # --- commands ---

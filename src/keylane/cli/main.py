@@ -24,7 +24,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "offsets", "groups", "topics", "dlq")
+COMMANDS = ("demo", "run", "broker", "offsets", "groups", "topics", "dlq", "operate")
 
 EXAMPLES = """\
 examples:
@@ -37,6 +37,7 @@ examples:
   keylane groups describe weather                members, offsets, maps and lag of a group
   keylane topics create flights --partitions 8   a topic, before records come
   keylane dlq list flights.dead                  dead letters: where from, and why
+  keylane operate show weather                   the members of a group while they run, and what they do
 """
 
 

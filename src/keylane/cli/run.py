@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.cli.arguments import assignment, spark_master
+from keylane.cli.arguments import TOKEN_VARIABLE, assignment, spark_master
 from keylane.cli.exits import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ examples:
   keylane run orders.py --json | jq .lag             a JSON object a second
   keylane run orders.py --metrics-port 9100          with metrics at http://127.0.0.1:9100/metrics
   keylane run orders.py --health-port 8080           with /healthz and /readyz for the probes of Kubernetes
+  keylane run orders.py --operate                    for `keylane operate`, which shows and changes what it does
   keylane run orders.py --spark 'local[4]' --lanes 3 on Spark lanes
 """
 
@@ -83,6 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
+    add("--operate", action="store_true", help=f"report, and with a token in {TOKEN_VARIABLE} take commands")
     parser.set_defaults(func=run)
 
 
@@ -101,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
     from keylane.errors import HandlerError, UsageError
+    from keylane.pipeline import Operations
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
@@ -108,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
+    if args.operate and pipeline.operations is None:
+        pipeline = replace(pipeline, operations=Operations(token=os.environ.get(TOKEN_VARIABLE) or None))
     stop = StopRequest()
     progress = progress_on(sys.stderr if args.json else sys.stdout)
     watch = Watch(progress, as_json=args.json, has_end=args.available_now)

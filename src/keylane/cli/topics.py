@@ -59,7 +59,7 @@ none is deleted.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane topics`, with its own subcommands."""
     topics = subparsers.add_parser("topics", help="list, describe, create and delete topics", description=DESCRIPTION)
     commands = topics.add_subparsers(metavar="COMMAND", dest="topics_command", required=True)

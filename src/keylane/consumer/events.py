@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import Polled
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.start import Start, TopicPartition
+    from keylane.consumer.work import Work
     from keylane.options import Rates
 
 
@@ -129,6 +130,11 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Resume:
     names: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    answer: SimpleQueue[Work] = field(default_factory=SimpleQueue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from queue import Empty
+from queue import Empty, SimpleQueue
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keylane.consumer import events
 from keylane.consumer.closing import Phase
 from keylane.consumer.outputs import ResultsMoved
 from keylane.consumer.ports import Revoking
 from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.work import Work
 from keylane.flow.items import Batch, Call
 from keylane.flow.workers import MAX_REST_S, WorkerDied, WorkersFailed
 from keylane.flow.workers.calls import as_told, resource_error
@@ -49,6 +50,7 @@ PRODUCER_CLOSE_S = 5.0
 
 
 UNITS = frozenset((Call, Batch))
+T = TypeVar("T")
 
 
 class Loop:
@@ -115,6 +117,7 @@ class Loop:
             events.Pause: lambda event, _: core.pause(event.names),
             events.Resume: lambda event, _: core.resume(event.names),
             events.SnapshotRequest: lambda event, now: event.answer.put(self._snapshot(now)),
+            events.WorkRequest: lambda event, now: event.answer.put(core.work(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
             events.IntakeFailed: lambda event, _: core.abandon(event.error),
             events.IntakeClosed: self._on_intake_closed,
@@ -140,13 +143,23 @@ class Loop:
     def snapshot(self) -> Snapshot:
         """Of now, or the last one when the loop has ended."""
         request = events.SnapshotRequest()
+        answer = self._asked(request, request.answer)
+        return self._last_snapshot if answer is None else answer
+
+    def work(self) -> Work:
+        """Of now; nothing when the loop has ended."""
+        request = events.WorkRequest()
+        return self._asked(request, request.answer) or Work()
+
+    def _asked(self, request: object, answer: SimpleQueue[T]) -> T | None:
+        """What the loop answers; None when it has ended."""
         self._inbox.put(request)
         while not self.ended.is_set():
             try:
-                return request.answer.get(timeout=0.1)
+                return answer.get(timeout=0.1)
             except Empty:
                 continue
-        return self._last_snapshot
+        return None
 
     def answers(self, within_s: float) -> bool:
         """Whether the loop turns: it takes an event in this time, or has come to its end."""

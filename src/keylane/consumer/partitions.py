@@ -261,6 +261,9 @@ class Partition:
             paused=self.is_poll_paused,
             metadata_characters=len(self.metadata),
             metadata_encoding=encoding_of(self.metadata),
+            in_handlers=self.in_handlers,
+            uncommitted=self.uncommitted,
+            on_hold=self.source.is_paused,
         )
 
     def __repr__(self) -> str:

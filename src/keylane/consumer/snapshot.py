@@ -50,6 +50,12 @@ class PartitionSnapshot(NamedTuple):
     remaining: int | None = None
     """Offsets up to the log's end that are not complete: what is really left, by the offset map. At most `lag`. Gaps in
     the log (compaction, ends of transactions) count until they are polled. None before the log's end was seen."""
+    in_handlers: int = 0
+    """Records that are with the workers, or wait for their outputs."""
+    uncommitted: bool = False
+    """Whether a commit could have something new to say."""
+    on_hold: bool = False
+    """Paused by the user: nothing of it starts."""
 
     @property
     def high_watermark(self) -> int | None:
@@ -64,7 +70,7 @@ class PartitionSnapshot(NamedTuple):
         return max(0, self.log_end_offset - self.committed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OldestRecord:
     """The record that has been worked on for longest: the head of the line. It runs, or waits to run once more; what is
     buffered and has not begun is never it."""
@@ -76,7 +82,7 @@ class OldestRecord:
     """Since its first attempt began."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wait:
     """Who a member waits for in a rebalance of its group, while it has nothing to do."""
 
@@ -108,7 +114,7 @@ Begun = tuple[float, str, int, int]
 """When the first attempt of a record began; its topic, partition and offset."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """Counters, gauges and partitions of one consumer, or of several merged."""
 

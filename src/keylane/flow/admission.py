@@ -26,6 +26,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import InternalError
+from keylane.flow.work import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +111,10 @@ class Shards:
         """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
         return []
 
+    def queues(self) -> Iterator[Queue]:
+        """Of the shards in which items wait for their head."""
+        return iter(())
+
     @property
     def count(self) -> int:
         """Shards with an item out or waiting."""
@@ -150,6 +155,10 @@ class ByPartition(Shards):
         while skipped < len(waiting) and waiting[skipped].offset() <= number:
             skipped += 1
         return list(takewhile(lambda one: one.offset() <= limit, islice(waiting, skipped, skipped + most)))
+
+    def queues(self) -> Iterator[Queue]:
+        if self._waiting:
+            yield Queue(None, len(self._waiting), None)
 
     @property
     def count(self) -> int:
@@ -204,6 +213,16 @@ class ByKey(Shards):
             behind.append(one)
             one = nexts.get(number)
         return behind
+
+    def queues(self) -> Iterator[Queue]:
+        nexts = self._next
+        for head in nexts.keys() - set(map(NUMBER_OF, nexts.values())):
+            behind, one = 0, nexts.get(head)
+            key = None if one is None else one.key()
+            while one is not None:
+                behind += 1
+                one = nexts.get(one.offset())
+            yield Queue(head, behind, key)
 
     @property
     def count(self) -> int:

@@ -25,20 +25,40 @@ from keylane.flow.breakers import Breakers
 from keylane.flow.items import Batch, Call, joined
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
+from keylane.flow.work import Task
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableMapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence
 
     from keylane.flow.admission import HandOver
     from keylane.flow.breakers import OpenBreaker
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
+    from keylane.flow.work import Why
     from keylane.options import Flow, Rates
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
 any more."""
+
+
+def in_hand(unit: Unit) -> Iterator[tuple[Source, int, Task]]:
+    """What of a unit is with the workers: each source, the number of its shard's head, and the task."""
+    if isinstance(unit, Batch):
+        for item in unit.items:
+            if item.chain is None or item.chain.head is item:
+                since = item.first_s or unit.since
+                yield item.source, item.number, Task(item.source.name, item.number, "running", item.attempt, since)
+        return
+    source, has_begun = unit.source, unit.has_begun
+    at = unit.ended if has_begun else unit.first
+    first_s = None if unit.item is None else unit.item.first_s
+    for index in range(at, at + 1 if unit.ordered else len(unit.numbers)):
+        number = unit.numbers[index]
+        why: Why = "running" if has_begun and index == at else "queued"
+        since = first_s or (unit.began if why == "running" else unit.since)
+        yield source, unit.numbers[0] if unit.ordered else number, Task(source.name, number, why, unit.attempt, since)
 
 
 class Notes(Protocol):
@@ -150,6 +170,49 @@ class FlowCore:
         self._at_rest.clear()
         for source in rested:
             self.offer(source)
+
+    # --- what is seen from outside ---
+
+    def work(self, sources: Iterable[Source], now: float) -> list[Task]:
+        """What is in hand, and the heads of the shards in which items wait. Costs some 0.2 µs for each that waits."""
+        tasks = {(source, head): task for unit in self._out for source, head, task in in_hand(unit) if source.wanted}
+        down = {one.target for one in self.open_breakers(now)}
+        for due, item in self._schedule:
+            since = item.first_s
+            task = Task(item.source.name, item.number, self._why(item, down), item.attempt, since, due)
+            tasks[item.source, item.number] = task
+        heads = dict(tasks.keys())  # of a source with one shard, the one that there is
+        for source in sources:
+            ready: dict[int, None] | None = None
+            for head, behind, key in source.queues():
+                number = heads.get(source) if head is None else head
+                if (source, number) not in tasks:
+                    ready = dict.fromkeys(source.ready) if ready is None else ready
+                    number = next(iter(ready), None) if number is None else number
+                    if number is None:
+                        continue
+                    tasks[source, number] = Task(source.name, number, self._stands(source, number, ready))
+                assert number is not None
+                tasks[source, number] = tasks[source, number]._replace(behind=behind, key=key)
+        return list(tasks.values())
+
+    def _stands(self, source: Source, number: int, ready: Container[int]) -> Why:
+        """Why an item is not in hand that has no time."""
+        if number not in ready:
+            return "delivering"
+        if source.is_paused:
+            return "paused"
+        if source in self._at_rest:
+            return "rate"
+        return "ready" if number <= source.owner.may_start() else "commit"
+
+    def _why(self, item: Item, down: Container[str]) -> Why:
+        """What an item waits for that has a time."""
+        if self._target(item.payload) in down:
+            return "service"
+        if item.source.has_tried(item.number):
+            return "retry"
+        return "rate" if self._buckets.by_key else "scheduled"
 
     def end_lingering(self) -> None:
         """Nothing more is fed: batches wait for their least size no longer."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from keylane.flow.admission import Payload, Shards
     from keylane.flow.outcomes import Outcome
+    from keylane.flow.work import Queue
     from keylane.options import Ordering
 
 Carried: TypeAlias = Any
@@ -571,6 +572,19 @@ class Source:
         self._ready = Ready()
         self._again.clear()
         self._beyond.clear()
+
+    def queues(self) -> Iterator[Queue]:
+        """Of the shards in which items wait for their head."""
+        return self._shards.queues()
+
+    @property
+    def ready(self) -> Iterator[int]:
+        """Numbers of what may run, or could if it were not too far ahead."""
+        return chain([item.number for item in self._again], [number for number, _ in self._beyond], self._ready.numbers)
+
+    def has_tried(self, number: int) -> bool:
+        """Whether it failed, and is not gone."""
+        return number in self._tried
 
     @property
     def oldest_tried(self) -> tuple[float, int] | None:

@@ -14,7 +14,7 @@ from keylane.options import DEFAULT_DELAY_MS
 from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from keylane.flow.items import Item
     from keylane.options import Retries
@@ -66,6 +66,10 @@ class Schedule:
 
     def add(self, item: Item, due: float) -> None:
         heapq.heappush(self._heap, (due, next(self._order), item))
+
+    def __iter__(self) -> Iterator[tuple[float, Item]]:
+        """What waits, and until when, in any order."""
+        return ((due, item) for due, _, item in self._heap)
 
     @property
     def next_due(self) -> float | None:

@@ -47,6 +47,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Seek:
+    """Go on elsewhere with these, and with all others that are known."""
+
+    targets: Mapping[Name, Target]
+    others: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Find out where these start and let them begin; `began` is told which did."""
 

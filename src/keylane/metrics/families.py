@@ -72,6 +72,9 @@ PARTITION_GAUGES = {
     "incomplete": ("incomplete", "Records polled and not complete"),
     "shards": ("shards", "Keys (or 1 for the partition) with a record out or waiting"),
     "paused": ("paused", "1 while the partition is not polled, because it holds its share of the buffer"),
+    "in_handlers": ("in_handlers", "Records with workers, or waiting for acknowledgements or a look at their result"),
+    "uncommitted": ("uncommitted", "1 while a commit could have something new to say"),
+    "on_hold": ("on_hold", "1 while the user has it paused: nothing of it starts"),
     "metadata_characters": ("commit_metadata_characters", "The size of the last acknowledged commit's metadata"),
 }
 """Fields of `PartitionSnapshot`, by topic and partition."""

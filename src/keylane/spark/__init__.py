@@ -21,11 +21,22 @@ from keylane.spark.session import session
 from keylane.spark.start import start
 from keylane.spark.structured.acknowledged import acknowledged
 from keylane.spark.structured.carry_over import CarryOver
+from keylane.spark.structured.exact.driver import end_transactions
 from keylane.spark.structured.group_commits import GroupCommits
 from keylane.spark.structured.parallel_map import parallel_map
 from keylane.spark.versions import OLDEST
 
-__all__ = ["CarryOver", "GroupCommits", "LaneQuery", "LaneStatus", "acknowledged", "parallel_map", "session", "start"]
+__all__ = [
+    "CarryOver",
+    "GroupCommits",
+    "LaneQuery",
+    "LaneStatus",
+    "acknowledged",
+    "end_transactions",
+    "parallel_map",
+    "session",
+    "start",
+]
 
 OLDEST.need("keylane.spark")
 registration.begin()

@@ -24,7 +24,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import pickle
+import queue
 import select
+import selectors
 import socket
 import struct
 import threading
@@ -42,8 +46,9 @@ if TYPE_CHECKING:
 
     from keylane.consumer.commits import Told
     from keylane.consumer.outputs import ResultsRule
+    from keylane.consumer.settings import Change
     from keylane.flow.outcomes import NotRun
-    from keylane.spark.controls import Change, Request, Value
+    from keylane.spark.controls import Request, Value
     from keylane.spark.outcome import LaneFailure
 
 logger = logging.getLogger(__name__)
@@ -64,6 +69,10 @@ a second."""
 CONNECTIONS_THAT_WAIT = 4_096
 """Lanes that start together connect together. Python's own default is 128: the kernel leaves what comes beyond it
 unanswered, and those lanes give up after ten seconds. `net.core.somaxconn` is the kernel's own bound."""
+MOST_AT_ONCE = 1 << 16
+"""Bytes that are taken from one lane before it is another one's turn."""
+LENGTH, LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")
+"""What `multiprocessing.connection` sends before a message; after a negative one comes the long one."""
 ACCEPT_RETRY_S = 0.2
 """After a connection that could not be accepted: with no descriptor left, the next one cannot be either."""
 
@@ -154,13 +163,45 @@ Ships: TypeAlias = "Show | Void | Told"
 Order: TypeAlias = Go | Ask | Moved | Literal["stop", "left"]
 
 
+class Messages:
+    """Cuts the bytes that a socket brings into the messages that a `Connection` sent at its other end. Pure."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def take(self, received: bytes) -> list[bytes]:
+        """The messages that end in these bytes."""
+        self._held += received
+        found = []
+        at = 0
+        while (span := self._next(at)) is not None:
+            begin, at = span
+            found.append(bytes(self._held[begin:at]))
+        del self._held[:at]
+        return found
+
+    def _next(self, at: int) -> tuple[int, int] | None:
+        """Where the message lies whose length stands here, if all of it is here."""
+        begin = at + LENGTH.size
+        if begin > len(self._held):
+            return None
+        (length,) = LENGTH.unpack_from(self._held, at)
+        if length < 0:
+            at, begin = begin, begin + LONG_LENGTH.size
+            if begin > len(self._held):
+                return None
+            (length,) = LONG_LENGTH.unpack_from(self._held, at)
+        return (begin, begin + length) if begin + length <= len(self._held) else None
+
+
 class DriverEnd:
-    """The driver's end of one lane's socket. `send` is for any thread, receiving for the socket's own."""
+    """The driver's end of one lane's socket. `send` is for any thread, receiving for the one of all sockets."""
 
     def __init__(self, connection: Connection[Any, Any], hello: Hello) -> None:
         self.hello = hello
         self.last_heard = time.monotonic()
         self._connection = connection
+        self._messages = Messages()
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._lock = threading.Lock()  # a descriptor must not be closed, and used anew, in the middle of a send
@@ -182,16 +223,18 @@ class DriverEnd:
                 self._connection.send(order)
             return True
 
-    def receive(self) -> Snapshot | Answer | Ships:
-        """What the lane says next. Raises `OSError` or `EOFError` when the socket is closed."""
-        message: Snapshot | Answer | Ships = self._connection.recv()
-        self.last_heard = time.monotonic()
-        return message
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._connection.fileno()
 
-    def shut_down(self) -> None:
-        """Ends both directions, so that a thread blocked in `receive` wakes and closes the socket."""
-        with self._lock, contextlib.suppress(OSError), _socket_of(self._connection) as view:
-            view.shutdown(socket.SHUT_RDWR)
+    def receive(self) -> list[Snapshot | Answer | Ships]:
+        """What the lane has said, as far as it is whole here; for a socket that has something to read. Raises `OSError`
+        or `EOFError` when it is closed."""
+        received = os.read(self._connection.fileno(), MOST_AT_ONCE)
+        if not received:
+            raise EOFError
+        self.last_heard = time.monotonic()
+        return [pickle.loads(one) for one in self._messages.take(received)]  # its sender has proved the key
 
     def close(self) -> None:
         with self._lock:
@@ -240,48 +283,75 @@ SocketEvent = Arrived | Reported | Answered | Shipped | Departed
 
 
 class DriverSocket:
-    """Listens for lanes and hands over what they send, as `SocketEvent`s, from one thread a lane."""
+    """Listens for lanes and hands over what they send, as `SocketEvent`s, from one thread for all of them.
+
+    Each new connection has a thread of its own until it has proved the key.
+    """
 
     def __init__(self, bind: str, advertise: str, key: bytes, deliver: Callable[[SocketEvent], None]) -> None:
         self._server = socket.create_server((bind, 0), backlog=CONNECTIONS_THAT_WAIT)
+        self._server.setblocking(False)
         self.address = Address(advertise, self._server.getsockname()[1], key)
         self._deliver = deliver
-        self._open: set[DriverEnd] = set()
+        self._proved: queue.SimpleQueue[DriverEnd] = queue.SimpleQueue()
+        """Those that the thread has not let in yet."""
         self._lock = threading.Lock()
         self._closed = False
+        """Written under the lock: nothing is put into `_proved` after it."""
         self._wake, self._woken = socket.socketpair()
-        self._accepting = threading.Thread(target=self._accept, name="keylane-lanes-accept", daemon=True)
-        self._accepting.start()
+        self._wake.setblocking(False)
+        self._thread = threading.Thread(target=self._serve, name="keylane-lanes-sockets", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Closes the listener and every lane's socket. Lanes that still run take it for the driver's end."""
-        self._closed = True
-        self._wake.close()
-        self._accepting.join()
-        self._woken.close()
-        self._server.close()
         with self._lock:
-            ends = list(self._open)
+            if not self._closed:
+                self._closed = True
+                self._wake_up()
+        self._thread.join()
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has enough to wake for
+            self._wake.send(b"!")
+
+    def _serve(self) -> None:
+        ends: set[DriverEnd] = set()
+        with selectors.DefaultSelector() as ready, self._server, self._wake, self._woken:
+            ready.register(self._server, selectors.EVENT_READ)
+            ready.register(self._woken, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in ready.select():
+                    source: Any = key.fileobj
+                    if source is self._server:
+                        self._accept()
+                    elif source is self._woken:
+                        self._woken.recv(MOST_AT_ONCE)
+                    elif not self._hear(source):
+                        ready.unregister(source)
+                        ends.remove(source)
+                        self._depart(source)
+                while not self._proved.empty():
+                    end = self._proved.get()
+                    ends.add(end)
+                    ready.register(end, selectors.EVENT_READ)
+                    self._deliver(Arrived(end))
         for end in ends:
-            end.shut_down()
+            self._depart(end)
 
     def _accept(self) -> None:
-        self._server.setblocking(False)
-        waiting = select.poll()
-        waiting.register(self._server, select.POLLIN)
-        waiting.register(self._woken, select.POLLIN)
-        while not self._closed:
-            if self._server.fileno() not in dict(waiting.poll()):
-                continue
-            try:
-                accepted, peer = self._server.accept()
-            except OSError as error:  # the other end went away before it was accepted, or descriptors ran out
-                logger.warning("a lane's connection was not accepted: %r", error)
-                time.sleep(ACCEPT_RETRY_S)
-                continue
-            threading.Thread(target=self._serve, args=(accepted, peer), name="keylane-lane-socket", daemon=True).start()
+        try:
+            accepted, peer = self._server.accept()
+        except BlockingIOError:  # it went away
+            return
+        except OSError as error:  # descriptors ran out, most likely: lanes wait, too, or this would be all that runs
+            logger.warning("a lane's connection was not accepted: %r", error)
+            time.sleep(ACCEPT_RETRY_S)
+            return
+        threading.Thread(target=self._admit, args=(accepted, peer), name="keylane-lane-socket", daemon=True).start()
 
-    def _serve(self, accepted: socket.socket, peer: object) -> None:
+    def _admit(self, accepted: socket.socket, peer: object) -> None:
+        """One thread for each new connection: its end proves the key, and says hello."""
         try:
             connection = _authenticated(accepted, self.address.key, first=deliver_challenge, then=answer_challenge)
             end = DriverEnd(connection, connection.recv())
@@ -289,18 +359,28 @@ class DriverSocket:
             logger.warning("refused a connection from %s that did not prove the query's key: %r", peer, error)
             return
         with self._lock:
-            self._open.add(end)
-        self._deliver(Arrived(end))
+            if not self._closed:
+                self._proved.put(end)
+                self._wake_up()
+                return
+        end.close()
+
+    def _hear(self, end: DriverEnd) -> bool:
+        """Whether the lane can be heard further."""
         try:
-            while not self._closed:
-                self._deliver(_event(end, end.receive()))
+            for message in end.receive():
+                self._deliver(_event(end, message))
         except (OSError, EOFError) as error:
             logger.debug("lane %d's socket is closed: %r", end.hello.lane, error)
-        finally:
-            with self._lock:
-                self._open.discard(end)
-            end.close()
-            self._deliver(Departed(end))
+            return False
+        except Exception:  # one lane's message must not end the thread of all
+            logger.exception("what %s said cannot be taken: its socket is closed", end)
+            return False
+        return True
+
+    def _depart(self, end: DriverEnd) -> None:
+        end.close()
+        self._deliver(Departed(end))
 
 
 def _event(end: DriverEnd, message: Snapshot | Answer | Ships) -> SocketEvent:

@@ -168,5 +168,5 @@ class ConnectLaneJobs:
             ((result,),) = rows.collect()
             kind, value = pickle.loads(result)  # from the lane, through Spark
         except Exception as error:  # a query fails in many ways; what they mean is told apart below
-            return failure_of_job(error, lambda: self._spark.is_stopped)
+            return failure_of_job(error, lambda: self._spark.is_stopped, "the server's")
         return result_of(kind, value)

@@ -10,18 +10,19 @@ runs, and its successor starts with what was asked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.settings import Change, Settings
 from keylane.errors import PeerError
+from keylane.kafka.membership import Seek
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.consumer.intake import Liveness
-    from keylane.kafka.membership import Target
-    from keylane.options import Rates
+    from keylane.consumer.work import Work
 
 Name = tuple[str, int]
 """Topic and partition."""
@@ -34,60 +35,20 @@ MOST_LOSSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Seek:
-    """Go on elsewhere with these, and with all others that are known."""
-
-    targets: Mapping[Name, Target]
-    others: Target | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TellLiveness:
     """Say how you stay a member; of the lanes that have one of these partitions (None: of all lanes)."""
 
     names: tuple[Name, ...] | None = None
 
 
-Change: TypeAlias = Pause | Resume | Adjust
-Request: TypeAlias = Change | Seek | TellLiveness
-Value: TypeAlias = "tuple[Name, ...] | Liveness | None"
-"""Of a lane's answer: where a seek was done, how it stays a member."""
-
-
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What holds for every lane, also for one that starts later."""
+class TellWork:
+    """Say what you have in hand, and what waits."""
 
-    all_paused: bool = False
-    paused: frozenset[Name] = frozenset()
-    max_concurrency: int | None = None
-    rates: Rates | None = None
 
-    def after(self, change: Change) -> Settings:
-        match change:
-            case Pause(None):
-                return replace(self, all_paused=True)
-            case Resume(None):
-                return replace(self, all_paused=False, paused=frozenset())
-            case Pause(names):
-                return replace(self, paused=self.paused.union(names or ()))
-            case Resume(names):
-                return replace(self, paused=self.paused.difference(names or ()))
-            case Adjust(most, rates):
-                most = self.max_concurrency if most is None else most
-                return replace(self, max_concurrency=most, rates=self.rates if rates is None else rates)
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """What brings a new consumer here."""
-        made: list[Change] = []
-        if self.all_paused:
-            made.append(Pause(None))
-        if self.paused:
-            made.append(Pause(tuple(sorted(self.paused))))
-        if self.max_concurrency is not None or self.rates is not None:
-            made.append(Adjust(self.max_concurrency, self.rates))
-        return tuple(made)
+Request: TypeAlias = Change | Seek | TellLiveness | TellWork
+Value: TypeAlias = "tuple[Name, ...] | Liveness | Work | None"
+"""Of a lane's answer: where a seek was done, how it stays a member, what it has in hand."""
 
 
 Lane = TypeVar("Lane")
@@ -143,11 +104,11 @@ class _Call(Generic[Lane]):
                 "was deleted; what a lane is at may still be done: look where the group stands, and seek again"
             )
         name, lanes = _NAMES[type(self.what)], ", ".join(sorted(map(str, self.waits_for)))
-        after = "" if isinstance(self.what, TellLiveness) else "; what starts in their place begins with it"
+        after = "" if isinstance(self.what, TellLiveness | TellWork) else "; what starts in their place begins with it"
         return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
 
 
-_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness"}
+_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness", TellWork: "work"}
 
 
 def _at(lane: object) -> str:
@@ -157,9 +118,10 @@ def _at(lane: object) -> str:
 class Controls(Generic[Lane]):
     """The calls that are under way, and what holds. Thread safety: one thread at a time."""
 
-    def __init__(self, known: Iterable[Name], revoke_timeout_s: float) -> None:
-        """`known`: partitions that there are; a seek may take `revoke_timeout_s` for records in handlers."""
-        self.settings = Settings()
+    def __init__(self, known: Iterable[Name], revoke_timeout_s: float, settings: Settings | None = None) -> None:
+        """`known`: partitions that there are; a seek may take `revoke_timeout_s` for records in handlers. `settings`
+        hold from the start."""
+        self.settings = settings or Settings()
         self._known = set(known)
         self._seek_s = revoke_timeout_s + ANSWER_S
         self._calls: dict[int, _Call[Lane]] = {}
@@ -180,6 +142,8 @@ class Controls(Generic[Lane]):
         elif isinstance(what, TellLiveness):
             wanted = what.names
             call.waits_for = {one for one, has in self._has.items() if wanted is None or has.intersection(wanted)}
+        elif isinstance(what, TellWork):
+            call.waits_for = set(self._has)
         else:
             self.settings = self.settings.after(what)
             call.waits_for = set(self._has)
@@ -261,6 +225,8 @@ class Controls(Generic[Lane]):
         """Ends the calls that have taken too long. A seek in all partitions is done when those are left alone that no
         lane had meanwhile: other members of the group have them."""
         late = [call for call in self._calls.values() if now >= call.due]
+        if not late:
+            return []
         ours = {name for has in self._has.values() for name in has}
         for call in late:
             del self._calls[call.number]

@@ -14,6 +14,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from keylane.errors import InternalError, UsageError
+from keylane.spark.interpreters import wrong_python
 from keylane.spark.outcome import LaneOutcome
 from keylane.spark.shipping import lane_body
 from keylane.spark.ui import describe_job, lane_words
@@ -42,7 +43,8 @@ class JobFailure:
 
 
 JobResult = LaneOutcome | JobFailure | InternalError | UsageError
-"""An exception stands for what no new start can mend: an executor without keylane, or with another version."""
+"""An exception stands for what no new start can mend: an executor without keylane or a Python of its own, or with
+another version."""
 
 
 class JobThreads:
@@ -137,7 +139,7 @@ class SparkLaneJobs:
                 rows = rows.withResources(self._profile)
             kind, value = rows.mapPartitions(lane_body(shipment, __version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
-            return failure_of_job(error, self._is_stopped)
+            return failure_of_job(error, self._is_stopped, str(context.pythonExec))
         return result_of(kind, value)
 
     def _is_stopped(self) -> bool:
@@ -185,16 +187,12 @@ def result_of(kind: str, value: Any) -> JobResult:
     return InternalError(f"a lane returned {kind!r}")
 
 
-def failure_of_job(error: Exception, is_stopped: Callable[[], bool]) -> JobFailure:
-    """What the error of a lane's job means; `is_stopped` asks about its session."""
-    text = first_line(error)
-    if any(one in text for one in CANCELLED):
-        return JobFailure("cancelled", text)
-    return JobFailure("session stopped" if is_stopped() else "died", text)
-
-
-def first_line(error: Exception) -> str:
-    """What a Spark error says, without its Java and Python stack traces."""
+def failure_of_job(error: Exception, is_stopped: Callable[[], bool], python: str) -> JobFailure | UsageError:
+    """What the error of a lane's job means; `is_stopped` asks about its session, whose workers run `python`."""
     text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if (wrong := wrong_python(text, python)) is not None:
+        return wrong
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if any(one in first for one in CANCELLED):  # and not in the stack traces of Java and Python behind it
+        return JobFailure("cancelled", first)
+    return JobFailure("session stopped" if is_stopped() else "died", first)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keylane.consumer.outputs import ResultsRule
+    from keylane.consumer.settings import Change
     from keylane.spark.channel import DriverEnd
-    from keylane.spark.controls import Change
     from keylane.spark.restarts import Restarts
 
 logger = logging.getLogger(__name__)

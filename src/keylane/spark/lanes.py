@@ -22,11 +22,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.settings import apply
 from keylane.errors import InternalError
+from keylane.kafka.membership import Seek
 from keylane.pipeline import Partitions
 from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 from keylane.spark.to_driver import ToDriver
 
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 
     from keylane.consumer.intake import Liveness
     from keylane.consumer.ports import LastStage
+    from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.work import Work
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
     from keylane.spark.channel import Order
-    from keylane.spark.controls import Change, Name, Request
+    from keylane.spark.controls import Name, Request
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Runner(Protocol):
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
     def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
     def liveness(self) -> Liveness: ...
+    def work(self) -> Work: ...
     def show(self, stream: LastStage) -> None: ...
 
 
@@ -165,17 +169,6 @@ def _run(link: Link, make_runner: Callable[[], Runner]) -> LaneOutcome:
     except Exception as error:  # by value: an exception would reach the driver as a Java stack trace
         return LaneOutcome("failed", snapshot, LaneFailure.of(error))
     return LaneOutcome(link.ending, snapshot)
-
-
-def apply(runner: Runner, change: Change) -> None:
-    """What a user asked of all lanes."""
-    match change:
-        case Pause(names):
-            runner.pause(names)
-        case Resume(names):
-            runner.resume(names)
-        case Adjust(max_concurrency, rates):
-            runner.adjust(max_concurrency=max_concurrency, rates=rates)
 
 
 class Link:
@@ -317,6 +310,8 @@ class Link:
                 runner.move(targets, partial(self._moved, number))
             case TellLiveness():
                 self._answers.put(Answer(number, runner.liveness()))
+            case TellWork():
+                self._answers.put(Answer(number, runner.work()))
             case change:
                 apply(runner, change)
                 self._end_of_lane.send(runner.snapshot())  # which its loop makes after the change

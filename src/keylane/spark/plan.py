@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.consumer.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,3 +83,7 @@ class LanePlan:
     """Asks the broker for the group's committed offsets, once all lanes have ended."""
     closed: Callable[[], None]
     """Runs at the end, when no lane's process of this query is left."""
+    settings: Settings = field(default_factory=Settings)
+    """What holds for lanes from the start."""
+    ended: Callable[[], None] = lambda: None
+    """Runs at the very end, before anybody hears of it."""

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.events import Pause, Resume
 from keylane.consumer.intake import Liveness
+from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.work import Work
 from keylane.errors import UsageError
+from keylane.kafka.membership import Seek
 from keylane.parallel_consumer import adjusted, check_seek, named, targets_at, targets_from
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.from_lanes import FromLanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.health import Health
+    from keylane.consumer.settings import Change
     from keylane.consumer.streams import Stream
     from keylane.kafka.membership import Target
+    from keylane.operations.commands import Said
+    from keylane.operations.reports import Runs
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
     from keylane.spark.lane_record import LaneStatus
@@ -153,6 +159,10 @@ class LaneQuery:
         members of the group have them."""
         self._seek(*targets_from(time_ms, partitions))
 
+    def go_on_at(self, targets: Mapping[tuple[str, int], Target]) -> None:
+        """keylane's: `seek` and `seek_to_time`, each partition to a place of its own."""
+        self._seek(targets, None)
+
     def _seek(self, targets: Mapping[tuple[str, int], Target], others: Target | None) -> None:
         check_seek(self._pipeline)
         for topic, partition in targets:
@@ -168,6 +178,11 @@ class LaneQuery:
         the lanes that run, or of those that have one of these partitions."""
         answers = self._supervisor.ask(TellLiveness(named(partitions)))
         return {lane: told for lane, told in answers.items() if isinstance(told, Liveness)}
+
+    def work(self) -> dict[int, Work]:
+        """What each lane that runs has in hand, and what waits there and why, by the lane's number."""
+        answers = self._supervisor.ask(TellWork())
+        return {lane: told for lane, told in answers.items() if isinstance(told, Work)}
 
     def stream(self) -> Stream:
         """The results of all lanes, to be read in a `with` or `async with` block, of a query that was started with
@@ -219,3 +234,32 @@ class LaneQuery:
     def exception(self) -> BaseException | None:
         """What the query failed with, or None."""
         return self._supervisor.view.error
+
+
+class OperatedQuery:
+    """A query of lanes, as operations see it: one member, whose lanes do what is asked. Thread safety: any thread."""
+
+    runs: Runs = "lanes"
+
+    def __init__(self, query: LaneQuery) -> None:
+        self._query = query
+
+    def snapshot(self) -> Snapshot:
+        return self._query.snapshot()
+
+    def lanes(self) -> list[Said]:
+        return [lane.to_dict() for lane in self._query.lanes]
+
+    def work(self) -> dict[int | None, Work]:
+        return dict(self._query.work().items())
+
+    def change(self, change: Change) -> None:
+        apply(self._query, change)
+
+    def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
+        """In what its lanes have now: other members of the group have the others."""
+        has = {(one.topic, one.partition) for one in self._query.snapshot().partitions}
+        here = {name: target for name, target in seek.targets.items() if name in has}
+        if here:
+            self._query.go_on_at(here)
+        return sorted(here)

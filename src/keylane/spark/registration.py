@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import subprocess
 import sys
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from keylane.errors import UsageError
+from keylane.spark.interpreters import other_version
 from keylane.spark.structured.options import NAME
 from keylane.spark.versions import DATA_SOURCES
 
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT = "python3"
 """What Spark runs when nobody has named another one."""
+ANSWER_TIMEOUT_S = 20.0
+"""For an interpreter that starts in 0.05 s as a rule."""
 
 
 def begin() -> None:
@@ -108,11 +112,29 @@ def _check(context: Any) -> None:
     """Raises `UsageError` when this session cannot have the source or the sink."""
     DATA_SOURCES.need(f'format("{NAME}")', 'take format("kafka"), with keylane.spark.GroupCommits')
     python = context.pythonExec
-    if shutil.which(python) is None:  # as a rule a path in what --archives unpacks, which is for executors alone
+    if (
+        found := shutil.which(python)
+    ) is None:  # as a rule a path in what --archives unpacks, which is for executors alone
         raise UsageError(
             f'format("{NAME}"): Spark plans with the Python of its executors, {python}, which is not in {Path.cwd()}: '
             "start in the folder that has this environment, or unpack its archive there"
         )
+    ours = ".".join(map(str, sys.version_info[:2]))
+    theirs = None if _is_this(python) else _version_of(str(Path(found).absolute()))
+    if theirs is not None and theirs != ours:
+        raise other_version(python, theirs, ours)
+
+
+@cache
+def _version_of(python: str) -> str | None:
+    """Major and minor, as `3.11`; None for an interpreter that does not say, of which Spark will tell."""
+    command = [python, "-c", "import sys; print('.'.join(map(str, sys.version_info[:2])))"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.debug("%s does not tell its version: %r", python, error)
+        return None
+    return done.stdout.strip()
 
 
 def _register(session: SparkSession, context: Any) -> None:

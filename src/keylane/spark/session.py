@@ -98,6 +98,8 @@ def _python_of_workers(settings: Mapping[str, str], *, local: bool) -> str:
 def _launch_environment(*, local: bool) -> dict[str, str]:
     java = find_java()
     logger.info("Spark runs on Java %d (%s, found by %s)", java.version, java.home, java.origin)
+    if java.collector_damages:
+        logger.info("its default collector, G1, damages arrays before Java 25.0.3: it runs with another one")
     environment = {"JAVA_HOME": str(launch_home(java))}
     if local and "SPARK_LOCAL_IP" not in os.environ:
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -15,7 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane.consumer.results import check_stream
+from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
+from keylane.operations.agent import Agent
 from keylane.pipeline import External, Pipeline
 from keylane.spark.checks import check_store, check_trigger
 from keylane.spark.classic import ClassicSession
@@ -26,7 +28,7 @@ from keylane.spark.lanes import parallel_consumer
 from keylane.spark.listeners import Listeners
 from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName, timestamp
-from keylane.spark.query import LaneQuery
+from keylane.spark.query import LaneQuery, OperatedQuery
 from keylane.spark.restarts import RestartLimits
 from keylane.spark.scaling import LaneBounds
 from keylane.spark.shipping import pack
@@ -110,7 +112,7 @@ def start(
     session: Session = ConnectSession(spark) if is_connect(spark) else ClassicSession(spark)
     check_store(pipeline.delivery, session.master, "lanes")
     slots = session.slots(allow_all=allow_all_slots, task_cpus=task_cpus)
-    cargo = pack(pipeline, parallel_consumer)
+    cargo = pack(replace(pipeline, operations=None), parallel_consumer)  # the driver reports, and has the token
     group = Group(pipeline)
     ends = group.end_offsets()
     count = _count(pipeline, lanes, slots, len(ends))
@@ -120,6 +122,7 @@ def start(
     static = None
     if not pipeline.assignment and (members == "static" or (members is None and bounds is None)):
         static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.instance_ids)
+    agent = None if pipeline.operations is None else Agent(pipeline, pipeline.operations, name)
     plan = LanePlan(
         query=query,
         lanes=count,
@@ -140,9 +143,18 @@ def start(
         prepare=static.await_earlier if static is not None else lambda _: None,
         committed=group.committed,
         closed=static.ended if static is not None else lambda: None,
+        settings=Settings() if agent is None else agent.begin(),
+        ended=(lambda: None) if agent is None else agent.close,
     )
-    supervisor = _supervise(plan, session, task_cpus, listeners, shown)
-    return LaneQuery(query, pipeline, supervisor, slots.check, bounds, shown)
+    try:
+        supervisor = _supervise(plan, session, task_cpus, listeners, shown)
+    except BaseException:
+        plan.ended()
+        raise
+    made = LaneQuery(query, pipeline, supervisor, slots.check, bounds, shown)
+    if agent is not None:
+        agent.start(OperatedQuery(made))
+    return made
 
 
 def _from_lanes(

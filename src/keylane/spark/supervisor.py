@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
+from keylane.kafka.membership import Seek
 from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Reported, SocketEvent
-from keylane.spark.controls import Controls, Done, Seek, Send
+from keylane.spark.controls import Controls, Done, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord, name_unscheduled
@@ -119,7 +120,7 @@ class Supervisor:
         """What user code in the driver sees: by default, nothing."""
         self._socket = DriverSocket(bind, advertise, key, self._from_lanes.before(self._events.put))
         self._lanes = [LaneRecord(lane, Restarts(plan.limits)) for lane in range(plan.lanes)]
-        self._controls: Controls[DriverEnd] = Controls(plan.log_ends, plan.revoke_timeout_s)
+        self._controls: Controls[DriverEnd] = Controls(plan.log_ends, plan.revoke_timeout_s, plan.settings)
         self._open_calls: dict[int, tuple[Request, _Answer]] = {}
         self._asking = threading.Lock()
         """Guards that nobody asks once nobody answers."""
@@ -217,7 +218,10 @@ class Supervisor:
                     self._error = None
                 self._publisher.publish_end(self._error)
                 self._end_calls()
-                self.ended.set()
+                try:
+                    self._plan.ended()
+                finally:
+                    self.ended.set()
 
     def _end_calls(self) -> None:
         """Nobody shall wait for lanes that have ended."""
@@ -329,6 +333,7 @@ class Supervisor:
                     end.send(Ask(number, what))
                 case Done(number, values, error):
                     _, answer = self._open_calls.pop(number)
+                    self._publisher.publish(ending=self._ending_since is not None)  # what is looked at next is after it
                     if error is not None:
                         answer.set_exception(error)
                     else:

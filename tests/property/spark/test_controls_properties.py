@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.consumer.events import Adjust, Pause, Resume
-from keylane.kafka.membership import Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Seek, Send, Settings, TellLiveness
+from keylane.consumer.settings import Settings
+from keylane.kafka.membership import Seek, Target
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 if TYPE_CHECKING:
-    from keylane.spark.controls import Change, Effect, Name, Request
+    from keylane.consumer.settings import Change
+    from keylane.spark.controls import Effect, Name, Request
 
 NAMES = [("t", number) for number in range(3)]
 REVOKE_S = 1.0
@@ -113,7 +115,7 @@ class World:
                 self.seeking.pop((number, name))
             self.sought[number] += done
             value = tuple(done)
-        elif not isinstance(what, TellLiveness):
+        elif not isinstance(what, TellLiveness | TellWork):
             lane.apply(what)
         self.carry_out(self.controls.answered(lane.number, number, value))
 

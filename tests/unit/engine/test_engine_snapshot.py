@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import keylane
@@ -60,4 +61,4 @@ def test_every_counter_is_in_the_snapshot_but_stale() -> None:
     counted = {name for file in files for name in re.findall(r'counters\["(\w+)"\]', file.read_text())}
     assert {"processed", "stale", "transactions_aborted"} <= counted
     counters = counted - {"stale"}
-    assert counters <= set(Snapshot.__slots__)
+    assert counters <= {one.name for one in fields(Snapshot)}

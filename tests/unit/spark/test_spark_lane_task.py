@@ -20,9 +20,10 @@ from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.intake import Liveness
 from keylane.consumer.outputs import ResultsMoved, ResultsRule
 from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.work import Work
 from keylane.errors import FencedError, TopicDeletedError
 from keylane.flow.outcomes import NOT_RUN
-from keylane.kafka.membership import Target
+from keylane.kafka.membership import Seek, Target
 from keylane.records import PlainMessage
 from keylane.spark import lanes
 from keylane.spark.channel import (
@@ -38,7 +39,7 @@ from keylane.spark.channel import (
     Show,
     SocketEvent,
 )
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness
 from keylane.spark.lanes import LaneTask, run_lane, told_by_the_driver
 from keylane.spark.to_driver import ToDriver
 
@@ -104,6 +105,9 @@ class Runner:
 
     def liveness(self) -> Liveness:
         return LIVENESS
+
+    def work(self) -> Work:
+        return Work()
 
     def show(self, stream: LastStage) -> None:
         self.stage = stream

@@ -26,12 +26,12 @@ from keylane.consumer.outputs import ResultsRule
 from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
 from keylane.errors import InternalError, PeerError
 from keylane.flow.failures import FailureKind
-from keylane.kafka.membership import Target
+from keylane.kafka.membership import Seek, Target
 from keylane.records import PlainMessage
 from keylane.spark import lane_record
 from keylane.spark import supervisor as supervisor_module
 from keylane.spark.channel import Answer, Ask, Go, Hello, LaneEnd, Moved, Show
-from keylane.spark.controls import Seek, TellLiveness
+from keylane.spark.controls import TellLiveness
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure
 from keylane.spark.lane_record import GAUGES

@@ -30,10 +30,10 @@ def test_what_a_version_lacks_is_refused_with_the_one_that_has_it() -> None:
     ("spark", "runs", "does_not"),
     [
         ("3.5.9", (8, 11, 17), (7, 18, 21)),
-        ("4.0.0", (17, 21), (11, 24)),
+        ("4.0.0", (17, 21), (11, 22, 24)),
         ("4.1.4", (17, 21), (11, 25)),
-        ("4.3.0", (17, 21, 25), (16,)),
-        ("5.0.0.dev1", (17, 25), (11,)),
+        ("4.3.0", (17, 21, 25), (16, 26)),
+        ("5.0.0.dev1", (17, 25), (11, 26)),
     ],
 )
 def test_the_javas_of_a_spark(spark: str, runs: tuple[int, ...], does_not: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from keylane.errors import UsageError
 from keylane.records import Output
-from keylane.spark.structured.sink import SinkOptions, outputs, parse_sink
+from keylane.spark.structured.sink import SinkOptions, parse_sink, sink_rows
 
 TYPES: dict[str, DataType] = {
     "string": StringType(),
@@ -56,25 +56,25 @@ def test_what_cannot_work_is_refused_by_name(columns: str, options: dict[str, st
         parse(columns, **options)
 
 
-def test_rows_becomeoutputs() -> None:
+def test_rows_become_outputs() -> None:
     headers = pa.array([[{"key": "h", "value": b"1"}], None])
     batch = pa.RecordBatch.from_arrays(
         [pa.array(["k", None]), pa.array(["é", None]), pa.array(["a", "b"]), pa.array([3, None], pa.int32()), headers],
         names=["key", "value", "topic", "partition", "headers"],
     )
     options = SinkOptions({}, None, include_headers=True)
-    assert list(outputs(batch, options)) == [
-        Output("a", b"k", "é".encode(), [("h", b"1")], 3),
+    assert list(sink_rows(batch, options).outputs()) == [
+        Output("a", b"k", "é".encode(), (("h", b"1"),), 3),
         Output("b"),
     ]
     fixed = SinkOptions({}, "fixed", include_headers=False)
-    assert [(one.topic, one.headers) for one in outputs(batch, fixed)] == [("fixed", ()), ("fixed", ())]
+    assert [(one.topic, one.headers) for one in sink_rows(batch, fixed).outputs()] == [("fixed", ()), ("fixed", ())]
 
 
 def test_a_row_without_a_topic_fails() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["v"]), pa.array([None], pa.string())], names=["value", "topic"])
     with pytest.raises(UsageError, match="a row has no topic"):
-        list(outputs(batch, SinkOptions({}, None, include_headers=False)))
+        sink_rows(batch, SinkOptions({}, None, include_headers=False))
 
 
 EXACTLY_ONCE = {"kafka.bootstrap.servers": "b", "topic": "t", "delivery": "exactly_once", "sinkName": "orders.v1-a_b"}

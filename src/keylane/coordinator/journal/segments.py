@@ -454,8 +454,8 @@ class Segments:
         self._number, self._begun = number, None
 
     def cut(self) -> None:
-        """Take back what the round wrote, in every segment that it wrote to; a segment that it began stays, empty, if
-        it was made whole."""
+        """Take back what the round wrote, in every segment that it wrote to; those that it began stay, empty, if they
+        were made whole."""
         self._unwritten.clear()
         if self._begun is not None:
             path, self._begun = self.path_of(self._begun), None
@@ -463,8 +463,8 @@ class Segments:
                 self._filesystem.remove(path)
             self._filesystem.sync_dir(self._folder)
         number, size = self._synced
-        if self._number != number:
-            self._cut_to(self._number, SEGMENT_HEADER_SIZE)
+        for begun in range(self._number, number, -1):  # the newest first: of what is left, none came before another
+            self._cut_to(begun, SEGMENT_HEADER_SIZE)
         self._cut_to(number, size)
         self._synced = (self._number, self.files[self._number].size)
         self._is_sound = True

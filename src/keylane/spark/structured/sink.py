@@ -6,7 +6,6 @@ optionally `key`, `topic`, `partition`, `headers`; rows of a task that is run ag
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from keylane.errors import UsageError
-from keylane.records import Output
+from keylane.spark.structured.exact.record import NAME
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.rows import RowWriter
+from keylane.spark.structured.sink_rows import SinkRows
 from keylane.spark.versions import ARROW_STREAM_SINKS
 from keylane.telling import did_you_mean, shown
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from pyspark.sql.types import DataType
 
+    from keylane.spark.structured.sink_rows import Headers
+
 COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "key": (StringType, BinaryType),
     "value": (StringType, BinaryType),
@@ -45,7 +47,6 @@ COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
 _OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 ANSWER_S = 10
 """So long a batch write waits for brokers that have not answered."""
 BATCH_ROWS = 1_000
@@ -107,7 +108,7 @@ def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | N
         if name is not None:
             raise UsageError(f"sinkName={name!r} counts for delivery=exactly_once alone: give that, too")
         return None
-    if name is None or not _NAME.fullmatch(name):
+    if name is None or not NAME.fullmatch(name):
         raise UsageError(
             f"sinkName={name!r}: delivery=exactly_once needs a name for the sink that no other query has, of at most "
             "200 letters, digits, dots, hyphens and underscores"
@@ -185,27 +186,29 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     allowed: set[str] = set()
     with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
         for batch in batches:
-            for output in outputs(batch, options):
-                if reads is not None and output.topic not in allowed:
-                    reads.refuse("the sink's topic", output.topic, options.settings)
-                    allowed.add(output.topic)
-                producer.produce(output)
+            rows = sink_rows(batch, options)
+            if reads is not None:
+                for topic in rows.names - allowed:
+                    reads.refuse("the sink's topic", topic, options.settings)
+                allowed |= rows.names
+            rows.produce(producer)
     return Acknowledged(producer.delivered)
 
 
-def outputs(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Output]:
-    count = batch.num_rows
+def sink_rows(batch: pa.RecordBatch, options: SinkOptions) -> SinkRows:
+    """Raises `UsageError` for a row without a topic."""
     columns = {name.lower(): batch.column(name) for name in batch.schema.names}
-    nothing: list[None] = [None] * count
-    topics = [options.topic] * count if options.topic is not None else columns["topic"].to_pylist()
-    keys, values = (_bytes(columns[name]) if name in columns else nothing for name in ("key", "value"))
-    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
-    headers = columns["headers"].to_pylist() if options.include_headers and "headers" in columns else nothing
-    for topic, key, value, partition, some in zip(topics, keys, values, partitions, headers, strict=True):
-        if topic is None:
-            raise UsageError("a row has no topic: its column 'topic' is null, and there is no option topic")
-        pairs = [(one["key"], one["value"]) for one in some] if some else ()
-        yield Output(topic, key, value, pairs, partition)
+    topics = options.topic if options.topic is not None else columns["topic"].to_pylist()
+    if options.topic is None and columns["topic"].null_count:
+        raise UsageError("a row has no topic: its column 'topic' is null, and there is no option topic")
+    headers: list[Headers] | None = None
+    if options.include_headers and "headers" in columns:
+        lists = columns["headers"].to_pylist()
+        headers = [tuple((one["key"], one["value"]) for one in some or ()) for some in lists]
+    partitions = columns["partition"].to_pylist() if "partition" in columns else None
+    has_nulls = any(columns[name].null_count for name in ("key", "value") if name in columns)
+    keys = _bytes(columns["key"]) if "key" in columns else None
+    return SinkRows(topics, keys, _bytes(columns["value"]), headers, partitions, has_nulls)
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

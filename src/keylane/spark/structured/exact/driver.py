@@ -10,7 +10,7 @@ from keylane.errors import BrokerUnavailableError, UsageError
 from keylane.kafka.open_transactions import TransactionsClient
 from keylane.spark.structured.exact import protocol
 from keylane.spark.structured.exact.protocol import Answer, Described, Producer, Transaction
-from keylane.spark.structured.exact.record import SinkRecord, driver_id, task_prefix, topic_of
+from keylane.spark.structured.exact.record import NAME, SinkRecord, driver_id, task_prefix, topic_of
 from keylane.spark.structured.options import FIRST_ANSWER_S
 from keylane.wire import codes
 
@@ -48,6 +48,23 @@ def start(sink: Sink) -> Plan:
     with TransactionsClient(sink.settings) as client:
         _make_topic(sink, client)
         return _run(protocol.start(), sink, client)
+
+
+def end_transactions(sink_name: str, kafka: Mapping[str, str]) -> None:
+    """End what a query that was stopped, or that failed, left open in Kafka: what it had decided is committed, the rest
+    is aborted, and readers of committed records go on at once. The query's next start does the same.
+
+    `kafka` are librdkafka's settings. A query of this `sinkName` that runs is shut out, and fails. Raises `UsageError`,
+    `BrokerUnavailableError` and `PeerError`.
+    """
+    if not NAME.fullmatch(sink_name):
+        raise UsageError(f"end_transactions({sink_name!r}): give the sinkName of the query")
+    if not kafka.get("bootstrap.servers"):
+        raise UsageError("end_transactions: kafka has no bootstrap.servers: give HOST:PORT")
+    with TransactionsClient(kafka) as client:
+        error, _ = client.partitions(topic_of(sink_name))
+    if error != codes.UNKNOWN_TOPIC_OR_PARTITION:  # then no query has begun under the name
+        start(Sink(sink_name, kafka))
 
 
 def commit(sink: Sink, plan: Plan, query: str, batch: int, entries: Sequence[Entry]) -> None:

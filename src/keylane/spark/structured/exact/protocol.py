@@ -301,13 +301,17 @@ def _check_replay(lost: dict[int, Entry], entries: Sequence[Entry], query: str, 
     made = {entry.partition: entry for entry in entries}
     if too_many := made.keys() - lost.keys():
         raise PeerError(f"batch {batch} of query {query}: tasks wrote {too_many}, which is done: keylane has a defect")
-    different = [one for number, one in lost.items() if number not in made or made[number][4:7] != one[4:7]]
+    different = [one for number, one in lost.items() if number not in made or _content(made[number]) != _content(one)]
     if different:
         raise ReplayDiffersError(
             f"batch {batch} of query {query}: {_named(different)} timed out after the batch was decided, and the "
             "replay has other rows than were listed, so they are not written: what the query computes must be the same "
             "for the same input; the other partitions of the batch are visible"
         )
+
+
+def _content(entry: Entry) -> tuple[int, int]:
+    return entry.rows, entry.digest
 
 
 def _check_open(listed: Sequence[Transaction], entries: Sequence[Entry], batch: int, now_ms: int) -> Steps[None]:

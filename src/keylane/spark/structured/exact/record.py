@@ -6,11 +6,15 @@ Pure. The record is JSON, version 1; a newer version is refused, and not guessed
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
 from keylane.errors import PeerError
 
 VERSION = 1
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""What a sink may be named."""
 
 
 class Entry(NamedTuple):
@@ -23,8 +27,6 @@ class Entry(NamedTuple):
     producer_id: int
     epoch: int
     rows: int
-    size: int
-    """Bytes of keys and values."""
     digest: int
     started_ms: int
     """When the transaction began, by the broker's clock."""
@@ -64,8 +66,8 @@ class SinkRecord(NamedTuple):
 
 
 def _entry(partition: int, name: str, *numbers: int) -> Entry:
-    producer_id, epoch, rows, size, digest, started_ms = map(int, numbers)
-    return Entry(int(partition), str(name), producer_id, epoch, rows, size, digest, started_ms)
+    producer_id, epoch, rows, digest, started_ms = map(int, numbers)
+    return Entry(int(partition), str(name), producer_id, epoch, rows, digest, started_ms)
 
 
 def topic_of(sink: str) -> str:

@@ -18,10 +18,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from keylane.errors import PeerError
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 from keylane.spark.structured.exact import driver
+from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.protocol import writes
 from keylane.spark.structured.exact.record import Entry, task_prefix
-from keylane.spark.structured.exact.task_ids import Digest, TaskIds
-from keylane.spark.structured.sink import KeylaneStreamWriter, SinkOptions, arrow_batches, outputs
+from keylane.spark.structured.exact.task_ids import TaskIds
+from keylane.spark.structured.sink import KeylaneStreamWriter, SinkOptions, arrow_batches, sink_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,16 +84,16 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     transaction: OpenTransaction | None = None
     with ExitStack() as stack:
         for some in batches:
-            rows = list(outputs(some, options))
-            for row in rows:
-                if transaction is None:
-                    transaction = stack.enter_context(_begun(sink, options, query, batch, row.topic))
-                transaction.produce(row)
+            rows = sink_rows(some, options)
+            if transaction is None and (names := rows.names):
+                transaction = stack.enter_context(_begun(sink, options, query, batch, min(names)))
+            if transaction is not None:
+                rows.produce(transaction)
             digest.add(rows)
     if transaction is None:
         return Written(plan, query, None)
     held = driver.described(sink, transaction.id)
-    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.size, digest.sum, held.started_ms)
+    entry = Entry(partition, transaction.id, *held.producer, digest.rows, digest.sum, held.started_ms)
     return Written(plan, query, entry)
 
 

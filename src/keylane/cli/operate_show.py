@@ -1,0 +1,207 @@
+"""`keylane operate show | log`: what members tell of themselves, and what they answered to commands."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from keylane.cli.asking import admin_with, settings_of
+from keylane.cli.tables import print_table
+from keylane.errors import UsageError
+from keylane.operations.operator import Operator
+
+if TYPE_CHECKING:
+    import argparse
+
+    from keylane.cli.asking import Report
+    from keylane.operations.reports import Members
+
+
+SHOWN = 10
+OLD_MS = 10_000
+"""Records that run are shown from this age on, so many of a member; `--json` has 50."""
+
+
+def members_of(args: argparse.Namespace) -> Members:
+    """What the topic of reports says now. Raises `UsageError` for a group that never reported."""
+    kafka = settings_of(args, {})
+    with Operator(kafka, args.group, None, admin_with(args, kafka)) as operator:
+        return operator.members
+
+
+def show_report(args: argparse.Namespace) -> Report:
+    """The last report of each member that has not ended."""
+    now_ms = int(time.time() * 1000)
+    seen = sorted(members_of(args).reports.items())
+    members = [dict(one.report) | {"age_ms": one.age_ms(now_ms), "silent": one.is_silent(now_ms)} for _, one in seen]
+    return {"group": args.group, "members": members}
+
+
+def print_members(report: Report) -> None:
+    """The tables: members, lanes, partitions, and what holds."""
+    members = report["members"]
+    if not members:
+        print(f"group {report['group']}: no member reports now")
+        return
+    headings = ("MEMBER", "RUNS", "HEARD", "IN FLIGHT", "BUFFERED", "PROCESSED", "FAILED", "OLDEST", "COMMANDS")
+    print_table(headings, map(_member_row, members), numbers=range(3, 7))
+    for one in members:
+        _print_lanes(one)
+    _print_partitions([one for one in members if not one["silent"]])
+    for one in members:
+        _print_oldest(one)
+        _print_troubles(one)
+    newest = max(members, key=lambda one: int(one["command"]))
+    for line in held_lines(newest["holding"]):
+        print(f"holds: {line}")
+
+
+def _print_lanes(member: Report) -> None:
+    if member["lanes"]:
+        print(f"\nlanes of {member['member']}")
+        headings = ("LANE", "STATE", "HOST", "PROCESS", "EXECUTOR", "LAUNCHES", "FAILURES", "PARTITIONS")
+        names = ("lane", "state", "host", "pid", "executorId", "launches", "failures")
+        rows = [[*(lane[name] for name in names), ", ".join(lane["partitions"])] for lane in member["lanes"]]
+        print_table(headings, rows, numbers=[0, 3, 5, 6])
+
+
+def _print_partitions(members: list[Report]) -> None:
+    parts = [(part["topic"], part["partition"], part, one) for one in members for part in one["snapshot"]["partitions"]]
+    if parts:
+        print()
+        names = ("topic", "partition", "committed", "incomplete", "in_handlers", "lag", "remaining")
+        rows = [
+            [*(part[name] for name in names), "yes" if part["on_hold"] else "", one["member"]]
+            for _, _, part, one in sorted(parts, key=lambda row: row[:2])
+        ]
+        headings = ("TOPIC", "PARTITION", "COMMITTED", "INCOMPLETE", "IN HANDLERS", "LAG", "REMAINING", "PAUSED")
+        print_table([*headings, "MEMBER"], rows, numbers=range(1, 7))
+
+
+def _print_oldest(member: Report) -> None:
+    for record in member["in_hand"][:SHOWN]:
+        if record["why"] == "running" and record["age_ms"] >= OLD_MS:
+            lane = "" if record["lane"] is None else f", lane {record['lane']}"
+            at = f"{record['topic']}-{record['partition']}@{record['offset']}"
+            age_s, attempt = record["age_ms"] / 1000, record["attempt"]
+            print(f"{member['member']}{lane}: {at} runs, attempt {attempt}, for {age_s:.0f} s")
+    if waiting := [one for one in member["waiting"] if one["why"] == "retry"]:
+        print(
+            f"{member['member']}: {len(waiting)} records wait for another attempt, the next in "
+            f"{waiting[0]['due_in_ms'] / 1000:.1f} s"
+        )
+
+
+def _print_troubles(member: Report) -> None:
+    name, snapshot = member["member"], member["snapshot"]
+    for failure in snapshot["failures"]:
+        print(f"{name}: {failure['error']} {failure['count']} times, at {failure['where']}")
+    for breaker in snapshot["breakers"]:
+        print(f"{name}: {breaker['target'] or 'the service'} is down for {breaker['open_ms'] / 1000:.0f} s")
+
+
+def held_lines(holding: Report) -> list[str]:
+    """What commands have made of the group."""
+    lines = ["all partitions are paused"] if holding["all_paused"] else []
+    if holding["paused"]:
+        lines.append(f"paused: {', '.join(f'{topic}-{partition}' for topic, partition in holding['paused'])}")
+    if holding["max_concurrency"] is not None:
+        lines.append(f"max_concurrency={holding['max_concurrency']}")
+    return lines + [f"{name}={'unlimited' if rate is None else rate}" for name, rate in holding["rates"].items()]
+
+
+def _member_row(one: Report) -> tuple[object, ...]:
+    snapshot = one["snapshot"]
+    oldest = snapshot["oldest"]
+    at = None if oldest is None else f"{oldest['topic']}-{oldest['partition']}@{oldest['offset']}"
+    return (
+        one["member"],
+        one["runs"] if not one["lanes"] else f"{len(one['lanes'])} lanes",
+        f"{one['age_ms'] / 1000:.0f} s ago{': silent' if one['silent'] else ''}",
+        *(snapshot[name] for name in ("in_flight", "buffered", "processed", "failed")),
+        None if oldest is None else f"{at} for {oldest['age_ms'] / 1000:.0f} s",
+        "yes" if one["takes_commands"] else "no",
+    )
+
+
+def keys_report(args: argparse.Namespace) -> Report:
+    """The heads of the longest queues of all members that are heard. Raises `UsageError`."""
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
+    now_ms = int(time.time() * 1000)
+    present = members_of(args).present(now_ms)
+    queues: list[Report] = [
+        dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]
+    ]
+    longest = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
+    return {"group": args.group, "members": len(present), "queues": longest[: args.limit]}
+
+
+def print_keys(report: Report) -> None:
+    """As a table."""
+    if not report["queues"]:
+        print(f"group {report['group']}: no record waits for another one, of {report['members']} members")
+        return
+    print_table(
+        ("HEAD", "KEY", "BEHIND", "WHY", "ATTEMPT", "FOR", "UNTIL", "MEMBER"), map(_queue_row, report["queues"])
+    )
+
+
+def _queue_row(one: Report) -> tuple[object, ...]:
+    lane = "" if one["lane"] is None else f", lane {one['lane']}"
+    return (
+        f"{one['topic']}-{one['partition']}@{one['offset']}",
+        *(one[name] for name in ("key", "behind", "why", "attempt")),
+        None if one["age_ms"] is None else f"{one['age_ms'] / 1000:.1f} s",
+        None if one["due_in_ms"] is None else f"in {one['due_in_ms'] / 1000:.1f} s",
+        f"{one['member']}{lane}",
+    )
+
+
+def log_report(args: argparse.Namespace) -> Report:
+    """The commands that members have answered, in their order."""
+    commands = []
+    for answers in members_of(args).results.values():
+        first = next(iter(answers.values()))
+        commands.append(
+            {
+                "command": first.command,
+                "number": first.number,
+                "sent": datetime.fromtimestamp(first.sent_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+                "by": first.by,
+                "do": first.verb,
+                "about": first.about,
+                "members": [
+                    {
+                        "member": one.member,
+                        "state": one.state,
+                        "at": datetime.fromtimestamp(one.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+                        "text": one.text or None,
+                    }
+                    for one in answers.values()
+                ],
+            }
+        )
+    return {"group": args.group, "commands": sorted(commands, key=lambda one: (one["number"], one["sent"]))}
+
+
+def print_log(report: Report) -> None:
+    """As a table, a line an answer."""
+    if not report["commands"]:
+        print(f"group {report['group']}: no member has answered a command in the last seven days")
+        return
+    rows = (
+        (
+            one["number"],
+            one["sent"],
+            one["by"],
+            f"{one['do']} {one['about']}",
+            each["member"],
+            each["state"],
+            each["text"],
+        )
+        for one in report["commands"]
+        for each in one["members"]
+    )
+    print_table(("NUMBER", "SENT", "BY", "COMMAND", "MEMBER", "RESULT", "WHY"), rows, numbers=[0])

@@ -1,0 +1,104 @@
+"""`Work`: what a consumer has in hand, and where records wait and why, as one value that travels.
+
+It is made when somebody asks, and says no more than a page shows: the oldest, the next and the longest.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keylane.flow.work import Task, Why
+
+MOST = 50
+"""Records of each list."""
+
+IN_HAND = ("running", "queued", "delivering")
+
+
+class WorkRecord(NamedTuple):
+    """A record that is in hand, or at the head of a queue."""
+
+    topic: str
+    partition: int
+    offset: int
+    why: Why
+    attempt: int
+    age_ms: int | None
+    """Since its first attempt began, or was handed to the workers; None before that."""
+    due_in_ms: int | None
+    """Until it goes on, where that is known."""
+    behind: int
+    """Records of its key (or partition) that wait for it."""
+    key: bytes | None
+    """Of what has others behind it."""
+
+
+class WorkDict(TypedDict):
+    """`WorkRecord`, in JSON."""
+
+    lane: int | None
+    topic: str
+    partition: int
+    offset: int
+    why: str
+    attempt: int
+    age_ms: int | None
+    due_in_ms: int | None
+    behind: int
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Up to `MOST` records of each kind."""
+
+    in_hand: tuple[WorkRecord, ...] = ()
+    """With the workers, or waiting for their outputs: the oldest first."""
+    waiting: tuple[WorkRecord, ...] = ()
+    """What has a time: the next first."""
+    queues: tuple[WorkRecord, ...] = ()
+    """The heads of the longest queues, the longest first."""
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task], now: float) -> Work:
+        found = [_record(one, now) for one in tasks]
+        in_hand = sorted((one for one in found if one.why in IN_HAND), key=lambda one: -(one.age_ms or 0))
+        waiting = sorted((one for one in found if one.due_in_ms is not None), key=lambda one: one.due_in_ms or 0)
+        queues = sorted((one for one in found if one.behind), key=lambda one: -one.behind)
+        return cls(tuple(in_hand[:MOST]), tuple(waiting[:MOST]), tuple(queues[:MOST]))
+
+
+def _record(task: Task, now: float) -> WorkRecord:
+    topic, partition = task.name
+    age_ms = None if task.since is None else round((now - task.since) * 1000)
+    due_in_ms = None if task.due is None else max(0, round((task.due - now) * 1000))
+    return WorkRecord(topic, partition, task.number, task.why, task.attempt, age_ms, due_in_ms, task.behind, task.key)
+
+
+def to_dict(record: WorkRecord, lane: int | None, *, shows_keys: bool) -> WorkDict:
+    """For JSON; a key is text, or Base64 where it is none."""
+    key = None if record.key is None or not shows_keys else _text(record.key)
+    return {
+        "lane": lane,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "why": record.why,
+        "attempt": record.attempt,
+        "age_ms": record.age_ms,
+        "due_in_ms": record.due_in_ms,
+        "behind": record.behind,
+        "key": key,
+    }
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(key).decode()

@@ -1,0 +1,158 @@
+"""`KeyedReader` and `KeyedWriter`: a topic of one partition in which a record replaces the one before of its key.
+
+The idea: neither is part of a group or of a transaction, and neither raises for what passes by itself: a reader goes on
+where it was, and what a writer could not bring anywhere in a minute is given up.
+"""
+
+# ruff: noqa: SLF001 - the client's names for librdkafka's own errors begin with an underscore
+
+from __future__ import annotations
+
+import uuid
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.bulk import CLIENT_LOG
+from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
+from keylane.kafka.logs import Logs, Patience
+from keylane.kafka.missing_topics import NO_NEW_TOPICS
+from keylane.kafka.settings import CONSUMER_ONLY, LEADERS, PRODUCER_ONLY, SILENT_MS, reading
+from keylane.pipeline import TRACKING_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from keylane.kafka.redriving import Settings
+
+END_S = 30.0
+"""How long a reader looks for the end of the topic at most."""
+GIVE_UP_MS = 60_000
+"""After which a writer gives a record up."""
+
+
+class Entry(NamedTuple):
+    """A record."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes | None]
+    """Of those with one name, the last."""
+    written_ms: int
+
+
+class KeyedReader:
+    """Reads a topic from its start on. Raises `UsageError` for settings that librdkafka refuses. Thread safety: one
+    thread at a time."""
+
+    def __init__(self, kafka: Settings, topic: str) -> None:
+        self._servers = str(kafka["bootstrap.servers"])
+        self._topic = topic
+        dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
+        given = {name: value for name, value in kafka.items() if name not in dropped}
+        ours = {
+            "group.id": f"keylane-reader-{uuid.uuid4()}",  # never joined, never committed to
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.queue.backoff.ms": 20,
+        }
+        self._client = client_of(Consumer, reading(CLIENT_LOG | given) | ours)
+        self._client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        self._position = 0
+        """Behind the last record that was read."""
+
+    def to_end(self) -> list[Entry]:
+        """All records up to the end that the topic has now. Raises `PeerError` when the topic cannot be read,
+        `BrokerUnavailableError` when no end comes."""
+        _, end = Logs(self._client, Patience(self._servers), Faults()).bounds(self._topic, 0)
+        found: list[Entry] = []
+        until = monotonic() + END_S
+        while monotonic() < until:
+            some, is_end = self._next(0.2)
+            found += some
+            if is_end or self._position >= end:  # others write on: an end that is told may never come
+                return found
+        raise BrokerUnavailableError(
+            f"topic {self._topic!r} at {self._servers} was not read to its end within {END_S:.0f} s: try again"
+        )
+
+    def poll(self, wait_s: float) -> list[Entry]:
+        """The next records, once there are some, or after the wait. Raises `PeerError` as `to_end` does."""
+        return self._next(wait_s)[0]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _next(self, wait_s: float) -> tuple[list[Entry], bool]:
+        first = self._client.consume(1, wait_s)
+        messages = first + self._client.consume(1_000, 0) if first else first
+        is_end = False
+        found = []
+        for message in messages:
+            if (error := message.error()) is None:
+                found.append(_entry(message))
+                self._position = (message.offset() or 0) + 1
+            elif error.code() == PARTITION_END:
+                is_end = True
+            elif error.code() in DAMAGED:
+                raise damage_of(message)
+            elif error.code() not in PASSING:
+                raise PeerError(f"topic {self._topic!r} cannot be read: {describe(error)}")
+        return found, is_end
+
+
+def _entry(message: Message) -> Entry:
+    key, value = message.key(), message.value()
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return Entry(key, value, dict(headers), message.timestamp()[1])
+
+
+class KeyedWriter:
+    """Writes records by key. `refused` hears of one that a broker does not take, on the thread of a call.
+
+    Raises `UsageError` for settings that librdkafka refuses. Thread safety: any thread.
+    """
+
+    def __init__(self, kafka: Settings, topic: str, refused: Callable[[str], None]) -> None:
+        self._topic = topic
+        self._refused = refused
+        dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
+        given = {name: value for name, value in kafka.items() if name not in dropped}
+        ours = (
+            NO_NEW_TOPICS
+            | LEADERS
+            | CLIENT_LOG
+            | {
+                "enable.idempotence": True,
+                "compression.type": "zstd",
+                "linger.ms": 5,
+                "message.timeout.ms": GIVE_UP_MS,
+                "socket.timeout.ms": SILENT_MS,
+            }
+        )
+        self._client = client_of(Producer, given | ours)
+
+    def write(self, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        """Hand one over; None deletes the key."""
+        try:
+            self._client.produce(
+                self._topic, key=key, value=value, headers=list(headers), partition=0, on_delivery=self._delivered
+            )
+        except BufferError:
+            self._refused("too much waits to be written")
+        except KafkaException as raised:
+            self._delivered(error_of(raised), None)
+        self._client.poll(0)
+
+    def flush(self, within_s: float) -> bool:
+        """Wait until all are acknowledged or given up; whether they are within the time."""
+        return self._client.flush(within_s) == 0
+
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and error.code() != KafkaError._MSG_TIMED_OUT:
+            self._refused(describe(error))

@@ -1,0 +1,291 @@
+"""`Agent`: a member's end of operations: it reports, and carries commands out, on threads of its own.
+
+The idea: one thread reads commands and does one after the other, others look at the work and report. Whatever happens
+to them the consumer goes on: what a broker refuses is logged once, and left at that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from keylane.consumer.settings import Settings
+from keylane.consumer.work import to_dict
+from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
+from keylane.kafka.admin import Admin
+from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
+from keylane.kafka.membership import Seek
+from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal
+from keylane.operations.reports import key_of, value_of
+from keylane.operations.results import Result
+from keylane.pipeline import topics_of_operations
+from keylane.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from keylane.consumer.settings import Change
+    from keylane.consumer.snapshot import Snapshot
+    from keylane.consumer.work import Work, WorkDict, WorkRecord
+    from keylane.kafka.keyed_topic import Entry
+    from keylane.operations.commands import Name, Said
+    from keylane.operations.reports import Report, Runs
+    from keylane.operations.results import State
+    from keylane.pipeline import Operations, Pipeline
+
+logger = logging.getLogger("keylane.operations")
+
+POLL_S = 0.2
+"""How long a look for commands waits; closing waits as long."""
+FLUSH_S = 2.0
+"""How long the end waits for the last word to be written."""
+
+COMMANDS_CONFIG = {"cleanup.policy": "compact"}
+REPORTS_CONFIG = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(7 * 24 * 3_600_000),
+    "message.timestamp.type": "LogAppendTime",  # how old a report is does not hang on the member's clock
+}
+"""Of the topics, where an agent makes them."""
+
+
+class Operated(Protocol):
+    """What is operated: a consumer in this process, or a query of lanes."""
+
+    runs: Runs
+
+    def snapshot(self) -> Snapshot: ...
+    def lanes(self) -> list[Said]: ...
+    def work(self) -> dict[int | None, Work]:
+        """By lane; None is the process itself. Raises `KeylaneError`."""
+
+    def change(self, change: Change) -> None:
+        """Returns once it holds. Raises `KeylaneError`."""
+
+    def seek(self, seek: Seek) -> Sequence[Name]:
+        """Returns where it was done, which is where it had partitions. Raises `KeylaneError`."""
+
+
+class Agent:
+    """Of one member of a pipeline's group. `begin`, then `start`, then `close`; `close` also without the others.
+
+    Thread safety: one thread calls it.
+    """
+
+    def __init__(self, pipeline: Pipeline, options: Operations, client_id: str | None = None) -> None:
+        self._pipeline = pipeline
+        self._group = pipeline.group_id
+        self._client_id = client_id
+        self._interval_ms = options.report_interval_ms
+        self._shows_keys = options.show_keys
+        self._work: dict[int | None, Work] = {}
+        """As it was last told."""
+        self._commands_topic, self._reports_topic = topics_of_operations(self._group)
+        self._log = None if options.token is None else CommandLog(self._group, options.token)
+        self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._started_ms = _now_ms()
+        self._reader: KeyedReader | None = None
+        self._writer: KeyedWriter | None = None
+        self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
+        self._report_now = threading.Event()
+        self._told: set[str] = set()
+        self._done = 0
+        """The number of the last command that is through: what a report says after that has seen it."""
+
+    def begin(self) -> Settings:
+        """Connect, make the topics that are missing, and read what holds for a member that starts now.
+
+        Raises `BrokerUnavailableError` when no broker answers: a group that is paused does not start because of that.
+        """
+        try:
+            return self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> Settings:
+        admin = Admin(self._pipeline.kafka)
+        if self._has_topic(admin, self._reports_topic, REPORTS_CONFIG):
+            self._writer = KeyedWriter(self._pipeline.kafka, self._reports_topic, self._not_written)
+        if self._log is not None and self._has_topic(admin, self._commands_topic, COMMANDS_CONFIG):
+            self._reader = KeyedReader(self._pipeline.kafka, self._commands_topic)
+            try:
+                for entry in self._reader.to_end():
+                    self._take(entry)
+            except BrokerUnavailableError:
+                raise
+            except PeerError as error:
+                self._no_commands(error)
+        return Settings() if self._log is None else self._log.holding.of(self._pipeline)
+
+    def start(self, operated: Operated) -> None:
+        """Report, and carry commands out, until `close`."""
+        if self._closing.is_set():  # what is operated has ended already
+            return
+        for run, name in ((self._look, "work"), (self._report, "reports"), (self._obey, "commands")):
+            thread = threading.Thread(
+                target=self._guarded, args=(run, operated), name=f"keylane-operations-{name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """The member ends, and says so. May be called again."""
+        self._closing.set()
+        self._report_now.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.write(key_of(self._member), None)
+            if not writer.flush(FLUSH_S):
+                logger.warning("operations: the end of member %s was not written: no broker took it", self._member)
+        self._close_reader()
+
+    # --- what a broker may refuse ---
+
+    def _has_topic(self, admin: Admin, topic: str, config: Mapping[str, str]) -> bool:
+        """Whether it is there, or is now."""
+        try:
+            admin.create_topics({topic: 1}, replication_factor=-1, config=config)
+        except BrokerUnavailableError:
+            raise
+        except PeerError as error:
+            configs = " ".join(f"--config {name}={value}" for name, value in config.items())
+            self._tell(topic, f"{error}; make it with `keylane topics create {topic} --partitions 1 {configs}`")
+            return False
+        return True
+
+    def _not_written(self, why: str) -> None:
+        self._tell("reports", f"reports are not written: {why}")
+
+    def _no_commands(self, error: PeerError) -> None:
+        self._tell("commands", f"commands are not read: {error}")
+        self._close_reader()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _tell(self, what: str, text: str) -> None:
+        """Once: what is refused is refused again."""
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("operations of group %r: %s; the member goes on without", self._group, text)
+
+    def _guarded(self, run: Callable[[Operated], None], operated: Operated) -> None:
+        try:
+            run(operated)
+        except Exception:  # the consumer goes on
+            logger.exception("operations of group %r ended by a defect of keylane's", self._group)
+
+    # --- reports ---
+
+    def _report(self, operated: Operated) -> None:
+        writer = self._writer
+        while writer is not None and not self._closing.is_set():
+            self._report_now.clear()
+            writer.write(key_of(self._member), value_of(self._made(operated)))
+            self._report_now.wait(self._interval_ms / 1000)
+
+    def _made(self, operated: Operated) -> Report:
+        log, done = self._log, self._done
+        return {
+            "version": VERSION,
+            "group": self._group,
+            "member": self._member,
+            "runs": operated.runs,
+            "client_id": self._client_id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "keylane": __version__,
+            "started_ms": self._started_ms,
+            "reported_ms": _now_ms(),
+            "interval_ms": self._interval_ms,
+            "takes_commands": self._reader is not None,
+            "command": done,
+            "holding": (Holding() if log is None else log.holding).to_dict(),
+            "snapshot": operated.snapshot().to_dict(),
+            "lanes": operated.lanes(),
+            "in_hand": self._told_of(lambda work: work.in_hand),
+            "waiting": self._told_of(lambda work: work.waiting),
+            "queues": self._told_of(lambda work: work.queues),
+        }
+
+    def _told_of(self, kind: Callable[[Work], Iterable[WorkRecord]]) -> list[WorkDict]:
+        return [
+            to_dict(record, lane, shows_keys=self._shows_keys)
+            for lane, work in self._work.items()
+            for record in kind(work)
+        ]
+
+    def _look(self, operated: Operated) -> None:
+        """Ask for what is in hand: a lane that hangs answers late, and nobody else waits for it."""
+        while not self._closing.is_set():
+            try:
+                self._work = operated.work()
+            except KeylaneError as error:
+                self._work = {}
+                logger.info("operations of group %r: %s", self._group, error)
+            self._closing.wait(self._interval_ms / 1000)
+
+    # --- commands ---
+
+    def _take(self, entry: Entry) -> Command | Refusal | None:
+        assert self._log is not None, "commands without a token"
+        return self._log.take(entry.key, entry.value, entry.headers.get(MAC))
+
+    def _obey(self, operated: Operated) -> None:
+        while not self._closing.is_set() and self._reader is not None:
+            try:
+                entries = self._reader.poll(POLL_S)
+            except PeerError as error:
+                self._no_commands(error)
+                return
+            for entry in entries:
+                match self._take(entry):
+                    case Refusal(command, reason):
+                        self._answer(command, "refused", reason)
+                    case Command() as command:
+                        self._carry_out(command, operated)
+
+    def _carry_out(self, command: Command, operated: Operated) -> None:
+        if command.is_late(_now_ms()):
+            late = f"it came more than {LATE_MS // 1000} s after it was sent, by the clock of {self._member}"
+            self._answer(command, "refused", late)
+            self._done = command.number
+            return
+        logger.info("operations of group %r: %s by %s", self._group, command.verb, command.by)
+        self._answer(command, "accepted")
+        done: tuple[Name, ...] | None = None
+        try:
+            if isinstance(command.asked, Seek):
+                done = tuple(operated.seek(command.asked))
+            else:
+                assert self._log is not None, "commands without a token"
+                operated.change(self._log.holding.change(command.asked, self._pipeline))
+        except KeylaneError as error:
+            self._answer(command, "failed", " ".join(str(error).split()))
+        else:
+            self._answer(command, "done", partitions=done)
+        self._done = command.number
+        self._report_now.set()
+
+    def _answer(
+        self, command: Command, state: State, text: str = "", partitions: tuple[Name, ...] | None = None
+    ) -> None:
+        if self._writer is not None:
+            result = Result.of(command, self._member, state, _now_ms(), text, partitions)
+            self._writer.write(result.key, result.value(self._group))
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

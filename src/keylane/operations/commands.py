@@ -1,0 +1,314 @@
+"""Commands to the members of a group: how they are written, which of them count, and what holds of them. Pure.
+
+A command is a record in a topic of one partition. Its key is the command's id, its value is JSON, and its header
+`keylane.mac` is the HMAC-SHA256 (RFC 2104) of the value under the token that the sender and the members have; the token
+itself is nowhere in Kafka. A command counts when its MAC is right and its number is higher than those of all that
+counted before. So every reader of the topic says the same of each command, whenever it reads it; of two senders at once
+the later one is told; and a command that somebody without the token writes once more changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.settings import Settings
+from keylane.errors import UsageError
+from keylane.kafka.membership import Seek, Target
+from keylane.options import Rates, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keylane.consumer.settings import Change
+    from keylane.pipeline import Pipeline
+
+VERSION = 1
+"""Of the values."""
+
+MAC = "keylane.mac"
+"""The header with the value's HMAC, in hexadecimal digits."""
+
+LATE_MS = 60_000
+"""A command that is done once and comes later than this is not done: who sent it has been told so long since."""
+
+Verb = Literal["pause", "resume", "adjust", "seek"]
+Name = tuple[str, int]
+"""Topic and partition."""
+
+Said = dict[str, Any]
+"""An object of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjusting:
+    """What `adjust` changes."""
+
+    max_concurrency: int | None = None
+    """None: as it is."""
+    rates: Mapping[str, float | None] | None = None
+    """Fields of `keylane.Rates` by name; those that are left out stay as they are."""
+    as_in_pipeline: bool = False
+    """Take back what was adjusted before."""
+
+
+Asked: TypeAlias = Pause | Resume | Adjusting | Seek
+"""What a command asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, as its sender wrote it."""
+
+    id: str
+    group: str
+    number: int
+    """Higher than that of every command before, as far as the sender knew."""
+    sent_ms: int
+    by: str
+    """Who sent it, as the sender says."""
+    asked: Asked
+
+    @property
+    def verb(self) -> Verb:
+        match self.asked:
+            case Pause():
+                return "pause"
+            case Resume():
+                return "resume"
+            case Adjusting():
+                return "adjust"
+            case Seek():
+                return "seek"
+
+    @property
+    def partitions(self) -> tuple[Name, ...] | None:
+        """Those that it is about; None: all."""
+        match self.asked:
+            case Pause(names) | Resume(names):
+                return names
+            case Seek(targets):
+                return tuple(sorted(targets))
+            case Adjusting():
+                return None
+
+    @property
+    def about(self) -> str:
+        """For people."""
+        match self.asked:
+            case Pause(names) | Resume(names):
+                return "all" if names is None else ", ".join(f"{topic}-{partition}" for topic, partition in names)
+            case Adjusting(as_in_pipeline=True):
+                return "as in the pipeline"
+            case Adjusting(most, rates):
+                changed = {} if most is None else {"max_concurrency": most}
+                return ", ".join(f"{name}={value}" for name, value in (changed | dict(rates or {})).items())
+            case Seek(targets):
+                return ", ".join(f"{topic}-{one} to {_place(to)}" for (topic, one), to in sorted(targets.items()))
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether it is too late to do it, where it is done once."""
+        return isinstance(self.asked, Seek) and now_ms - self.sent_ms > LATE_MS
+
+    def value(self) -> bytes:
+        """As the topic has it."""
+        said = {
+            "version": VERSION,
+            "id": self.id,
+            "group": self.group,
+            "number": self.number,
+            "sent_ms": self.sent_ms,
+            "by": self.by,
+            "do": self.verb,
+            **_written(self.asked),
+        }
+        return json.dumps(said, sort_keys=True).encode()
+
+
+def _place(target: Target) -> str:
+    return f"the time {target.time_ms}" if target.offset is None else str(target.offset)
+
+
+def _written(asked: Asked) -> Said:
+    match asked:
+        case Pause(names) | Resume(names):
+            return {"partitions": None if names is None else [list(name) for name in names]}
+        case Adjusting():
+            return asdict(asked)
+        case Seek(targets):
+            return {"to": [[*name, one.offset, one.time_ms] for name, one in sorted(targets.items())]}
+
+
+def read(value: bytes) -> Command:
+    """A command, as the topic has it. Raises `UsageError` for what is none of this version's."""
+    try:
+        said = json.loads(value)
+        if said["version"] != VERSION:
+            raise UsageError(f"the command has version {said['version']}, and this keylane reads {VERSION}")
+        command_id, group, by = str(said["id"]), str(said["group"]), str(said["by"])
+        return Command(command_id, group, int(said["number"]), int(said["sent_ms"]), by, _asked(said))
+    except (ValueError, KeyError, TypeError, AttributeError):  # what it holds is not shown: nobody has vouched for it
+        raise UsageError("the command cannot be read: it is none of this keylane's") from None
+
+
+def _asked(said: Said) -> Asked:
+    match said["do"]:
+        case "pause":
+            return Pause(_names(said["partitions"]))
+        case "resume":
+            return Resume(_names(said["partitions"]))
+        case "adjust":
+            return adjusting(said["max_concurrency"], said["rates"], as_in_pipeline=bool(said["as_in_pipeline"]))
+        case "seek":
+            return Seek({(str(topic), int(one)): Target(offset, time_ms) for topic, one, offset, time_ms in said["to"]})
+        case other:
+            raise UsageError(f"this keylane does not know the command {other!r}")
+
+
+def _names(written: list[tuple[str, int]] | None) -> tuple[Name, ...] | None:
+    return None if written is None else tuple((str(topic), int(partition)) for topic, partition in written)
+
+
+def adjusting(most: int | None, rates: Mapping[str, float | None] | None, *, as_in_pipeline: bool = False) -> Adjusting:
+    """Raises `UsageError` for what cannot be."""
+    if most is not None:
+        check_whole("max_concurrency", most, 1)
+    changed: Said = dict(rates or {})
+    Rates(**changed)  # refuses what cannot be
+    return Adjusting(most, rates, as_in_pipeline)
+
+
+# --- the token ---
+
+
+def mac_of(token: str, value: bytes) -> bytes:
+    """What stands in the header."""
+    return hmac.new(token.encode(), value, hashlib.sha256).hexdigest().encode()
+
+
+# --- what holds ---
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What commands have made of a group, as far as it holds for members that start later, too."""
+
+    settings: Settings = field(default_factory=Settings)
+    """Without rates."""
+    rates: frozenset[tuple[str, float | None]] = frozenset()
+    """Fields of `keylane.Rates`, by name, that are not the pipeline's."""
+
+    def after(self, asked: Asked) -> Holding:
+        match asked:
+            case Seek():
+                return self
+            case Adjusting(as_in_pipeline=True):
+                return Holding(replace(self.settings, max_concurrency=None))
+            case Adjusting(most, rates):
+                known = dict(self.rates) | dict(rates or {})
+                return Holding(self.settings.after(Adjust(most)), frozenset(known.items()))
+            case change:
+                return replace(self, settings=self.settings.after(change))
+
+    def of(self, pipeline: Pipeline) -> Settings:
+        """The same, for a consumer of this pipeline."""
+        return replace(self.settings, rates=self._rates(pipeline)) if self.rates else self.settings
+
+    def change(self, asked: Pause | Resume | Adjusting, pipeline: Pipeline) -> Change:
+        """What a consumer of this pipeline that runs is told of a command, after which this holds."""
+        if not isinstance(asked, Adjusting):
+            return asked
+        most = pipeline.max_concurrency if asked.as_in_pipeline else asked.max_concurrency
+        return Adjust(None if most == "auto" else most, self._rates(pipeline))
+
+    def _rates(self, pipeline: Pipeline) -> Rates:
+        changed: Said = dict(self.rates)
+        return replace(pipeline.rates, **changed)
+
+    def to_dict(self) -> HoldingDict:
+        """For reports."""
+        return {
+            "all_paused": self.settings.all_paused,
+            "paused": sorted(self.settings.paused),
+            "max_concurrency": self.settings.max_concurrency,
+            "rates": dict(sorted(self.rates)),
+        }
+
+
+class HoldingDict(TypedDict):
+    """`Holding`, in JSON."""
+
+    all_paused: bool
+    paused: list[Name]
+    max_concurrency: int | None
+    rates: dict[str, float | None]
+
+
+# --- which count ---
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A command that does not count."""
+
+    command: Command
+    reason: str
+
+
+class CommandLog:
+    """The commands of one group, as they stand in their topic. Thread safety: one thread at a time."""
+
+    def __init__(self, group: str, token: str) -> None:
+        self._group = group
+        self._token = token
+        self.counted: list[Command] = []
+        self.holding = Holding()
+
+    @property
+    def number(self) -> int:
+        """Of the last that counted."""
+        return self.counted[-1].number if self.counted else 0
+
+    def take(self, key: bytes | None, value: bytes | None, mac: bytes | None) -> Command | Refusal | None:
+        """The next record: a command that counts, one that does not, or None: it is none of this group's."""
+        if key is None or value is None:  # a command that was deleted
+            return None
+        try:
+            command = read(value)
+        except UsageError:
+            return None
+        if command.group != self._group or command.id.encode() != key:
+            return None
+        if mac is None or not hmac.compare_digest(mac, mac_of(self._token, value)):
+            return Refusal(command, "it was not made with the token that the members of this group have")
+        if command.number <= self.number:
+            return Refusal(command, "another command came before it: look at what holds, and send it again")
+        self.counted.append(command)
+        self.holding = self.holding.after(command.asked)
+        return command
+
+
+KEPT_MS = 7 * 24 * 3_600_000
+"""How long a command stays to be looked at that changes nothing any more."""
+
+
+def done_with(counted: Sequence[Command], now_ms: int) -> list[Command]:
+    """Those that can go: they are old, and what holds is the same without them. The last one stays, as its number is
+    what the next one's follows."""
+    kept = list(counted)
+    gone = []
+    for command in counted[:-1]:
+        rest = [one for one in kept if one is not command]
+        if now_ms - command.sent_ms > KEPT_MS and _held(rest) == _held(kept):
+            kept = rest
+            gone.append(command)
+    return gone
+
+
+def _held(commands: Iterable[Command]) -> Holding:
+    return reduce(lambda held, one: held.after(one.asked), commands, Holding())

@@ -1,0 +1,126 @@
+"""`Operator`: the other end of operations: looks at a group's members, and sends them commands.
+
+The idea: it reads the topics that members write and read, and asks no member for anything. Whether a command counts it
+reads where the members do.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Self
+
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
+from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of
+from keylane.operations.reports import Members
+from keylane.pipeline import topics_of_operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.redriving import Settings
+    from keylane.operations.commands import Asked
+    from keylane.operations.results import Result
+
+POLL_S = 0.1
+WRITE_S = 10.0
+"""How long a command may take to be in its topic."""
+
+
+class Operator:
+    """Of one group. `members` is what was read so far.
+
+    Raises `UsageError` when no member of the group has ever reported, and what `KeyedReader` and `Admin` do. Thread
+    safety: one thread.
+    """
+
+    def __init__(self, kafka: Settings, group: str, token: str | None, admin: Admin) -> None:
+        self.members = Members(group)
+        self._kafka = kafka
+        self._group = group
+        self._token = token
+        self._commands_topic, reports = topics_of_operations(group)
+        topics = admin.topics()
+        if reports not in topics:
+            raise UsageError(
+                f"the group {group!r} has no topic {reports!r}: its members report with operations=Operations(...) in "
+                "the pipeline, or `keylane run --operate`"
+            )
+        self._log = None if token is None else CommandLog(group, token)
+        self._reports = KeyedReader(kafka, reports)
+        self._commands: KeyedReader | None = None
+        try:
+            for entry in self._reports.to_end():
+                self.members.take(entry.key, entry.value, entry.written_ms)
+            if self._log is not None and self._commands_topic in topics:
+                self._commands = KeyedReader(kafka, self._commands_topic)
+                for entry in self._commands.to_end():
+                    self._log.take(entry.key, entry.value, entry.headers.get(MAC))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reports.close()
+        if self._commands is not None:
+            self._commands.close()
+
+    def send(self, asked: Asked, by: str) -> Command:
+        """Write a command, and see that it counts. Raises `UsageError` without a token, `PeerError` when a broker
+        refuses it or another command came before it, and `BrokerUnavailableError`."""
+        if self._log is None or self._token is None or self._commands is None:
+            raise UsageError(f"no member of the group {self._group!r} takes commands: give its pipeline a token")
+        now_ms = int(time.time() * 1000)
+        command = Command(secrets.token_hex(8), self._group, self._log.number + 1, now_ms, by, asked)
+        value = command.value()
+        refused: list[str] = []
+        writer = KeyedWriter(self._kafka, self._commands_topic, refused.append)
+        for old in done_with(self._log.counted, now_ms):
+            writer.write(old.id.encode(), None)
+        writer.write(command.id.encode(), value, [(MAC, mac_of(self._token, value))])
+        is_written = writer.flush(WRITE_S)
+        if refused:
+            raise PeerError(f"the command was not written to topic {self._commands_topic!r}: {refused[0]}")
+        if not is_written:
+            raise BrokerUnavailableError(
+                f"the command was not written to topic {self._commands_topic!r} within {WRITE_S:.0f} s: it may be "
+                f"still; `keylane operate log {self._group}` tells"
+            )
+        self._see(command)
+        return command
+
+    def _see(self, command: Command) -> None:
+        """Read on up to the command."""
+        assert self._log is not None
+        assert self._commands is not None
+        until = time.monotonic() + WRITE_S
+        while time.monotonic() < until:
+            for entry in self._commands.poll(POLL_S):
+                match self._log.take(entry.key, entry.value, entry.headers.get(MAC)):
+                    case Refusal(one, reason) if one.id == command.id:
+                        raise PeerError(f"nothing was done: {reason}")
+                    case Command(id=found) if found == command.id:
+                        return
+        raise BrokerUnavailableError(f"topic {self._commands_topic!r} was not read up to the command: look at the log")
+
+    def wait(self, is_through: Callable[[], bool], until: float) -> bool:
+        """Read what members tell until this is so, or until a time of `time.monotonic`; whether it is."""
+        while not (through := is_through()) and time.monotonic() < until:
+            for entry in self._reports.poll(POLL_S):
+                self.members.take(entry.key, entry.value, entry.written_ms)
+        return through
+
+    def results_of(self, command: Command) -> dict[str, Result]:
+        """What members have answered so far, by name."""
+        return self.members.results.get(command.id, {})

@@ -1,0 +1,78 @@
+"""What members answer to commands: `Result`, one a command and member. Pure.
+
+A member answers twice under one key: that it has accepted a command, before it does anything, and how that ended. The
+topic keeps the last. So of a member that dies in the middle its "accepted" stays, and says that nobody knows the end.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from keylane.operations.commands import VERSION, Name, Verb
+
+if TYPE_CHECKING:
+    from keylane.operations.commands import Command
+
+State = Literal["accepted", "done", "failed", "refused"]
+PREFIX = b"result:"
+"""Keys of results begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one member has to say of one command."""
+
+    command: str
+    """Its id."""
+    number: int
+    verb: Verb
+    about: str
+    """What the command was about, for people."""
+    by: str
+    sent_ms: int
+    member: str
+    state: State
+    at_ms: int
+    """When the member came to this."""
+    text: str = ""
+    """Why it failed or was refused."""
+    partitions: tuple[Name, ...] | None = None
+    """Of a seek that was done: where; a member does it in those that it has."""
+
+    @classmethod
+    def of(
+        cls,
+        command: Command,
+        member: str,
+        state: State,
+        at_ms: int,
+        text: str = "",
+        partitions: tuple[Name, ...] | None = None,
+    ) -> Result:
+        told = (command.id, command.number, command.verb, command.about, command.by, command.sent_ms)
+        return cls(*told, member, state, at_ms, text, partitions)
+
+    @property
+    def key(self) -> bytes:
+        return PREFIX + f"{self.command}:{self.member}".encode()
+
+    def value(self, group: str) -> bytes:
+        """As the topic has it."""
+        return json.dumps({"version": VERSION, "group": group, **asdict(self)}).encode()
+
+
+def read_result(group: str, key: bytes | None, value: bytes | None) -> Result | None:
+    """A result of this group's, as the topic has it; None for anything else."""
+    if key is None or value is None or not key.startswith(PREFIX):
+        return None
+    try:
+        said = json.loads(value)
+        if said.pop("version") != VERSION or said.pop("group") != group:
+            return None
+        if (names := said["partitions"]) is not None:
+            said["partitions"] = tuple((str(topic), int(one)) for topic, one in names)
+        return Result(**said)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,104 @@
+"""`keylane operate` on lanes that are killed meanwhile: the driver answers for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import keylane as kl
+from keylane.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from pyspark.sql import SparkSession
+
+TOKEN = "a token for the tests"
+PARTITIONS = 4
+
+
+def operate(capsys: pytest.CaptureFixture[str], work: Any, verb: str, *more: str) -> dict[str, Any]:
+    capsys.readouterr()
+    found = main(["operate", verb, work.group, *more, "--bootstrap", work.servers, "--json"])
+    said = capsys.readouterr()
+    assert found == 0, said
+    shown: dict[str, Any] = json.loads(said.out)
+    return shown
+
+
+def ran(work: Any) -> Counter[int]:
+    """How often records of each partition ran."""
+    return Counter(partition for _, partition, _ in work.outputs().outputs)
+
+
+def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
+    spark: SparkSession,
+    work: Any,
+    until: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+    pipeline = work.pipeline(operations=kl.Operations(token=TOKEN, report_interval_ms=200))
+    query = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+
+    def shown() -> dict[str, Any]:
+        (member,) = operate(capsys, work, "show")["members"]
+        assert member["runs"] == "lanes"
+        return dict(member)
+
+    until(lambda: sorted(len(lane["partitions"]) for lane in shown()["lanes"]) == [2, 2], lambda: query.lanes)
+    paused = operate(capsys, work, "pause", "--topic", f"{work.topic}:0", "--execute")
+    assert [(one["runs"], one["state"]) for one in paused["members"]] == [("lanes", "done")]
+    operate(capsys, work, "adjust", "--max-concurrency", "3", "--execute")
+    work.fill(400)
+    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)])
+    waiting = ends[work.topic, 0]
+    until(lambda: (query.snapshot().processed, query.snapshot().buffered) == (400 - waiting, waiting), query.snapshot)
+    owner = next(lane for lane in query.lanes if f"{work.topic}-0" in lane.partitions)
+    assert owner.pid is not None
+    os.kill(owner.pid, signal.SIGKILL)
+    until(lambda: query.lanes[owner.lane].launches == 2 and query.snapshot().buffered == waiting, lambda: query.lanes)
+    assert query.snapshot().concurrency == 6, "also of the lane that started again"
+    before = ran(work)
+    assert before.keys() == {1, 2, 3}
+
+    found = operate(capsys, work, "seek", "--topic", f"{work.topic}:1", "--to-earliest", "--execute")
+    assert [one["member"] for one in found["partitions"]] == [shown()["member"]]
+    until(lambda: ran(work) == {**before, 1: before[1] + ends[work.topic, 1]}, query.snapshot)
+    drained = operate(capsys, work, "drain", "--execute")
+    assert [one["state"] for one in drained["members"]] == ["done"]
+    operate(capsys, work, "resume", "--execute")
+    until(lambda: work.lag() == 0, query.snapshot)
+    query.stop()
+    assert operate(capsys, work, "show")["members"] == [], "it has said that it ends"
+    seen = work.outputs()
+    assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
+
+
+def test_what_holds_is_there_before_a_lane_starts(
+    spark: SparkSession,
+    work: Any,
+    until: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+    pipeline = work.pipeline(operations=kl.Operations(token=TOKEN, report_interval_ms=200))
+    first = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    until(lambda: len(first.snapshot().partitions) == PARTITIONS, lambda: first.lanes)
+    operate(capsys, work, "pause", "--execute")
+    first.stop()
+    work.fill(100)
+    second = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    until(lambda: second.snapshot().buffered == 100, second.snapshot)
+    until(lambda: {one["why"] for one in operate(capsys, work, "keys")["queues"]} == {"paused"}, second.work)
+    assert {one["lane"] for one in operate(capsys, work, "keys")["queues"]} == {0, 1}
+    assert work.outputs().outputs == []
+    operate(capsys, work, "resume", "--execute")
+    until(lambda: work.lag() == 0, second.snapshot)
+    second.stop()

@@ -1,0 +1,78 @@
+"""Who is there, and what members answered, by what stands in the topic of reports."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from keylane import Snapshot
+from keylane.consumer.events import Pause
+from keylane.kafka.membership import Seek, Target
+from keylane.operations.commands import Command, Holding
+from keylane.operations.reports import SILENT_MS, Members, key_of, value_of
+from keylane.operations.results import Result, read_result
+
+if TYPE_CHECKING:
+    from keylane.operations.reports import Report
+
+
+def report(member: str = "m", group: str = "g", interval_ms: int = 2_000) -> Report:
+    return {
+        "version": 1,
+        "group": group,
+        "member": member,
+        "runs": "process",
+        "client_id": None,
+        "host": "h",
+        "pid": 1,
+        "keylane": "0",
+        "started_ms": 0,
+        "reported_ms": 0,
+        "interval_ms": interval_ms,
+        "takes_commands": True,
+        "command": 0,
+        "holding": Holding().to_dict(),
+        "snapshot": Snapshot().to_dict(),
+        "lanes": [],
+        "in_hand": [],
+        "waiting": [],
+        "queues": [],
+    }
+
+
+def test_a_member_is_there_while_it_is_heard_and_until_it_says_that_it_ends() -> None:
+    members = Members("g")
+    members.take(key_of("a"), value_of(report("a")), 0)
+    members.take(key_of("slow"), value_of(report("slow", interval_ms=60_000)), 0)
+    assert sorted(members.present(SILENT_MS)) == ["a", "slow"]
+    assert sorted(members.present(SILENT_MS + 1)) == ["slow"]
+    assert sorted(members.reports) == ["a", "slow"], "one that is silent is shown, and said to be"
+    members.take(key_of("slow"), None, 1)
+    assert sorted(members.reports) == ["a"]
+
+
+def test_other_groups_other_versions_and_garbage_are_passed_over() -> None:
+    members = Members("g")
+    members.take(key_of("a"), value_of(report(group="h")), 0)
+    members.take(key_of("a"), json.dumps(dict(report()) | {"version": 2}).encode(), 0)
+    members.take(key_of("a"), b"\xff", 0)
+    members.take(b"result:x:y", b"[]", 0)
+    members.take(None, b"", 0)
+    assert (members.reports, members.results) == ({}, {})
+
+
+def test_the_last_answer_of_a_member_counts() -> None:
+    members = Members("g")
+    command = Command("c", "g", 1, 5, "ops", Seek({("t", 0): Target(3)}))
+    for state, done in (("accepted", None), ("done", (("t", 0),))):
+        result = Result.of(command, "a", state, 7, partitions=done)  # type: ignore[arg-type] # a Literal
+        assert read_result("g", result.key, result.value("g")) == result
+        assert read_result("h", result.key, result.value("g")) is None
+        members.take(result.key, result.value("g"), 0)
+    assert members.results == {"c": {"a": result}}
+    assert (result.state, result.partitions, result.about) == ("done", (("t", 0),), "t-0 to 3")
+
+
+def test_what_a_command_is_about_is_said() -> None:
+    assert Command("c", "g", 1, 5, "ops", Pause(None)).about == "all"
+    assert Command("c", "g", 1, 5, "ops", Pause((("t", 0), ("t", 2)))).about == "t-0, t-2"
