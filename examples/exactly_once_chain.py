@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import keylane as kl
 
 IN_A_TRANSACTION = 100
+INTERRUPTED = 130  # the exit code, as shells have it
 TOPICS = {"orders": 3, "orders.sent": 1, "orders.scored": 3, "orders.priced": 3}
 
 
@@ -31,7 +31,11 @@ def produce(args):
     """Stage 1. How far it has come is a record of the same transaction, and so it knows after a crash."""
     producer = Producer({"bootstrap.servers": args.bootstrap, "transactional.id": "orders"})
     producer.init_transactions()  # ends what an earlier run has left open, and shuts that run out
+    stop = threading.Event()
+    on_signals(stop.set)
     for first in range(orders_sent(args), args.records, IN_A_TRANSACTION):
+        if stop.is_set():
+            return
         end = min(first + IN_A_TRANSACTION, args.records)
         producer.begin_transaction()
         for number in range(first, end):
@@ -74,11 +78,12 @@ def score(args):
     sink = scored.writeStream.format("keylane").options(**kafka, **written)
     query = sink.option("checkpointLocation", str(Path(args.checkpoint).absolute())).start()
     stop = threading.Event()
-    on_sigterm(stop.set)
+    on_signals(stop.set)
     while not (stop.is_set() or query.awaitTermination(1)):  # which raises what the query fails with
         pass
-    query.stop()
+    query.stop()  # in the middle of a batch, which the next start runs again
     spark.stop()
+    kl.spark.end_transactions("scored", {"bootstrap.servers": args.bootstrap})  # else readers wait for that start
 
 
 def price(args):
@@ -96,7 +101,7 @@ def price(args):
         offset_reset="earliest",
     )
     consumer = kl.ParallelConsumer(pricing)
-    on_sigterm(consumer.stop)
+    on_signals(consumer.stop)
     consumer.run()
 
 
@@ -115,7 +120,7 @@ def book(args):
         offset_reset="earliest",
     )
     consumer = kl.ParallelConsumer(booking)
-    on_sigterm(consumer.stop)
+    on_signals(consumer.stop)
     consumer.run()
 
 
@@ -124,9 +129,10 @@ def member_of(group, args):
     return {"bootstrap.servers": args.bootstrap, "group.id": group, "group.instance.id": f"{group}-1"}
 
 
-def on_sigterm(stop):
-    """For a tidy end alone: SIGKILL is as good."""
-    signal.signal(signal.SIGTERM, lambda *_: stop())
+def on_signals(stop):
+    """For a tidy end alone, without open transactions that readers wait for: SIGKILL is as good."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop())
 
 
 def insert_into(table, args):
@@ -165,20 +171,27 @@ def count(table, args):
 
 
 def run_all(args):
-    """Until as many are booked as there are records."""
+    """Until as many are booked as there are records, or SIGTERM or Ctrl-C come."""
     prepare(args)
     running = {}
+    stop = threading.Event()
+    on_signals(stop.set)
     try:
-        while count("booked", args)[0] < args.records:
+        while not stop.is_set() and count("booked", args)[0] < args.records:
             for stage in STAGES:
                 if stage not in running or running[stage].poll():  # `produce` ends with 0, and stays ended
                     running[stage] = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], stage])
                     print(f"{stage} is process {running[stage].pid}", flush=True)
-            time.sleep(0.5)
+            stop.wait(0.5)
     finally:
         for process in running.values():
             process.terminate()
+        for process in running.values():
             process.wait()
+    if stop.is_set():
+        booked = count("booked", args)[0]
+        print(f"stopped: {booked} of {args.records} orders are booked; started again, it goes on from there")
+        sys.exit(INTERRUPTED)
     each_once = (args.records, args.records, sum(range(args.records)))
     for table in ("scored", "booked"):
         print(table, *count(table, args), "each once" if count(table, args) == each_once else f"is not {each_once}")

@@ -266,9 +266,12 @@ class ParallelConsumer:
         kafka = self._pipeline.kafka
         until = inf if self._loop is None else self._loop.lease.until
         left = None if until == inf else max(0, round((until - monotonic()) * 1000))
+        times = None if self._consumer is None else self._consumer.group_times
+        session_ms = int(kafka.get("session.timeout.ms", SESSION_TIMEOUT_MS))
+        heartbeat_ms = int(kafka.get("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS))
         return Liveness(
-            session_timeout_ms=int(kafka.get("session.timeout.ms", SESSION_TIMEOUT_MS)),
-            heartbeat_interval_ms=int(kafka.get("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)),
+            session_timeout_ms=session_ms if times is None else round(times.session_s * 1000),
+            heartbeat_interval_ms=heartbeat_ms if times is None else round(times.heartbeat_s * 1000),
             max_poll_interval_ms=int(kafka.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)),
             stall_timeout_ms=self._pipeline.stall_timeout_ms,
             lease_left_ms=left,

@@ -162,10 +162,8 @@ class Operations:
 
     def __post_init__(self) -> None:
         if self.token is not None and not (isinstance(self.token, str) and len(self.token) >= LEAST_TOKEN):
-            raise UsageError(
-                f"Operations.token is {kind_of(self.token)} that is no text, or shorter than {LEAST_TOKEN} characters: "
-                "give a random one, as `openssl rand -hex 32` makes it"
-            )
+            found = f"shorter than {LEAST_TOKEN} characters" if isinstance(self.token, str) else kind_of(self.token)
+            raise UsageError(f"Operations.token is {found}: give a random text, as `openssl rand -hex 32` makes it")
         check_whole("Operations.report_interval_ms", self.report_interval_ms, 1)
         if not isinstance(self.show_keys, bool):
             raise UsageError(f"Operations.show_keys={self.show_keys!r}: give True or False")

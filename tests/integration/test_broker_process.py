@@ -207,3 +207,57 @@ def test_a_disk_that_takes_no_more_is_told_and_what_was_acknowledged_stays(tmp_p
             assert produce(client, 99) == ErrorCode.none
         log = (tmp_path / "data" / "topics" / "t-0" / f"{0:020d}.log").read_bytes()
         assert [content(number) in log for number in range(20)] == [number < good for number in range(20)]
+
+
+def ephemeral(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A broker for a test of another language; its temporary folders are in `tmp_path`."""
+    command = [sys.executable, "-m", "keylane.broker", "--ephemeral", "--port", "0", "--print-bootstrap", *arguments]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}, **pipes)
+
+
+@pytest.mark.parametrize("ending", ["its standard input ends", "SIGTERM"])
+def test_an_ephemeral_broker_says_where_it_is_and_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    with ephemeral(tmp_path, "--until-stdin-ends") as process:
+        assert process.stdout is not None
+        bootstrap = process.stdout.readline()
+        (folder,) = tmp_path.iterdir()
+        with ProtocolClient(bootstrap.strip()) as client:
+            answer = client.ask(
+                "metadata", 4, topics=(MetadataRequestTopic(name=TopicName("t")),), allow_auto_topic_creation=True
+            )
+            (broker,) = answer.brokers
+            assert bootstrap == f"{broker.host}:{broker.port}\n", "that, and nothing else"
+            assert (folder / "data" / "topics" / "t-0").is_dir(), "it is a broker like others while it runs"
+        if ending == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=30)
+        assert (process.returncode, rest) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ephemeral_broker_takes_no_data_folder(tmp_path: Path) -> None:
+    with ephemeral(tmp_path, "--data-dir", str(tmp_path / "data")) as process:
+        out, said = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert f"--data-dir {tmp_path / 'data'} and --ephemeral: give one of them" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_temporary_folder_can_be_made(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    command = [
+        sys.executable,
+        "-c",
+        f"""
+import sys, tempfile
+tempfile.tempdir = {str(nowhere)!r}
+sys.argv = ["broker", "--ephemeral", "--port", "0"]
+from keylane.broker.__main__ import main
+sys.exit(main())
+""",
+    ]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "--ephemeral: no temporary folder can be made" in done.stderr
+    assert str(nowhere) in done.stderr

@@ -64,6 +64,8 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tm
 
     first = member("first")
     until(lambda: first.consumer.snapshot().processed > 10, "the first works")
+    until(lambda: first.consumer.liveness().session_timeout_ms == 6_000, "it knows what the broker has decided")
+    assert first.consumer.liveness().heartbeat_interval_ms == 100
     second = member("second")
     until(lambda: (first.assigned, second.assigned) == (2, 2), "both have their share")
     second.consumer.stop()
@@ -76,6 +78,56 @@ def test_members_come_and_go_and_each_record_runs_once_in_order(stage: Stage, tm
     assert ledger.disorders("key", sources) == []
     assert ledger.done_times() == {source: 1 for source, _ in sources}, "graceful rebalances repeat nothing"
     ledger.close()
+
+
+def test_a_fleet_moves_to_kip_848_and_back(stage: Stage, tmp_path: Path) -> None:
+    """By one member of the new protocol that comes and one that goes, while classic ones are there."""
+    fill(stage)
+    ledger = Ledger(tmp_path / "ledger")
+    old = {name: value for name, value in kafka(stage).items() if name != "group.protocol"}
+    old |= {
+        "heartbeat.interval.ms": 100,
+        "session.timeout.ms": 6_000,
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+
+    def member(name: str, settings: dict[str, Any]) -> ThreadMember:
+        noted = Ledger(ledger.path, name)
+
+        def handler(record: kl.Record) -> None:
+            noted.began(record)
+            time.sleep(0.02)
+            noted.done(record)
+
+        return ThreadMember(stage.pipeline(handler, kafka=settings, workers=kl.Threads(2)), name)
+
+    classic = member("classic", old)
+    until(lambda: classic.consumer.snapshot().processed > 10, "the first works")
+    modern = member("modern", kafka(stage))
+    until(lambda: (classic.assigned, modern.assigned) == (2, 2), "both have their share")
+    assert group_type(stage) == "consumer"
+    classic.consumer.stop()
+    classic.end()
+    until(lambda: modern.assigned == PARTITIONS, "the new one has everything")
+    back = member("back", old)
+    until(lambda: (back.assigned, modern.assigned) == (2, 2), "a classic one comes into the group of the new protocol")
+    modern.consumer.stop()
+    modern.end()
+    until(lambda: back.assigned == PARTITIONS, "the group is of the classic protocol again")
+    assert group_type(stage) == "classic"
+    until(stage.all_is_committed, "all is done")
+    back.consumer.stop()
+    back.end()
+    sources = stage.sources()
+    assert ledger.disorders("key", sources) == []
+    assert ledger.done_times() == {source: 1 for source, _ in sources}, "nothing is left out, and nothing is repeated"
+    ledger.close()
+
+
+def group_type(stage: Stage) -> str:
+    admin = AdminClient({"bootstrap.servers": stage.servers})
+    (found,) = [one for one in admin.list_consumer_groups().result(30).valid if one.group_id == stage.group]
+    return str(found.type.name).lower()
 
 
 def test_a_member_and_the_broker_are_killed(stage: Stage, broker: BrokerProcess, tmp_path: Path) -> None:

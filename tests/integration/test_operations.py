@@ -229,6 +229,25 @@ def test_a_member_that_is_killed_in_the_middle_is_said_to_be_and_nobody_else_doe
 
 
 @pytest.mark.usefixtures("token")
+def test_a_member_that_hangs_is_said_not_to_have_answered(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What holds is done by it when it wakes, all the same."""
+    with Members(stage, tmp_path) as members:
+        member = members.start()
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        member.freeze()
+        found = operate(capsys, stage, "pause", "--execute", "--wait-ms", "500", code=1)
+        assert [one["state"] for one in found["members"]] == ["no answer"]
+        member.wake()
+
+        def states() -> list[str]:
+            return [one["state"] for by in operate(capsys, stage, "log")["commands"] for one in by["members"]]
+
+        until(lambda: states() == ["done"], "it has paused")
+
+
+@pytest.mark.usefixtures("token")
 def test_drain_returns_when_nothing_is_in_handlers_and_what_is_complete_is_committed(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -439,3 +458,33 @@ def test_keys_that_wait_are_shown_with_the_reason(
     finally:
         member.consumer.stop("now")
         member.end()
+
+
+@pytest.mark.usefixtures("token")
+def test_a_member_that_only_reports_is_named_among_those_that_obey(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Members(stage, tmp_path) as members:
+        members.start()
+        members.start(operations={"report_interval_ms": 200})
+        until(lambda: are_heard(capsys, stage, 2), "both report")
+        found = operate(capsys, stage, "pause", "--execute", code=1)
+        assert sorted(one["state"] for one in found["members"]) == ["done", "refused"]
+        assert "it takes no commands" in next(one["text"] for one in found["members"] if one["state"] == "refused")
+
+
+@pytest.mark.usefixtures("token")
+def test_run_with_operate_reports_and_takes_the_token_from_the_environment(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(stage, 3)
+    (tmp_path / "some.py").write_text(
+        "import keylane as kl\n"
+        f"some = kl.Pipeline(kafka={stage.kafka!r}, topics=[{stage.topic!r}], handler=lambda _: None,\n"
+        "    offset_reset='earliest')\n"
+    )
+    there = set(topics_of_operations(stage.group))
+    assert main(["run", str(tmp_path / "some.py"), "--available-now"]) == 0
+    assert not there & stage.admin.topics().keys()
+    assert main(["run", str(tmp_path / "some.py"), "--available-now", "--operate"]) == 0
+    assert there <= stage.admin.topics().keys(), "that of the commands, too: there is a token"

@@ -31,6 +31,8 @@ from keylane.coordinator.consumer_groups.records import (
 )
 from keylane.coordinator.consumer_groups.records import GROUP as GROUP_EPOCH
 from keylane.coordinator.formats import partition_for
+from keylane.errors import PeerError
+from keylane.kafka.group_times import GroupTimes, ask_group_times
 from keylane.wire.versions import entity
 from kit.protocol import ProtocolClient
 
@@ -45,11 +47,14 @@ NONE, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 0, 15, 16
 UNKNOWN_MEMBER_ID, INVALID_REQUEST, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 25, 42, 68, 69
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 82, 110, 111
 UNSUPPORTED_ASSIGNOR, STALE_MEMBER_EPOCH, INVALID_REGULAR_EXPRESSION, INVALID_CONFIG = 112, 113, 128, 40
+ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS = 22, 23, 27
+UNSUPPORTED_VERSION, MEMBER_ID_REQUIRED = 35, 79
 GROUP = 32
 SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
+    "group.initial.rebalance.delay.ms": "0",
 }
 
 
@@ -390,14 +395,15 @@ def test_the_classic_apis_on_such_a_group(group: Group) -> None:
     assert delete() == GROUP_ID_NOT_FOUND
 
 
-def commit(group: Group, member: str, epoch: int, partition: int = 0, topic_number: int = 0) -> int:
+def commit(group: Group, member: str, epoch: int, partition: int = 0, topic_number: int = 0, version: int = 9) -> int:
     row = part(
-        "offset_commit", 9, "OffsetCommitRequestPartition", partition_index=partition, committed_offset=7,
+        "offset_commit", version, "OffsetCommitRequestPartition", partition_index=partition, committed_offset=7,
         committed_leader_epoch=-1, committed_metadata="",
     )  # fmt: skip
-    topic = part("offset_commit", 9, "OffsetCommitRequestTopic", name=group.topics[topic_number], partitions=(row,))
+    name = group.topics[topic_number]
+    topic = part("offset_commit", version, "OffsetCommitRequestTopic", name=name, partitions=(row,))
     answer = group.client.ask(
-        "offset_commit", 9, group_id=group.name, generation_id_or_member_epoch=epoch, member_id=member,
+        "offset_commit", version, group_id=group.name, generation_id_or_member_epoch=epoch, member_id=member,
         group_instance_id=None, topics=(topic,),
     )  # fmt: skip
     return int(answer.topics[0].partitions[0].error_code)
@@ -486,6 +492,15 @@ def test_configs_of_groups(group: Group) -> None:
     until(lambda: config(group, session).configs[0].value, lambda value: value == "45000")
 
 
+def test_a_member_hears_how_long_it_may_be_silent(group: Group, bootstrap: str) -> None:
+    kafka = {"bootstrap.servers": bootstrap, "group.id": group.name}
+    assert ask_group_times(kafka, bootstrap, DEADLINE_S) == GroupTimes(45.0, 0.5)
+    assert alter(group, "consumer.session.timeout.ms", "50000") == (NONE, "")
+    until(lambda: ask_group_times(kafka, bootstrap, DEADLINE_S), lambda times: times == GroupTimes(50.0, 0.5))
+    with pytest.raises(PeerError, match="error 42 of DescribeConfigs: Group name must not be empty"):
+        ask_group_times(kafka | {"group.id": ""}, bootstrap, DEADLINE_S)
+
+
 def vars_of(synonym: Any) -> tuple[str, str, int]:
     return synonym.name, synonym.value, synonym.source
 
@@ -533,3 +548,269 @@ def read_records(bootstrap: str, group: str) -> list[tuple[Record, tuple[bytes, 
             found.append((decoded[1], (key, value)))
     consumer.close()
     return found
+
+
+def test_commits_of_older_versions(group: Group) -> None:
+    """A member of KIP-848 has an epoch to say, which OffsetCommit below version 9 does not know."""
+    epoch = group.ask("m1").member_epoch
+    for version in (7, 8):
+        for _ in range(2):  # the second time it is a request like one before
+            assert commit(group, "m1", epoch, version=version) == UNSUPPORTED_VERSION
+        assert commit(group, "m9", epoch, version=version) == UNKNOWN_MEMBER_ID
+    group.ask("m1", -1)
+    assert commit(group, "", -1, version=8) == NONE
+
+
+class Classic:
+    """A member of the classic protocol of a group."""
+
+    def __init__(self, group: Group, instance: str | None = None, protocols: tuple[str, ...] = ("sticky", "range")):
+        self.group, self.instance, self.protocols = group, instance, protocols
+        self.member_id, self.generation, self.protocol = "", -1, ""
+
+    def ask_join(self, owned: dict[str, set[int]] | None = None, **said: Any) -> Any:
+        names = self.group.topics
+        listed = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in names)
+        metadata = b"\0\1" + len(names).to_bytes(4, "big") + listed + b"\xff" * 4 + partitions_of(owned or {})
+        rows = tuple(
+            part("join_group", 9, "JoinGroupRequestProtocol", name=name, metadata=metadata) for name in self.protocols
+        )
+        values: dict[str, Any] = {
+            "group_id": self.group.name, "session_timeout": 30_000 * MS, "rebalance_timeout": 30_000 * MS,
+            "member_id": self.member_id, "group_instance_id": self.instance, "protocol_type": "consumer",
+            "protocols": rows, "reason": None,
+        }  # fmt: skip
+        return self.group.client.ask("join_group", 9, **(values | said))
+
+    def join(self, owned: dict[str, set[int]] | None = None) -> Any:
+        answer = self.ask_join(owned)
+        if answer.error_code == MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            answer = self.ask_join(owned)
+        assert answer.error_code == NONE, answer
+        self.member_id, self.generation, self.protocol = answer.member_id, answer.generation_id, answer.protocol_name
+        return answer
+
+    def ask_sync(self, assigned: dict[str, dict[str, set[int]]] | None = None, **said: Any) -> Any:
+        rows = tuple(
+            part(
+                "sync_group", 5, "SyncGroupRequestAssignment", member_id=name,
+                assignment=b"\0\1" + partitions_of(has) + b"\xff" * 4,
+            )
+            for name, has in (assigned or {}).items()
+        )  # fmt: skip
+        values = {
+            "group_id": self.group.name, "generation_id": self.generation, "member_id": self.member_id,
+            "group_instance_id": self.instance, "protocol_type": "consumer", "protocol_name": self.protocol,
+            "assignments": rows,
+        }  # fmt: skip
+        return self.group.client.ask("sync_group", 5, **(values | said))
+
+    def sync(self, assigned: dict[str, dict[str, set[int]]] | None = None) -> dict[str, set[int]]:
+        answer = self.ask_sync(assigned)
+        assert answer.error_code == NONE, answer
+        assert (answer.protocol_type, answer.protocol_name) == ("consumer", self.protocol)
+        return partitions_in(answer.assignment)
+
+    def heartbeat(self, generation: int | None = None, member_id: str | None = None) -> int:
+        answer = self.group.client.ask(
+            "heartbeat", 4, group_id=self.group.name, group_instance_id=self.instance,
+            generation_id=self.generation if generation is None else generation,
+            member_id=self.member_id if member_id is None else member_id,
+        )  # fmt: skip
+        return int(answer.error_code)
+
+    def start(self) -> dict[str, set[int]]:
+        """The only member of a group of the classic protocol: it leads, and has everything."""
+        a, b = self.group.topics
+        joined = self.join()
+        assert joined.leader == joined.member_id
+        return self.sync({self.member_id: {a: {0, 1, 2}, b: {0, 1}}})
+
+
+def partitions_of(has: dict[str, set[int]]) -> bytes:
+    rows = [
+        len(name).to_bytes(2, "big") + name.encode() + len(ones).to_bytes(4, "big")
+        + b"".join(one.to_bytes(4, "big") for one in sorted(ones))
+        for name, ones in has.items()
+    ]  # fmt: skip
+    return len(rows).to_bytes(4, "big") + b"".join(rows)
+
+
+def partitions_in(assignment: bytes) -> dict[str, set[int]]:
+    """Read strictly: nothing may be left over."""
+    assert assignment[:2] == b"\0\1", "it is in the version of the member's subscription"
+    assert assignment[-4:] == b"\xff" * 4
+    found: dict[str, set[int]] = {}
+    at = 6
+    for _ in range(int.from_bytes(assignment[2:6], "big")):
+        size = int.from_bytes(assignment[at : at + 2], "big")
+        name, at = assignment[at + 2 : at + 2 + size].decode(), at + 2 + size
+        count, at = int.from_bytes(assignment[at : at + 4], "big"), at + 4
+        found[name] = {int.from_bytes(assignment[at + 4 * row : at + 4 * row + 4], "big") for row in range(count)}
+        at += 4 * count
+    assert at == len(assignment) - 4
+    return found
+
+
+def total(has: dict[str, set[int]] | None) -> int:
+    return sum(map(len, (has or {}).values()))
+
+
+def described_classic(group: Group) -> Any:
+    (found,) = group.client.ask("describe_groups", 5, groups=(group.name,), include_authorized_operations=False).groups
+    return found
+
+
+def test_a_group_of_the_classic_protocol_is_upgraded_and_downgraded(group: Group, bootstrap: str) -> None:
+    classic = Classic(group)
+    has = classic.start()
+    assert (total(has), classic.generation) == (5, 1)
+    # A member of KIP-848 comes: the group becomes a consumer group, with the classic member in it.
+    joined = group.ask("m1", rack_id="r1")
+    assert (joined.error_code, joined.member_epoch, group.given(joined)) == (NONE, 2, {})
+    found = group.describe()
+    members = {member.member_id: member for member in found.members}
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Reconciling", 2, 2)
+    assert {name: (one.member_epoch, one.member_type) for name, one in members.items()} == {
+        classic.member_id: (1, 0), "m1": (2, 1)
+    }  # fmt: skip
+    assert total({r.topic_name: set(r.partitions) for r in members[classic.member_id].assignment.topic_partitions}) == 5
+    assert (described_classic(group).group_state, described_classic(group).members) == ("Dead", ())
+    # What the classic APIs answer.
+    assert classic.heartbeat() == REBALANCE_IN_PROGRESS
+    assert classic.heartbeat(generation=7) == ILLEGAL_GENERATION
+    assert classic.heartbeat(member_id="nobody") == UNKNOWN_MEMBER_ID
+    assert classic.heartbeat(generation=2, member_id="m1") == UNKNOWN_MEMBER_ID
+    assert classic.ask_sync().error_code == REBALANCE_IN_PROGRESS
+    assert classic.ask_sync(generation_id=7).error_code == ILLEGAL_GENERATION
+    assert classic.ask_sync(protocol_name="range").error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert classic.ask_sync(protocol_type="connect").error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert classic.ask_join(protocol_type="connect").error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert Classic(group, protocols=("other",)).ask_join().error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert [commit(group, classic.member_id, 1, version=version) for version in (8, 9)] == [NONE, NONE]
+    assert commit(group, classic.member_id, 2) == ILLEGAL_GENERATION
+    assert fetch(group, classic.member_id, 1) == (NONE, [7])
+    assert fetch(group, classic.member_id, 2)[0] == ILLEGAL_GENERATION
+    # It joins again, is told to give back, does, and the other has it.
+    again = classic.join(has)
+    assert (again.generation_id, again.leader, again.members, again.skip_assignment) == (1, "", (), False)
+    assert (again.protocol_type, again.protocol_name) == ("consumer", "sticky")
+    kept = classic.sync()
+    assert 2 <= total(kept) <= 3
+    assert classic.heartbeat() == REBALANCE_IN_PROGRESS, "it has not said yet that it has given back"
+    assert classic.join(kept).generation_id == 2
+    assert classic.sync() == kept
+    assert classic.heartbeat() == NONE
+    got = group.given(group.ask("m1", 2))
+    assert total(got) == 5 - total(kept)
+    assert group.describe().group_state == "Stable"
+    # The last of its protocol leaves, and the group is of the classic protocol again.
+    group.ask("m1", -1)
+    assert group.describe().error_code == GROUP_ID_NOT_FOUND
+    found = described_classic(group)
+    assert (found.group_state, [one.member_id for one in found.members]) == ("PreparingRebalance", [classic.member_id])
+    assert classic.heartbeat() == REBALANCE_IN_PROGRESS
+    anew = classic.join(kept)
+    assert (anew.generation_id, anew.leader) == (3, classic.member_id)
+    a, b = group.topics
+    assert total(classic.sync({classic.member_id: {a: {0, 1, 2}, b: {0, 1}}})) == 5
+    assert fetch(group, None, -1) == (NONE, [7])
+    # The records of both are read by both.
+    records = read_records(bootstrap, group.name)
+    assert [encode(group.name, record) for record, _ in records] == [raw for _, raw in records]
+    first = [(record.kind, record.name) for record, _ in records[:5]]
+    assert first == [
+        (MEMBER, classic.member_id), (GROUP_EPOCH, ""), (TARGET, classic.member_id), (TARGET_EPOCH, ""),
+        (CURRENT, classic.member_id),
+    ]  # fmt: skip
+    last = {(record.kind, record.name): record.value for record, _ in records}
+    assert set(last.values()) == {None}
+    said = records[0][0].value
+    assert isinstance(said, Member)
+    assert said.classic is not None
+    assert (said.classic.session_timeout_ms, [name for name, _ in said.classic.protocols]) == (
+        30_000, ["sticky", "range"]
+    )  # fmt: skip
+    current = records[4][0].value
+    assert isinstance(current, Current)
+    assert (current.epoch, current.previous_epoch, current.state) == (1, 1, STABLE)
+    assert {one for ones in current.assigned.values() for one in ones.values()} == {1}
+
+
+def test_a_classic_member_comes_into_a_consumer_group(group: Group) -> None:
+    joined = group.ask("m1")
+    has = group.given(joined)
+    classic = Classic(group)
+    first = classic.ask_join()
+    assert (first.error_code, first.generation_id, first.protocol_type) == (MEMBER_ID_REQUIRED, -1, None)
+    assert len(first.member_id) == 22
+    classic.member_id = first.member_id
+    assert classic.join().generation_id == joined.member_epoch + 1
+    assert classic.sync() == {}
+    assert classic.heartbeat() == NONE, "what it is to have is not free"
+    assert has is not None
+    told = group.ask("m1", joined.member_epoch, topic_partitions=group.owned(has))
+    kept = group.given(told)
+    assert kept is not None
+    group.ask("m1", joined.member_epoch, topic_partitions=group.owned(kept))
+    assert classic.heartbeat() == REBALANCE_IN_PROGRESS, "now it is"
+    assert classic.join().generation_id == joined.member_epoch + 1
+    assert total(classic.sync()) == 5 - total(kept)
+
+    # It leaves, or an administrator has it leave.
+    def leave(member_id: str, instance_id: str | None = None) -> tuple[int, str]:
+        row = part("leave_group", 5, "MemberIdentity", member_id=member_id, group_instance_id=instance_id, reason=None)
+        (left,) = group.client.ask("leave_group", 5, group_id=group.name, members=(row,)).members
+        return int(left.error_code), left.member_id
+
+    assert leave("nobody") == (UNKNOWN_MEMBER_ID, "nobody")
+    other = group.ask("m2")
+    assert other.error_code == NONE
+    assert leave("m2") == (NONE, "m2"), "a member of the other protocol, too"
+    assert group.ask("m2", other.member_epoch).error_code == UNKNOWN_MEMBER_ID
+    epoch = group.describe().group_epoch
+    assert leave(classic.member_id) == (NONE, classic.member_id)
+    assert (group.describe().group_epoch, len(group.describe().members)) == (epoch + 1, 1)
+    static = Classic(group, instance="i1")
+    static.join()
+    assert leave("", "i2") == (UNKNOWN_MEMBER_ID, "")
+    assert leave("other", "i1") == (FENCED_INSTANCE_ID, "other")
+    assert leave("", "i1") == (NONE, "")
+    assert len(group.describe().members) == 1
+
+
+def test_static_members_change_their_protocol(group: Group) -> None:
+    """A member of KIP-848 takes the place of a classic one with its name at once, and the other way round."""
+    classic = Classic(group, instance="i1")
+    has = classic.start()
+    taken = group.ask("m1", instance_id="i1")
+    assert (taken.error_code, taken.member_epoch, group.given(taken)) == (NONE, 1, has)
+    assert [one.member_id for one in group.describe().members] == ["m1"]
+    assert classic.heartbeat() == FENCED_INSTANCE_ID
+    assert classic.ask_sync().error_code == FENCED_INSTANCE_ID
+    assert classic.ask_join().error_code == FENCED_INSTANCE_ID
+    other = Classic(group, instance="i1")
+    back = other.join()
+    assert (back.generation_id, back.leader) == (1, "")
+    assert group.describe().error_code == GROUP_ID_NOT_FOUND, "it was the last of its protocol"
+    found = described_classic(group)
+    assert (found.group_state, [one.member_id for one in found.members]) == ("Stable", [other.member_id])
+    assert other.sync() == has
+    assert other.heartbeat() == NONE
+
+
+def test_what_is_not_upgraded(group: Group) -> None:
+    """A group whose protocol is not the consumers', and one that is asked about in an epoch."""
+    classic = Classic(group)
+    answer = classic.ask_join(protocol_type="connect", member_id="")
+    if answer.error_code == MEMBER_ID_REQUIRED:
+        answer = classic.ask_join(protocol_type="connect", member_id=answer.member_id)
+    assert answer.error_code == NONE
+    why = "because the group does not use the consumer embedded protocol."
+    assert group.refused("m1") == (
+        GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {group.name} to consumer group {why}",
+    )
+    assert group.refused("m1", 1) == (GROUP_ID_NOT_FOUND, f"Group {group.name} is not a consumer group.")
+    assert described_classic(group).group_state == "CompletingRebalance"

@@ -229,10 +229,52 @@ MUTANTS = [
     Mutant(
         "who does not give back in time stays",
         "coordinator/consumer_groups/group.py",
-        "        if current.state == UNREVOKED:\n            self._revocations",
+        "        if current.state == UNREVOKED and member.classic is None:\n            self._revocations",
         "        if False:\n            self._revocations",
         "unit/coordinator/consumer_groups/test_consumer_group.py::test_who_does_not_give_back_in_time_is_removed",
         "consumer groups: each partition is assigned in the end",
+    ),
+    Mutant(
+        "a classic member of a consumer group does not hear that it is to give back",
+        "coordinator/consumer_groups/group.py",
+        "if current.epoch >= self.epoch and current.state != UNREVOKED and not is_free:",
+        "if current.epoch >= self.epoch and not is_free:",
+        "property/coordinator/consumer_groups/test_group.py::test_who_has_what",
+        "consumer groups: each partition is assigned in the end",
+    ),
+    Mutant(
+        "a classic member that does not ask for its assignment stays",
+        "coordinator/consumer_groups/group.py",
+        "            self._syncs[member_id] = now_ms + request.rebalance_timeout_ms\n",
+        "",
+        "unit/coordinator/consumer_groups/test_consumer_group.py::"
+        "test_a_classic_member_that_does_not_ask_for_its_assignment_is_removed",
+        "consumer groups: each partition is assigned in the end",
+    ),
+    Mutant(
+        "a member of KIP-848 commits by a version that does not know its epoch",
+        "coordinator/consumer_groups/group.py",
+        "        if not has_epochs:\n            return codes.UNSUPPORTED_VERSION\n",
+        "",
+        "interop/test_consumer_group_contract.py::test_commits_of_older_versions[keylane]",
+    ),
+    Mutant(
+        "a restart forgets which members are of the classic protocol",
+        "coordinator/consumer_groups/records.py",
+        'b"\\x01\\x00" + _encode_classic(value.classic),',
+        'b"\\x01\\x00" + _encode_classic(None),',
+        "property/coordinator/consumer_groups/test_group.py::test_who_has_what",
+        "consumer groups: the records hold all that there is",
+    ),
+    Mutant(
+        "the group of the classic protocol begins before the end of the consumer group is durable",
+        "coordinator/consumer_group_actions.py",
+        "        if became is not None:\n            self.unsettled.add(group)\n",
+        "        if became is not None:\n"
+        "            self._classic_actions.adopt(group, became, is_rebalancing=is_rebalancing)\n",
+        "unit/coordinator/consumer_groups/test_consumer_group_actions.py::"
+        "test_a_group_has_one_protocol_on_the_disk_whatever_fails",
+        "consumer groups: the records hold all that there is",
     ),
     Mutant(
         "an expression matches a part of a name",
@@ -245,8 +287,8 @@ MUTANTS = [
     Mutant(
         "a failed batch leaves the group as if it were durable",
         "coordinator/consumer_group_actions.py",
-        "        if failure is not None:\n            self._broken.add(group)",
-        "        if False:\n            self._broken.add(group)",
+        "        if failure is not None:\n            self._break(group)",
+        "        if False:\n            self._break(group)",
         "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing",
         "consumer groups: the records hold all that there is",
     ),

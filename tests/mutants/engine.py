@@ -88,8 +88,8 @@ MUTANTS = [
     Mutant(
         "nothing is held back, so that maps outgrow the cap",
         "offsets/tracker.py",
-        "        last = self.position - 1\n        limit = max(",
-        "        last = self.position - 1\n        return last\n        limit = max(",
+        "        last = self.position - 1\n        limit = self.base",
+        "        last = self.position - 1\n        return last\n        limit = self.base",
         ANY,
         "guarantee 5",
     ),
@@ -152,8 +152,8 @@ MUTANTS = [
     Mutant(
         "fair: a key starves after its first record, behind what was polled before",
         "flow/items.py",
-        "following, first=self._depth_first)",
-        "following, first=not self._depth_first)",
+        "ready, first=self._depth_first)",
+        "ready, first=not self._depth_first)",
         "property/engine/test_engine_traversal_properties.py",
         "option: traversal",
     ),

@@ -22,6 +22,23 @@ MUTANTS = [
         "guarantee 1",
     ),
     Mutant(
+        "a shorter session timeout of the broker's does not shorten the lease that runs",
+        "consumer/intake.py",
+        "            self.until -= before - self._length_s\n",
+        "            pass\n",
+        "unit/engine/test_engine_lease.py::"
+        "test_another_session_timeout_holds_from_the_next_answer_and_a_shorter_one_at_once",
+        "guarantee 4",
+    ),
+    Mutant(
+        "what the broker has decided for a group is not asked again after an assignment",
+        "kafka/presence.py",
+        "or (was_steady and not is_new_connection):",
+        "or not is_new_connection:",
+        "unit/kafka/test_heartbeats.py::test_a_member_of_kip_848_hears_what_the_broker_has_decided",
+        "guarantee 4",
+    ),
+    Mutant(
         "what was on its way when the process was frozen renews the lease",
         "kafka/presence.py",
         "if gap > self._believed_s or join_state",

@@ -126,14 +126,14 @@ MUTANTS = [
         "cli/operate_send.py",
         'one["in_handlers"] or one["uncommitted"]',
         'one["in_handlers"]',
-        f"{MEMBERS}::test_drain_returns_when_nothing_is_in_handlers_and_what_is_complete_is_committed",
+        "unit/cli/test_cli_operate.py::test_drained_is_what_has_nothing_in_handlers_and_nothing_to_commit",
     ),
     Mutant(
         "a member that did not answer has done it",
         "cli/operate_send.py",
         """all(row["state"] == "done" for row in rows)""",
-        """all(row["state"] in ("done", "silent") for row in rows)""",
-        f"{MEMBERS}::test_a_member_that_is_killed_in_the_middle_is_said_to_be_and_nobody_else_does_it",
+        """all(row["state"] in ("done", "no answer") for row in rows)""",
+        f"{MEMBERS}::test_a_member_that_hangs_is_said_not_to_have_answered",
     ),
     Mutant(
         "a silent member is taken for one that is there",

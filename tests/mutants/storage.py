@@ -6,6 +6,13 @@ from mutants import Mutant
 
 MUTANTS = [
     Mutant(
+        "an ephemeral broker leaves its folder behind",
+        "broker/run.py",
+        '        folder = tempfile.TemporaryDirectory(prefix="keylane-broker-")\n',
+        '        folder = contextlib.nullcontext(tempfile.mkdtemp(prefix="keylane-broker-"))\n',
+        "integration/test_broker_process.py::test_an_ephemeral_broker_says_where_it_is_and_leaves_nothing[SIGTERM]",
+    ),
+    Mutant(
         "a round is over when it is written, and not when it is synced",
         "storage/shared_sync.py",
         """            self._file.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -10,8 +10,11 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import runpy
+import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,9 +27,12 @@ from peers.postgres import PostgresServer, find_postgres
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
+from keylane.kafka.open_transactions import TransactionsClient
+from keylane.wire import codes
 from kit.committed import committed_values
 from kit.processes import of_session, parent, words
-from kit.stages import Stages, kill
+from kit.sink_kills import APACHE, EMBEDDED, place
+from kit.stages import PATIENCE_S, Stages, kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +41,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "exactly_once_chain.py"
 STAGES = ("produce", "score", "price", "book")
 GROUPS = {"pricing": "orders.scored", "booking": "orders.priced"}
 TABLES = ("scored", "booked")
+ORDERED = 5_000
+"""Ten batches of Spark, so that it is in one when a signal comes."""
 STEP = 400
 """Orders that come before each kill: some transactions of the producer."""
 KILLS = int(os.environ.get("KEYLANE_CHAIN_KILLS", "35"))
@@ -61,9 +69,12 @@ class Chain:
     # --- what runs ---
 
     def start(self, stage: str) -> None:
-        options = {"records": self.orders, "bootstrap": self.servers, "database": self.database, "checkpoint": "check"}
-        given = [f"--{name}={value}" for name, value in options.items()]
-        self.stages.start(stage, sys.executable, str(self._program), *given, stage)
+        self.stages.start(stage, *self.command(self.orders), stage)
+
+    def command(self, orders: int) -> list[str]:
+        """Of all stages."""
+        options = {"records": orders, "bootstrap": self.servers, "database": self.database, "checkpoint": "check"}
+        return [sys.executable, str(self._program), *(f"--{name}={value}" for name, value in options.items())]
 
     def order(self, count: int) -> None:
         """So many more orders are to be sent, by a new run of the first stage."""
@@ -96,6 +107,18 @@ class Chain:
 
         with psycopg.connect(self.database) as database:
             return database.execute(text.encode()).fetchall()
+
+    def is_database_in_use(self) -> bool:
+        """Whether others are connected to PostgreSQL, or hold a lock of the SQLite file."""
+        if "://" in self.database:
+            others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            return self.select(f"SELECT count(*) FROM pg_stat_activity WHERE {others}") != [(0,)]
+        with closing(sqlite3.connect(self.database, timeout=0, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def rows(self, table: str) -> int:
         return int(self.select(f"SELECT count(*) FROM {table}")[0][0])
@@ -134,10 +157,10 @@ class Chain:
     def faults(self) -> list[str]:
         """Each place where an order is missing, or is more than once."""
         places: dict[str, Callable[[], Counter[int]]] = {
-            "topic orders": lambda: self._in_topic("orders"),
+            "topic orders": lambda: self.seen_in_topic("orders"),
             "table scored": lambda: self.seen("scored"),
-            "topic orders.scored": lambda: self._in_topic("orders.scored"),
-            "topic orders.priced": lambda: self._in_topic("orders.priced"),
+            "topic orders.scored": lambda: self.seen_in_topic("orders.scored"),
+            "topic orders.priced": lambda: self.seen_in_topic("orders.priced"),
             "table booked": lambda: self.seen("booked"),
         }
         expected = Counter(range(self.orders))
@@ -148,7 +171,7 @@ class Chain:
             if seen != expected
         ]
 
-    def _in_topic(self, topic: str) -> Counter[int]:
+    def seen_in_topic(self, topic: str) -> Counter[int]:
         return Counter(map(int, committed_values(self.servers, topic)))
 
     def seen(self, table: str) -> Counter[int]:
@@ -204,7 +227,7 @@ def storm(chain: Chain, victims: list[str], kill_broker: Callable[[], None]) -> 
 VICTIMS = ("produce", "Spark", "price", "worker", "book", "broker", "driver")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
+@pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield str(tmp_path / "orders.db")
@@ -227,29 +250,47 @@ def test_each_order_is_everywhere_once_while_each_stage_is_killed(java: None, tm
 
 
 @pytest.mark.soak
-def test_a_storm_on_the_embedded_broker(
-    java: None, tmp_path: Path, database: str, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize(
+    ("where", "database"), [(EMBEDDED, "sqlite"), (EMBEDDED, "postgres"), (APACHE, "sqlite")], indirect=["database"]
+)
+def test_a_storm(
+    java: None, tmp_path: Path, where: str, database: str, record_property: Callable[[str, object], None]
 ) -> None:
-    with BrokerProcess(tmp_path / "data") as broker, chain_on(tmp_path, broker.bootstrap, database) as chain:
-        record_property("kills", storm(chain, chosen(), broker.restart))
+    with place(where, tmp_path) as brokers, chain_on(tmp_path, brokers.servers, database) as chain:
+        record_property("kills", storm(chain, chosen(), lambda: brokers.kill(random.Random(SEED))()))
         record_property("failures", chain.stages.failed)
         assert chain.faults() == []
 
 
-@pytest.mark.soak
-def test_a_storm_on_apache_kafka(java: None, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    import peers
-
-    if missing := peers.missing():
-        pytest.skip(missing)
-    with peers.ApacheKafka({}) as kafka, chain_on(tmp_path, kafka.bootstrap, str(tmp_path / "orders.db")) as chain:
-
-        def again() -> None:
-            kafka.kill()
-            kafka.start()
-
-        record_property("kills", storm(chain, chosen(), again))
-        record_property("failures", chain.stages.failed)
+@pytest.mark.cluster
+@pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+def test_sigterm_ends_every_stage_and_leaves_nothing_open(java: None, tmp_path: Path, database: str) -> None:
+    """In the middle of the work; what is started again goes on."""
+    with BrokerProcess(tmp_path / "data") as broker, chain_on(tmp_path, broker.bootstrap, database) as chain:
+        program = subprocess.Popen(
+            chain.command(ORDERED), cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            chain.until(lambda: chain.rows("booked") > 0, "orders are booked")
+            program.send_signal(signal.SIGTERM)
+            told, _ = program.communicate(timeout=PATIENCE_S)
+            left = of_session(program.pid)
+        finally:
+            kill(of_session(program.pid))
+        assert program.returncode == 130, told
+        found = re.fullmatch(
+            rf"stopped: (\d+) of {ORDERED} orders are booked; started again, it .*", told.splitlines()[-1]
+        )
+        assert found is not None, told
+        assert {pid: words(pid) for pid in left} == {}
+        assert int(found[1]) == chain.rows("booked") < ORDERED
+        with TransactionsClient({"bootstrap.servers": broker.bootstrap}) as client:
+            assert client.open_ids("", "orders") == (codes.NONE, [])
+        chain.until(lambda: not chain.is_database_in_use(), "nobody is in the database")
+        chain.order(max(chain.seen_in_topic("orders")) + 1)
+        for stage in STAGES[1:]:
+            chain.start(stage)
+        chain.finish()
         assert chain.faults() == []
 
 
@@ -260,7 +301,8 @@ def chosen() -> list[str]:
     return victims
 
 
-UNKNOWN = "    once = kl.ExactlyOnce(args.database, identity=lambda _: str(time.time_ns()))\n"
+TIME = "lambda _: str(__import__('time').time_ns())"
+UNKNOWN = f"    once = kl.ExactlyOnce(args.database, identity={TIME})\n"
 FAILS = """\
         if int(record.value) % 2 == 0 and not Path("{0}.go").exists():
             raise RuntimeError
@@ -273,7 +315,7 @@ WEAKER = {
     'delivery="transactional",': RARELY,
     "    def book_order(record, context):\n": "    def book_order(record, context):\n" + FAILS.format("book"),
     "delivery=kl.ExactlyOnce(args.database),\n        offset_reset": (
-        f"delivery=kl.ExactlyOnce(args.database, identity=lambda _: str(time.time_ns())), {RARELY} offset_reset"
+        f"delivery=kl.ExactlyOnce(args.database, identity={TIME}), {RARELY} offset_reset"
     ),
     'topics=["orders.scored"]': 'topics=["orders"]',
 }
@@ -299,8 +341,8 @@ def test_stages_with_weaker_guarantees_are_noticed(tmp_path: Path) -> None:
         chain.until(lambda: len(chain.seen("booked")) == 300, "all are booked")
         faults = dict(one.split(": ") for one in chain.faults() if "scored" not in one)
     assert faults.pop("topic orders") == "0 missing, 200 too many"
-    for place in ("topic orders.priced", "table booked"):
-        assert faults.pop(place).startswith("0 missing, ")
+    for one in ("topic orders.priced", "table booked"):
+        assert faults.pop(one).startswith("0 missing, ")
     assert faults == {}
 
 

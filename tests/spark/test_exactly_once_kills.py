@@ -36,8 +36,11 @@ LOOK_S = 5.0
 ANYWHERE_S = 15.0
 """From the start of a run on."""
 
-OF_DRIVER = [
-    *(f"{request}:{side}:1" for request in ("Open", "Init", "Read", "Describe", "Add") for side in ("before", "after")),
+ANYWHERE = "anywhere"
+TO_THE_LIST = [
+    f"{request}:{side}:1" for request in ("Open", "Init", "Read", "Describe", "Add") for side in ("before", "after")
+]
+FROM_THE_LIST_ON = [
     "Decide:before:1",
     "Decide:after:1",  # the list is decided, and nothing has ended
     "End:before:1",
@@ -47,18 +50,20 @@ OF_DRIVER = [
     "Decide:after:2",
     "Commit:after:1",  # `done` is written, and Spark's log does not have the batch
 ]
-ANYWHERE = "anywhere"
 OF_TASK = ["Task:begin:1", "Task:rows:1", "Task:end:1"]
 OF_BROKER = ["Decide:before:1", "Decide:after:1", "End:before:1", "End:before:2", "Append:before:2", "Commit:after:1"]
 KINDS = {
-    "drivers": [f"{point} driver" for point in (*OF_DRIVER, *OF_TASK, *[ANYWHERE] * 4)],
-    "the others": [
-        *(f"{point} {whom}" for point in OF_TASK for whom in ("worker", "executor", "worker", "executor")),
-        *(f"{point} broker" for point in (*OF_TASK, *OF_BROKER)),
-    ],
+    "the driver, to the list": [f"{point} driver" for point in TO_THE_LIST],
+    "the driver, from the list on": [f"{point} driver" for point in FROM_THE_LIST_ON],
+    "the driver, in tasks and anywhere": [f"{point} driver" for point in (*OF_TASK, *[ANYWHERE] * 4)],
+    "workers and executors": [f"{point} {whom}" for point in (*OF_TASK, *OF_TASK) for whom in ("worker", "executor")],
+    "the broker": [f"{point} broker" for point in (*OF_TASK, *OF_BROKER)],
 }
-MASTERS = {"drivers": "local[2]", "the others": "local-cluster[2,1,1024]"}
-"""All that a driver has started is killed with it. It is started after each kill, so it is one JVM, and not three."""
+
+
+def master(whose: str) -> str:
+    """All that a driver has started dies with it, and comes again after each kill: so it is one JVM, and not three."""
+    return "local[2]" if "driver" in whose else "local-cluster[2,1,1024]"
 
 
 class Query:
@@ -127,7 +132,7 @@ def test_each_row_is_seen_once(
 ) -> None:
     with place(where, tmp_path) as brokers:
         storm = Storm(brokers.servers, "out", brokers.replication)
-        query = Query(MASTERS[whose], brokers.servers, tmp_path)
+        query = Query(master(whose), brokers.servers, tmp_path)
         try:
             kill_each(KINDS[whose], query, storm, brokers)
         finally:

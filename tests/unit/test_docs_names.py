@@ -40,7 +40,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]*))?\)")
 
 def comments(path: Path) -> str:
     """With docstrings."""
-    strings = [text.value for node in ast.walk(_tree(path)) if (text := _standing_alone(node)) is not None]
+    strings = [text.value for node in _nodes(path) if (text := _standing_alone(node)) is not None]
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
     return "\n".join([*map(str, strings), *(one.string for one in tokens if one.type == tokenize.COMMENT)])
 
@@ -51,8 +51,8 @@ def _standing_alone(node: ast.AST) -> ast.Constant | None:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @cache
@@ -60,7 +60,7 @@ def said_in_src() -> str:
     """Texts that the program itself uses: settings, headers, loggers."""
     texts: list[str] = []
     for path in SOURCES:
-        nodes = list(ast.walk(_tree(path)))
+        nodes = _nodes(path)
         alone = {id(_standing_alone(node)) for node in nodes}
         texts += [
             node.value
@@ -73,7 +73,7 @@ def said_in_src() -> str:
 @cache
 def fields_in_src() -> frozenset[str]:
     """A setting of the broker is a field: `keylane.users.file` is `keylane_users_file`."""
-    nodes = (node for path in SOURCES for node in ast.walk(_tree(path)))
+    nodes = (node for path in SOURCES for node in _nodes(path))
     return frozenset(
         one.target.id for one in nodes if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
     )
@@ -99,7 +99,7 @@ def is_there(name: str) -> bool:
 def names_of(file: Path) -> frozenset[str]:
     """What a file defines, imports, or hands on by name (`__getattr__`)."""
     found: set[str] = set()
-    for node in ast.walk(_tree(file)):
+    for node in _nodes(file):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.alias):
@@ -151,7 +151,7 @@ def test_no_page_gives_an_option_that_was_renamed(page: Path) -> None:
 def old_names() -> frozenset[str]:
     """Of options, by the errors that answer them; but for those that are something else's still."""
     used, old = set(), set(RENAMED)
-    for node in (node for path in SOURCES for node in ast.walk(_tree(path))):
+    for node in (node for path in SOURCES for node in _nodes(path)):
         if isinstance(node, ast.arg):
             used.add(node.arg)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -20,6 +20,7 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECRETS = frozenset({"ssl_key_password"})
 """Options whose values nobody is told."""
 EVERY_ADDRESS = ("0.0.0.0", "::")
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 def _option(default: Any, least: int = 0, most: int = 2**31 - 1) -> Any:
@@ -125,6 +126,10 @@ class BrokerConfig:
     group_consumer_min_assignment_interval_ms: int = _option(0)
     group_consumer_max_assignment_interval_ms: int = _option(15_000)
     group_consumer_max_size: int = _option(2**31 - 1, least=1)
+    group_consumer_migration_policy: str = "bidirectional"
+    """Whether a group that has members changes its protocol with them: a group of the classic protocol by a member of
+    KIP-848's that joins (upgrade), a group of KIP-848's when the last such member goes (downgrade); or disabled. The
+    case does not matter."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -151,6 +156,11 @@ class BrokerConfig:
         self._owned()
 
     def _check_consumer_groups(self) -> None:
+        if self.group_consumer_migration_policy.lower() not in MIGRATION_POLICIES:
+            raise UsageError(
+                f"group.consumer.migration.policy={self.group_consumer_migration_policy}: give one of "
+                f"{', '.join(MIGRATION_POLICIES)}"
+            )
         for what in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
             value = getattr(self, f"group_consumer_{what}")
             least, most = (getattr(self, f"group_consumer_{end}_{what}") for end in ("min", "max"))
@@ -164,6 +174,14 @@ class BrokerConfig:
                 f"group.consumer.heartbeat.interval.ms={self.group_consumer_heartbeat_interval_ms}: give less than "
                 f"group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms})"
             )
+
+    @property
+    def can_upgrade_groups(self) -> bool:
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "upgrade")
+
+    @property
+    def can_downgrade_groups(self) -> bool:
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
 
     @property
     def owned_offsets_partitions(self) -> frozenset[int]:

@@ -22,6 +22,7 @@ from keylane.errors import ERROR_PREFIX, DataFolderError, KeylaneError, PeerErro
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from keylane.broker.node import Node
 
@@ -34,6 +35,11 @@ logger = logging.getLogger("keylane.broker")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a broker, with `run` as `func`."""
     parser.add_argument("--data-dir", metavar="DIR", help="where all data is kept; made when it is missing (required)")
+    parser.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="in place of --data-dir: a new folder in the system's temporary one, removed when the broker stops",
+    )
     where = "default: the one of the option listeners, else"
     parser.add_argument("--host", help=f"address to listen on ({where} {DEFAULT_HOST})")
     parser.add_argument("--port", type=int, help=f"port to listen on; 0 takes a free one ({where} {DEFAULT_PORT})")
@@ -51,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop when standard input ends: for a program that must not leave its broker behind",
     )
+    parser.add_argument(
+        "--print-bootstrap",
+        action="store_true",
+        help="print HOST:PORT alone when it is ready, for bootstrap.servers of a program that starts it",
+    )
     parser.set_defaults(func=run)
 
 
@@ -58,19 +69,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a broker until it is told to stop; the exit code of the process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        if arguments.data_dir is None:
-            raise UsageError("--data-dir is missing: give the folder where all data is kept")
+        if arguments.data_dir is not None and arguments.ephemeral:
+            raise UsageError(f"--data-dir {arguments.data_dir} and --ephemeral: give one of them")
+        if arguments.data_dir is None and not arguments.ephemeral:
+            raise UsageError("--data-dir is missing: give the folder where all data is kept, or --ephemeral for none")
         config = parse_config(settings_of(arguments))
         if not 0 <= (arguments.port or 0) < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
         leave_hypothesis_out()
-        asyncio.run(_serve(arguments, str(Path(arguments.data_dir).absolute()), config))
+        with _data_folder(arguments) as path:
+            asyncio.run(_serve(arguments, path, config))
     except KeylaneError as error:
         sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
     except KeyboardInterrupt:  # before the signal handlers were there
         return 128 + signal.SIGINT
     return 0
+
+
+@contextlib.contextmanager
+def _data_folder(arguments: argparse.Namespace) -> Iterator[str]:
+    """The folder's path. Raises `DataFolderError`."""
+    if arguments.data_dir is not None:
+        yield str(Path(arguments.data_dir).absolute())
+        return
+    import tempfile
+
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="keylane-broker-")
+    except OSError as error:
+        raise DataFolderError(f"--ephemeral: no temporary folder can be made: {error}") from error
+    with folder as path:
+        yield f"{path}/data"
 
 
 def collect_less_often() -> None:
@@ -149,7 +179,10 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)
         freezing = loop.create_task(_freeze_when_loaded(node))
-        sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
+        if arguments.print_bootstrap:
+            sys.stdout.write(f"{node.host}:{node.port}\n")
+        else:
+            sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
         sys.stdout.flush()
         await stop.wait()
         freezing.cancel()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   keylane broker --data-dir data --port 9092     run a broker
+  keylane broker --ephemeral --port 0 --print-bootstrap --until-stdin-ends
+                                                 one for a test of any language: read its address from the first line
+                                                 that it prints, close its standard input when the test is over
   keylane broker check data                      is everything in its folder sound? (exit code 1 when not)
   keylane broker repair data                     cut off what is damaged; what is changed is copied first
   keylane broker users add users.json alice      let alice connect to a listener with SASL (asks for a password)

@@ -35,6 +35,7 @@ NOT_DONE = {
     "accepted": "it began, and did not say how that ended: look at where the group stands",
     "no answer": "it did not answer in time, and may do it still",
     "silent": "nothing was heard of it any more: it has ended, or hangs",
+    "refused": "it takes no commands: it has no token, or may not read them; its log says which",
     "busy": "it is paused, and records are still in handlers, or are not committed yet",
 }
 """Why a member has not done it, where it does not say so itself."""
@@ -77,14 +78,13 @@ def send(args: argparse.Namespace, ask: Callable[[Admin], Asked], *, drains: boo
 def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
     """The members that are to do it. Raises `UsageError` when none could."""
     present = operator.members.present(_now_ms())
-    able = {name: one for name, one in present.items() if one.report["takes_commands"]}
-    if present and not able:
+    if present and not any(one.report["takes_commands"] for one in present.values()):
         raise UsageError(
             f"the members of the group {group!r} only report: give their pipeline operations=Operations(token=...)"
         )
     if not present and isinstance(asked, Seek):
         raise UsageError(f"no member of the group {group!r} is heard: `keylane groups reset {group}` moves its offsets")
-    return able
+    return present
 
 
 def _answers(
@@ -103,7 +103,8 @@ def _answers(
         return [
             name
             for name in members
-            if (name not in results or results[name].state == "accepted")
+            if members[name].report["takes_commands"]
+            and (name not in results or results[name].state == "accepted")
             and name in operator.members.reports
             and not operator.members.reports[name].is_silent(_now_ms())
         ]
@@ -119,7 +120,9 @@ def _answers(
     rows = []
     for name, seen in members.items():
         result = results.get(name)
-        if result is not None and result.state != "accepted":
+        if not seen.report["takes_commands"]:
+            rows.append(_row(seen, "refused", NOT_DONE["refused"]))
+        elif result is not None and result.state != "accepted":
             state = "busy" if name in working else str(result.state)
             rows.append(_row(seen, state, result.text or NOT_DONE.get(state, "")))
         else:

@@ -24,7 +24,7 @@ from keylane.flow.workers.calls import Function
 from keylane.flow.workers.made import hand_over_to, make_workers, timed
 from keylane.flow.workers.tuning import HOST
 from keylane.pipeline import Commit
-from keylane.records import Record
+from keylane.records import RecordView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,14 @@ def assemble(
     handler, watch = timed(pipeline)
     lease = Lease(session_s)
     function = Function(
-        handler, Record, outcome_of, outcomes_of, pipeline.resource, pipeline.not_before, record_departs, record_arrives
+        handler,
+        RecordView.of,
+        outcome_of,
+        outcomes_of,
+        pipeline.resource,
+        pipeline.not_before,
+        record_departs,
+        record_arrives,
     )
     workers = make_workers(pipeline, function, inbox.put, name, lease)
     failures = failures or Failures()

@@ -83,6 +83,12 @@ class Lease:
         """Handlers may start before this time."""
         self._has_lapsed = False
 
+    def last(self, session_s: float) -> None:
+        """From the next answer on it lasts by this session timeout; shorter at once."""
+        before, self._length_s = self._length_s, session_s * SHARE
+        if before is not None and self._length_s < before and self.until != inf:
+            self.until -= before - self._length_s
+
     def renew(self, heard_at: float) -> None:
         """The coordinator answered at `heard_at`."""
         if self._length_s is not None:
@@ -323,6 +329,9 @@ class Intake:
             made = HandlerError(text)
             made.__cause__ = error
             self._report(ConsumerFailed(made))
+
+    def on_session(self, session_s: float) -> None:
+        self._lease.last(session_s)
 
     def on_heard(self, heard_at: float) -> None:
         had_ended = monotonic() >= self._lease.until

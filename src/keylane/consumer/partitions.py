@@ -444,10 +444,10 @@ class Partitions:
     def observe(self, partition: Partition, messages: Sequence[Message]) -> None:
         """A polled batch."""
         before, before_bytes = partition.tracker.pending, partition.buffered_bytes
-        self._counters["already_complete"] += partition.observe(messages)
+        if done := partition.observe(messages):
+            self._counters["already_complete"] += done
         self.buffered += partition.tracker.pending - before
         self.buffered_bytes += partition.buffered_bytes - before_bytes
-        self._follow_size()
         self._moved(partition)
 
     def observe_end(self, partition: Partition, log_end: int) -> None:
@@ -534,6 +534,7 @@ class Partitions:
     # --- what the plan needs ---
 
     def poll_plan(self, now: float) -> PollPlan:
+        self._follow_size()
         plan = self._bound.plan(self.buffered, now)
         return plan if self._mean_bytes is not None else replace(plan, credit=min(plan.credit, FIRST_CREDIT))
 

@@ -82,6 +82,9 @@ class ConsumerListener(Protocol):
     def on_heard(self, heard_at: float) -> None:
         """The group's coordinator answered this member at `heard_at` (`time.monotonic()`)."""
 
+    def on_session(self, session_s: float) -> None:
+        """The broker has decided on this session timeout (KIP-848)."""
+
     def on_committed(self, problems: dict[TopicPartition, CommitProblem]) -> None:
         """The answer to the last `commit`. Called inside `commit` and `poll`."""
 

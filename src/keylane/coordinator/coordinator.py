@@ -115,7 +115,14 @@ class Coordinator:
         self._group_configs = group_configs
         self._consumer_groups = ConsumerGroups(self._topics, self._settings_of, new_consumer_id)
         self._consumer_actions = ConsumerGroupActions(
-            self._consumer_groups, self._groups, self._journal, self._image, options, self._now_ms
+            self._consumer_groups,
+            self._groups,
+            self._group_actions,
+            self._topics,
+            self._journal,
+            self._image,
+            options,
+            self._now_ms,
         )
         self._removals = Removals(
             self._offsets, self._groups, self._consumer_groups, self._journal, options, clock, self.owns
@@ -202,7 +209,7 @@ class Coordinator:
         if self._loading and partition_for(group, self._partitions) in self._loading:
             is_broken = self._load_task.done()
             return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
-        return codes.NONE
+        return codes.COORDINATOR_LOAD_IN_PROGRESS if group in self._consumer_actions.unsettled else codes.NONE
 
     def owns(self, group: str) -> bool:
         """Whether this node coordinates the group's offsets partition."""
@@ -245,7 +252,7 @@ class Coordinator:
 
     def _check_commit(self, request: CommitRequest) -> int:
         """Why nothing may be committed, or NONE. A commit counts as its member's heartbeat."""
-        name, _, member_id, instance_id, generation, _ = request
+        name, _, member_id, instance_id, generation, _, _ = request
         refusal = self._refusal(name)
         if refusal:
             return refusal
@@ -261,7 +268,9 @@ class Coordinator:
         topics = ((self._topics.get(topic.topic), topic.partitions) for topic in request.topics)
         partitions = ((None if topic is None else topic.topic_id, one) for topic, ones in topics for one in ones)
         group = self._consumer_groups.by_id[request.group]
-        return group.check_commit(request.member_id, request.generation, partitions)
+        return group.check_commit(
+            request.member_id, request.generation, partitions, has_epochs=request.has_member_epochs
+        )
 
     def commit_in_transaction(
         self, request: CommitRequest, transactional_id: str, producer: Producer
@@ -413,26 +422,37 @@ class Coordinator:
         error = self._refusal(group)
         modern = self._consumer_groups.by_id.get(group)
         if error == codes.NONE and modern is not None:
-            # A group of KIP-848 takes no members of the classic protocol; one without members makes room.
-            error = self._consumer_actions.end(group) if modern.is_empty else codes.INCONSISTENT_GROUP_PROTOCOL
+            if not modern.is_empty:
+                return await self._consumer_actions.join(group, request)
+            error = self._consumer_actions.end(group)  # one without members makes room
         if error != codes.NONE:
             return JoinAnswer(error, request.member_id)
         return await self._group_actions.join(group, request)
 
     async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
         error = self._refusal(group)
-        return SyncAnswer(error) if error != codes.NONE else await self._group_actions.sync(group, request)
+        if error != codes.NONE:
+            return SyncAnswer(error)
+        actions: ConsumerGroupActions | GroupActions
+        actions = self._consumer_actions if group in self._consumer_groups.by_id else self._group_actions
+        return await actions.sync(group, request)
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> int:
         error = self._refusal(group)
         if error == codes.COORDINATOR_LOAD_IN_PROGRESS:
             return codes.NONE  # whether it is a member is not known yet; it keeps its session, as in Kafka
+        if error == codes.NONE and group in self._consumer_groups.by_id:
+            return self._consumer_actions.heartbeat_of_classic(group, member_id, instance_id, generation)
         return error or self._groups.heartbeat(group, member_id, instance_id, generation, self._now_ms())
 
     async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
         """An error code for the whole request, and one for each leaver."""
         error = self._refusal(group) if group else codes.INVALID_GROUP_ID
-        return (error, ()) if error != codes.NONE else await self._group_actions.leave(group, leavers)
+        if error != codes.NONE:
+            return error, ()
+        actions: ConsumerGroupActions | GroupActions
+        actions = self._consumer_actions if group in self._consumer_groups.by_id else self._group_actions
+        return await actions.leave(group, leavers)
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """Of a member of a consumer group of KIP-848; it waits until what it changes is durable."""
@@ -456,6 +476,9 @@ class Coordinator:
             own.get("consumer.heartbeat.interval.ms", options.group_consumer_heartbeat_interval_ms),
             own.get("consumer.assignment.interval.ms", options.group_consumer_assignment_interval_ms),
             options.group_consumer_max_size,
+            options.can_upgrade_groups,
+            options.can_downgrade_groups,
+            options.group_max_size,
         )
 
     def describe(self, group: str) -> tuple[int, GroupDescription]:

@@ -21,6 +21,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from keylane.coordinator.formats import GroupValue
     from keylane.coordinator.groups.protocol import Action, JoinRequest, Leaver, Left, Persist, SyncRequest
     from keylane.coordinator.groups.registry import GroupRegistry
     from keylane.coordinator.journal.journal import Journal
@@ -84,6 +85,14 @@ class GroupActions:
             except StorageError:
                 return codes.COORDINATOR_NOT_AVAILABLE, ()
         return codes.NONE, results
+
+    def give_way(self, group: str) -> None:
+        """A consumer group of KIP-848 has taken the group's place."""
+        self._perform(self._groups.give_way(group, self._now_ms()))
+
+    def adopt(self, group: str, value: GroupValue, *, is_rebalancing: bool) -> None:
+        """A consumer group of KIP-848 has become this one, and that is durable."""
+        self._perform(self._groups.adopt(group, value, self._now_ms(), is_rebalancing=is_rebalancing))
 
     def close(self) -> None:
         """Answer everyone who waits."""

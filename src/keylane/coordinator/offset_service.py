@@ -56,6 +56,8 @@ class CommitRequest(NamedTuple):
     generation: int = -1
     retention_ms: int = -1
     """How long the offsets are to be kept (OffsetCommit 2 to 4); -1 for the broker's own rule."""
+    has_member_epochs: bool = True
+    """Whether the request's version knows member epochs (OffsetCommit 9, KIP-848)."""
 
 
 class KnownCommit(NamedTuple):

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, islice, takewhile
-from operator import methodcaller
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import InternalError
@@ -45,10 +44,6 @@ class Payload(Protocol):
         """Bytes that count against a bound of memory."""
 
 
-NUMBER_OF = methodcaller("offset")
-KEY_OF = methodcaller("key")
-
-
 RUN = 256
 """Items that stand in the queue of what is ready as one. What is left of a run when some are taken is copied."""
 
@@ -56,14 +51,11 @@ RUN = 256
 class Ready:
     """What may run, in the order of its turn: runs of numbers, ascending in each, and their payloads."""
 
-    __slots__ = ("_count", "_runs")
+    __slots__ = ("_runs", "count")
 
     def __init__(self) -> None:
         self._runs: deque[tuple[Sequence[int], Sequence[Payload]]] = deque()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
 
     @property
     def numbers(self) -> Iterator[int]:
@@ -71,8 +63,10 @@ class Ready:
 
     def put(self, numbers: Sequence[int], payloads: Sequence[Payload], *, first: bool = False) -> None:
         """Behind all others, or `first`."""
-        self._count += len(numbers)
-        runs = [(numbers[at : at + RUN], payloads[at : at + RUN]) for at in range(0, len(numbers), RUN)]
+        self.count += len(numbers)
+        runs = [(numbers, payloads)]
+        if not 0 < len(numbers) <= RUN:
+            runs = [(numbers[at : at + RUN], payloads[at : at + RUN]) for at in range(0, len(numbers), RUN)]
         if first:
             self._runs.extendleft(reversed(runs))
         else:
@@ -84,7 +78,7 @@ class Ready:
         if len(numbers) > most:
             self._runs.appendleft((numbers[most:], payloads[most:]))
             numbers, payloads = numbers[:most], payloads[:most]
-        self._count -= len(numbers)
+        self.count -= len(numbers)
         return numbers, payloads
 
 

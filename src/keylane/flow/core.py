@@ -15,11 +15,12 @@ import heapq
 from bisect import insort
 from collections import deque
 from itertools import count
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import KEY_OF, UNLIMITED, Buckets
+from keylane.flow.admission import UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
 from keylane.flow.items import Batch, Call, joined
@@ -95,6 +96,8 @@ class FlowCore:
         self._view = view
         self._retries = options.tries
         self._rotation: deque[Source] = deque()
+        self._queued: set[Source] = set()
+        """Those in the rotation."""
         self._depth_first = options.traversal == "depth_first"
         self._batch_size = 1 if options.batch is None else options.batch.size
         self._batch_min_size = 1 if options.batch is None else options.batch.min_size
@@ -122,10 +125,8 @@ class FlowCore:
         self._turned_over: list[Item] = []
         self._out: dict[Unit, None] = {}
         """Handed over and not reported, of closed sources, too: the oldest first."""
-        self._several: dict[Call, None] = {}
-        """Those among them that have several items."""
-        self._recall_at = 0.0
-        """When to look at those next."""
+        self._recall_at = inf
+        """When to look at calls of several items next."""
         self.with_workers = 0
         """The items in them."""
 
@@ -143,8 +144,8 @@ class FlowCore:
 
     def offer(self, source: Source) -> None:
         """`source` may have something to run."""
-        if not source.queued and source.has_turn and source not in self._at_rest:
-            source.queue(queued=True)
+        if source not in self._queued and source.has_turn() and source not in self._at_rest:
+            self._queued.add(source)
             if self._depth_first:
                 insort(self._rotation, source, key=attrgetter("name"))
             else:
@@ -241,17 +242,19 @@ class FlowCore:
 
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._room(now))
-        rotation = self._rotation
+        rotation, is_limited = self._rotation, self._buckets.limited
         several, in_a_row = 1, False
-        if self._may_group and not self._buckets.limited:
-            waiting = (source.waiting for source in rotation)
+        if self._may_group and not is_limited:
+            waiting = (source.waiting() for source in rotation)
             several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=self._may_chain)
         taken: list[Unit] = []
         while rotation and room > 0:
-            share = room if self._depth_first else max(1, room // len(rotation))
+            share = room if self._depth_first else room // len(rotation) or 1
             for _ in range(len(rotation)):
                 source = rotation.popleft()
-                most = min(share, room, self._room_of(source, now))
+                most = min(share, room)
+                if is_limited:
+                    most = min(most, self._room_of(source, now))
                 calls = self._take_of(source, most, now, several, in_a_row=in_a_row)
                 taken += calls
                 room -= len(calls)
@@ -260,21 +263,21 @@ class FlowCore:
         return taken
 
     def _take_of(self, source: Source, most: int, now: float, several: int, *, in_a_row: bool) -> list[Call]:
+        looks = self._asks
         if source.has_dues:
-            several = 1
+            several, looks = 1, True
         before = source.out
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
-        if source.has_dues or self._asks:
+        if looks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
             items = len(calls)
-        self._out.update(dict.fromkeys(calls))
+        for one in calls:
+            self._out[one] = None
         self.with_workers += items
-        if several > 1:
-            if not self._several:
-                self._recall_at = now + RECALL_S
-            self._several.update(dict.fromkeys(one for one in calls if len(one) > 1))
+        if items > len(calls):
+            self._recall_at = min(self._recall_at, now + RECALL_S)
         return calls
 
     def _starts(self, item: Item, now: float) -> bool:
@@ -294,7 +297,7 @@ class FlowCore:
                 return False
         if not self._buckets.limited:
             return True
-        due = self._buckets.spend_key(source, KEY_OF(item.payload), now)
+        due = self._buckets.spend_key(source, item.payload.key(), now)
         if due is not None:
             self.put_off(item, due)
             return False
@@ -302,8 +305,8 @@ class FlowCore:
         return True
 
     def _keep_in_rotation(self, source: Source, *, is_taken: bool) -> None:
-        if not is_taken or not source.has_turn:
-            source.queue(queued=False)
+        if not is_taken or not source.has_turn():
+            self._queued.discard(source)
         elif self._depth_first:
             self._rotation.appendleft(source)
         else:
@@ -438,7 +441,6 @@ class FlowCore:
             ended = len(unit.numbers) - unit.first
             items += ended
             if size > 1:
-                self._several.pop(unit, None)
                 if unit.ordered or unit.outcomes or ended < size:
                     self._several_ended(unit, len(unit.numbers), now)
                     continue
@@ -471,7 +473,6 @@ class FlowCore:
                     if not item.void and item.source.wanted:
                         self.put_back(item)
             else:
-                self._several.pop(unit, None)
                 if unit.source.wanted:
                     self._not_begun(unit, *unit.recall())
 
@@ -526,17 +527,16 @@ class FlowCore:
     def _recall(self, now: float) -> bool:
         """Take apart the calls of several items in which one takes long: those before it are through, and those behind
         it go to others, if they can be recalled. Returns whether there were any before it."""
-        if not self._several or now < self._recall_at:
+        if now < self._recall_at:
             return False
-        self._recall_at = now + RECALL_S
+        several = [one for one in self._out if isinstance(one, Call) and len(one) - one.first > 1]
+        self._recall_at = now + RECALL_S if several else inf
         has_ended = False
-        for call in [one for one in self._several if one.has_begun and one.began + RECALL_S <= now]:
+        for call in [one for one in several if one.has_begun and one.began + RECALL_S <= now]:
             numbers, payloads = call.recall()
             if numbers:
                 self._not_begun(call, numbers, payloads)
             end = call.ended
-            if end == len(call) - 1:
-                del self._several[call]
             ended = end - call.first
             self.with_workers -= len(numbers) + ended
             if ended:
@@ -723,7 +723,7 @@ class FlowCore:
     def next_due(self) -> float | None:
         """When to ask for what has waited long enough."""
         due = self._schedule.next_due
-        if not self._several:
+        if self._recall_at == inf:
             return due
         return self._recall_at if due is None else min(due, self._recall_at)
 

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from keylane.flow.admission import NUMBER_OF, Ready, shards_for
+from keylane.flow.admission import Ready, shards_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -197,8 +197,10 @@ class Call:
         return len(self.numbers)
 
 
-def joined(runs: Iterable[tuple[range, Sequence[Carried]]]) -> list[tuple[range, list[Carried]]]:
+def joined(runs: Sequence[tuple[range, Sequence[Carried]]]) -> Sequence[tuple[range, Sequence[Carried]]]:
     """Numbers that calls had, and their payloads, as the ranges that they make up."""
+    if len(runs) == 1:
+        return runs
     ranges: list[tuple[range, list[Carried]]] = []
     for run, some in sorted(runs, key=lambda one: one[0].start):
         if ranges and ranges[-1][0].stop == run.start:
@@ -338,8 +340,6 @@ class Source:
         """False once nothing that was handed over may begin."""
         self.wanted = True
         """False once no result counts any more: it was closed."""
-        self.queued = False
-        """Whether it is in the flow's rotation."""
         self._is_paused = False
 
     # --- ready ---
@@ -374,15 +374,13 @@ class Source:
     def free(self, number: int, payload: Payload) -> None:
         self._follow((number,), (payload,))
 
-    @property
     def has_turn(self) -> bool:
         """Whether something of it may run, as far as it goes."""
-        return self.may_take and not self._is_paused and bool(self._ready or self._again or self._beyond)
+        return self.may_take and not self._is_paused and bool(self._ready.count or self._again or self._beyond)
 
-    @property
     def waiting(self) -> int:
         """Shards that have an item ready."""
-        return len(self._beyond) + len(self._again) + len(self._ready)
+        return len(self._beyond) + len(self._again) + self._ready.count
 
     @property
     def tries_again(self) -> bool:
@@ -440,10 +438,13 @@ class Source:
                 break
             if several == 1:
                 calls += [Call(self, (one,), (payload,), now) for one, payload in zip(numbers, payloads, strict=True)]
+            elif not in_a_row and len(numbers) <= several:
+                calls.append(Call(self, numbers, payloads, now))
             elif in_a_row:
                 for number, payload in zip(numbers, payloads, strict=True):
                     behind = self._shards.behind(number, several - 1, limit)
-                    call = Call(self, (number, *map(NUMBER_OF, behind)), (payload, *behind), now, ordered=True)
+                    others = [one.offset() for one in behind]
+                    call = Call(self, (number, *others), (payload, *behind), now, ordered=True)
                     calls.append(call)
                     self.out += len(behind)
                     highest = max(highest, call.numbers[-1])
@@ -451,14 +452,15 @@ class Source:
                 starts = range(0, len(numbers), several)
                 calls += [Call(self, numbers[at : at + several], payloads[at : at + several], now) for at in starts]
             self.out += len(numbers)
-            highest = max(highest, numbers[-1])
+            if (last := numbers[-1]) > highest:
+                highest = last
         if highest >= 0:
             self.owner.started(highest)
         return calls
 
     def _next_ready(self, limit: int, most: int) -> tuple[Sequence[int], Sequence[Payload]]:
         """Up to `most` that are ready for the first time and may start."""
-        while self._ready:
+        while self._ready.count:
             numbers, payloads = self._ready.pop(most)
             if numbers[-1] <= limit:
                 return numbers, payloads
@@ -530,8 +532,11 @@ class Source:
     def _follow(self, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
         """What stands behind these is ready: of all of it the shard that is furthest behind first."""
         if following := self._shards.release(numbers, payloads):
-            following.sort(key=NUMBER_OF)
-            self._ready.put(list(map(NUMBER_OF, following)), following, first=self._depth_first)
+            by_number = {one.offset(): one for one in following}
+            ascending = sorted(by_number)
+            run = range(ascending[0], ascending[-1] + 1)
+            ready = [by_number[number] for number in ascending]
+            self._ready.put(run if len(run) == len(ready) else ascending, ready, first=self._depth_first)
 
     # --- its own ---
 
@@ -556,10 +561,6 @@ class Source:
     @property
     def is_paused(self) -> bool:
         return self._is_paused
-
-    def queue(self, *, queued: bool) -> None:
-        """Whether it is in the flow's rotation."""
-        self.queued = queued
 
     def stop(self, *, may_begin: bool = False) -> None:
         """Hand over nothing more of it; `may_begin`: what was handed over may run still."""

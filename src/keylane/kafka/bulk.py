@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from contextlib import suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -43,6 +44,9 @@ QUEUE_FULL = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client's name
 CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
 """librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
 
+LOOK_S = 5.0
+"""How long the first record's topic is asked about."""
+
 FLUSH_TIMEOUT_S = 60.0
 """For the last records' acknowledgements; longer than a broker's restart."""
 
@@ -61,11 +65,15 @@ class BulkProducer:
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
         # A call of ours for each record that arrives costs as much as handing it over: errors alone are told.
         defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS, "delivery.report.only.error": True}
+        # librdkafka lets half of this time pass between two first connections (100 ms by default); the longest pause
+        # between attempts stays its own.
+        defaults |= {"reconnect.backoff.ms": 20}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
         self._records = 0
         """Handed over."""
+        self._is_connected = False
 
     @property
     def delivered(self) -> int:
@@ -74,6 +82,7 @@ class BulkProducer:
 
     def produce(self, record: Output) -> None:
         """Hand one record over; waits while the client's queue is full."""
+        self._connect(record.topic)
         while True:
             self._raise_failure()
             try:
@@ -117,7 +126,18 @@ class BulkProducer:
                 pairs = zip(keys[some], values[some], strict=True)
                 self._produce_batch(topic, [{"key": key, "value": value} for key, value in pairs])
 
+    def _connect(self, topic: str) -> None:
+        """Before the first record. The client asks for a producer id, and for a transactional id's coordinator, at once
+        where it has a connection; else, 500 ms later. The first answer makes it drop the bootstrap server's, so the
+        second one is waited for, over the next. A broker that is away is told of by what follows."""
+        if not self._is_connected:
+            self._is_connected = True
+            with suppress(KafkaException):
+                for _ in range(2):
+                    self._producer.list_topics(topic, LOOK_S)
+
     def _produce_batch(self, topic: str, left: list[dict[str, Any]]) -> None:
+        self._connect(topic)
         while left:
             self._raise_failure()
             self._records += self._producer.produce_batch(topic, left, on_delivery=self._on_delivery)

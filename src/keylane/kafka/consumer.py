@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from keylane.consumer.snapshot import Wait
     from keylane.consumer.start import Start
     from keylane.kafka import exact_transactions
+    from keylane.kafka.group_times import GroupTimes
     from keylane.kafka.membership import Target
     from keylane.pipeline import Pipeline
 
@@ -71,6 +72,8 @@ class KafkaConsumer:
         self._settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
         self._name = client_id or "keylane"
         self._presence = Presence(pipeline.kafka, monotonic())
+        self.group_times: GroupTimes | None = None
+        """What the broker has decided, under KIP-848, as of the last assignment. Any thread; changed here only."""
         self._external = isinstance(pipeline.commit, External)
         self._commit_is_on_its_way = False
         self._listener: ConsumerListener | None = None
@@ -94,7 +97,13 @@ class KafkaConsumer:
         self._group_wait = GroupWait(kafka, client.memberid, self._name)
         if not self._pipeline.assignment:
             heartbeats.joins = self._joins
+            heartbeats.told = self._told
         return client
+
+    def _told(self, times: GroupTimes) -> None:
+        self.group_times = times
+        if self._listener is not None:
+            self._listener.on_session(times.session_s)
 
     def _joins(self, state: str, now: float) -> None:
         """librdkafka's state of the member: one of KIP-848's protocol is steady while it waits for others."""

@@ -19,8 +19,8 @@ from keylane.kafka.bulk import CLIENT_LOG
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
-from keylane.kafka.settings import CONSUMER_ONLY, LEADERS, PRODUCER_ONLY, SILENT_MS, reading
-from keylane.pipeline import TRACKING_SETTINGS
+from keylane.kafka.redriving import connecting
+from keylane.kafka.settings import LEADERS, SILENT_MS, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 END_S = 30.0
 """How long a reader looks for the end of the topic at most."""
+CLIENT_ID = {"client.id": "keylane"}
 GIVE_UP_MS = 60_000
 """After which a writer gives a record up."""
 
@@ -52,8 +53,6 @@ class KeyedReader:
     def __init__(self, kafka: Settings, topic: str) -> None:
         self._servers = str(kafka["bootstrap.servers"])
         self._topic = topic
-        dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
-        given = {name: value for name, value in kafka.items() if name not in dropped}
         ours = {
             "group.id": f"keylane-reader-{uuid.uuid4()}",  # never joined, never committed to
             "enable.auto.commit": False,
@@ -61,7 +60,7 @@ class KeyedReader:
             "auto.offset.reset": "earliest",
             "fetch.queue.backoff.ms": 20,
         }
-        self._client = client_of(Consumer, reading(CLIENT_LOG | given) | ours)
+        self._client = client_of(Consumer, reading(CLIENT_LOG | CLIENT_ID | dict(connecting(kafka))) | ours)
         self._client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         self._position = 0
         """Behind the last record that was read."""
@@ -121,8 +120,6 @@ class KeyedWriter:
     def __init__(self, kafka: Settings, topic: str, refused: Callable[[str], None]) -> None:
         self._topic = topic
         self._refused = refused
-        dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
-        given = {name: value for name, value in kafka.items() if name not in dropped}
         ours = (
             NO_NEW_TOPICS
             | LEADERS
@@ -135,7 +132,7 @@ class KeyedWriter:
                 "socket.timeout.ms": SILENT_MS,
             }
         )
-        self._client = client_of(Producer, given | ours)
+        self._client = client_of(Producer, CLIENT_ID | dict(connecting(kafka)) | ours)
 
     def write(self, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         """Hand one over; None deletes the key."""

@@ -40,10 +40,6 @@ FETCH_BYTES = 4_000_000
 
 ABORT_MARKER = 0
 
-CONNECTS_SOON = {"reconnect.backoff.ms": 20}
-"""librdkafka lets half of this time pass between two first connections (100 ms by default); the longest pause between
-attempts stays its own."""
-LOOK_S = 5.0
 INIT_S = 60.0
 """How long a producer may take to get its transactional id: a coordinator may move meanwhile."""
 ABORT_S = 2.0
@@ -318,13 +314,9 @@ class OpenTransaction(BulkProducer):
             "transaction.timeout.ms": timeout_ms,
             "socket.timeout.ms": min(SILENT_MS, max(900, timeout_ms - 100)),
         }
-        super().__init__(servers, TRANSACTIONAL_DEFAULTS | CONNECTS_SOON | dict(settings) | ours)
+        super().__init__(servers, TRANSACTIONAL_DEFAULTS | dict(settings) | ours)
         self.id = transactional_id
-        with suppress(KafkaException):  # that is told below
-            # The client asks for the id's coordinator at once where it has a connection; else, 500 ms later. The first
-            # answer makes it drop the bootstrap server's, so the second one is waited for, over the next.
-            for _ in range(2):
-                self._producer.list_topics(topic, LOOK_S)
+        self._connect(topic)
         self._begin()
 
     def _begin(self) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.client_log import Repeats
+from keylane.kafka.group_times import GroupTimes, ask_group_times
 from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import before_login_of
 
@@ -53,7 +54,7 @@ BELIEVED_INTERVALS = 4
 """Statistics that come later than this many intervals after the ones before say that the process was frozen."""
 
 DEFAULT_SESSION_MS = 45_000
-"""librdkafka's default, and the broker's for KIP-848's protocol, where the broker decides."""
+"""librdkafka's default; and the broker's for KIP-848's protocol, where the broker decides, until it is asked."""
 
 CONSUMER_GROUP_HEARTBEAT, HEARTBEAT_VERSION = 68, 1
 """KIP-848's API, and the version of it that librdkafka speaks."""
@@ -87,9 +88,17 @@ class Presence:
     def __init__(self, kafka: Mapping[str, Any], now: float) -> None:
         heartbeat_s = int(kafka.get("heartbeat.interval.ms", HEARTBEAT_MS)) / 1000
         self._session_s = session_s(kafka)
-        self._silence_s = max(LEAST_SILENCE_S, 2 * (heartbeat_s + interval_ms(kafka) / 1000))
+        self._interval_s = interval_ms(kafka) / 1000
+        self._silence_s = self._silence_of(heartbeat_s)
         self._read_at = self._since = self._heard_at = self._connected_at = now
         self._is_steady = self._is_lost = False
+
+    def _silence_of(self, heartbeat_s: float) -> float:
+        return max(LEAST_SILENCE_S, 2 * (heartbeat_s + self._interval_s))
+
+    def take(self, times: GroupTimes) -> None:
+        """What the broker has decided for the group (KIP-848)."""
+        self._session_s, self._silence_s = times.session_s, self._silence_of(times.heartbeat_s)
 
     def read(self, join_state: str, now: float, *, has_coordinator: bool) -> None:
         """librdkafka's state of the member, and whether the coordinator is connected, from each of its statistics."""
@@ -101,6 +110,11 @@ class Presence:
             self._is_steady, self._since = is_steady, now
         if is_steady:
             self._is_lost = False
+
+    @property
+    def session_s(self) -> float:
+        """The session timeout, as far as it is known."""
+        return self._session_s
 
     def heard(self, heard_at: float) -> None:
         """The coordinator answered then."""
@@ -146,11 +160,18 @@ class Heartbeats:
         failed: Callable[[PeerError], None],
         presence: Presence,
         offers: Callable[[Mapping[str, Any], str], bool] | None = None,
+        times: Callable[[str], GroupTimes] | None = None,
     ) -> None:
-        """`offers` says whether the broker at an address has KIP-848's API (`offers_kip_848`)."""
+        """`offers` says whether the broker at an address has KIP-848's API (`offers_kip_848`), `times` what it has
+        decided for the group (`ask_group_times`)."""
         self._kafka = kafka
         self._presence = presence
         self._offers = offers or offers_kip_848
+        self._ask_times = times or (lambda coordinator: ask_group_times(kafka, coordinator, ASK_S))
+        self.told: Callable[[GroupTimes], None] = lambda _: None
+        """Told of the times of a group of KIP-848's protocol: when its coordinator is connected, and at each
+        assignment."""
+        self._was_steady = False
         self._repeats = Repeats()
         self._is_kip_848 = kafka.get("group.protocol") == "consumer"
         self._believed_s = BELIEVED_INTERVALS * interval_ms(kafka) / 1000
@@ -192,11 +213,35 @@ class Heartbeats:
                 self._old = answers + broker["waitresp_cnt"]
             elif self._received_at is not None:
                 self._heard(self._received_at)
+            if self._is_kip_848:
+                coordinator = broker["nodename"] if broker["state"] == "UP" else ""
+                self._hear_times(coordinator, join_state, is_new_connection=connects != broker["connects"])
             is_new = answers > self._old
             self._old = max(self._old, answers)
             self._received_at = made_at + self._ahead - broker["rxidle"] / 1e6 if is_new else None
             if self._is_kip_848:
                 self._check_kip_848(join_state, broker["nodename"] if broker["state"] == "UP" else "")
+
+    def _hear_times(self, coordinator: str, join_state: str, *, is_new_connection: bool) -> None:
+        """Ask a member's coordinator where what it said may be old: after an assignment, and on a new connection."""
+        was_steady, self._was_steady = self._was_steady, join_state == STEADY
+        if not self._was_steady or not coordinator or (was_steady and not is_new_connection):
+            return
+        try:
+            times = self._ask_times(coordinator)
+        except (OSError, UsageError, PeerError) as error:
+            if self._repeats.is_new("times"):
+                logger.warning(
+                    "the broker at %s does not say how long a member of group %s may be silent, and %.0f s are taken "
+                    "(handlers start for two thirds of it): %s",
+                    coordinator,
+                    self._kafka.get("group.id"),
+                    self._presence.session_s,
+                    error,
+                )
+            return
+        self._presence.take(times)
+        self.told(times)
 
     def _check_kip_848(self, join_state: str, coordinator: str) -> None:
         """A member that does not begin to join: does its coordinator lack KIP-848's API? librdkafka sends nothing then,

@@ -19,7 +19,7 @@ from keylane.kafka.exact_transactions import send_offsets
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 from keylane.kafka.open_transactions import OpenTransaction
-from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
+from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY, STATISTICS
 from keylane.pipeline import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 def read_committed(kafka: Settings, topic: str) -> Iterator[list[Record]]:
     """All committed records of a topic, up to the end that it has now. Raises what `bulk.read_to_end` does."""
-    settings = dict(_connecting(kafka)) | {"isolation.level": "read_committed"}
+    settings = dict(connecting(kafka)) | {"isolation.level": "read_committed"}
     return read_to_end(str(kafka["bootstrap.servers"]), topic, settings=settings)
 
 
-def _connecting(kafka: Settings) -> Settings:
+def connecting(kafka: Settings) -> Settings:
     """The settings that any client may have: where brokers are, TLS, SASL."""
-    dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
+    dropped = CONSUMER_ONLY | PRODUCER_ONLY | STATISTICS | TRACKING_SETTINGS.keys()
     return {name: value for name, value in kafka.items() if name not in dropped}
 
 
@@ -67,7 +67,7 @@ class Redriving(OpenTransaction):
         producing = {name: value for name, value in kafka.items() if name not in dropped}
         super().__init__(servers, NO_NEW_TOPICS | producing, group, TRANSACTION_TIMEOUT_MS, topic)
         asking = (
-            MEMBER_DEFAULTS | CLIENT_LOG | dict(_connecting(kafka)) | {"group.id": group, "enable.auto.commit": False}
+            MEMBER_DEFAULTS | CLIENT_LOG | dict(connecting(kafka)) | {"group.id": group, "enable.auto.commit": False}
         )
         self._asking = client_of(Consumer, asking)
         """Knows who coordinates the group, and never joins it."""

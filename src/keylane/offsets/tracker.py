@@ -313,11 +313,8 @@ class PartitionTracker:
         self._thin_at = THIN_AT
         self._ahead = committed if committed.highest_completed >= self.base else None
         """The committed map, while it says something of offsets that are not polled yet."""
-
-    @property
-    def position(self) -> int:
-        """The next offset expected from the log."""
-        return self._start + len(self._window)
+        self.position = self._start
+        """The next offset expected from the log: where the window ends."""
 
     @property
     def span(self) -> int:
@@ -350,12 +347,14 @@ class PartitionTracker:
         """
         before = self.pending
         for first, stop in _contiguous(offsets):
-            first = max(first, self.base)  # below the base all is complete
+            if first < self.base:
+                first = self.base  # below it all is complete
             if first >= stop:
                 continue
             if first < self.position:
                 raise InternalError(f"offset {first} was polled again; the next one expected is {self.position}")
-            self._pass_gap(first)
+            if first > self.position:
+                self._pass_gap(first)
             self._extend(first, stop)
         self._advance()
         self._thin()
@@ -392,7 +391,11 @@ class PartitionTracker:
         Up to the highest dispatched one always: those are counted already.
         """
         last = self.position - 1
-        limit = max(self.highest_dispatched, min(last, self.base + bound.max_span - 1))
+        limit = self.base + bound.max_span - 1
+        if limit > last:
+            limit = last
+        if limit < self.highest_dispatched:
+            limit = self.highest_dispatched
         room = bound.max_incomplete - self.incomplete
         if limit >= last or room <= 0:
             return limit
@@ -418,11 +421,13 @@ class PartitionTracker:
         if not isinstance(offsets, range):
             offsets = sorted(offsets)
         lowest, highest = offsets[0], offsets[-1]
-        run = range(lowest, highest + 1)
-        is_run = len(run) == len(offsets) and (offsets == run or offsets == list(run))
+        is_run = len(offsets) == highest - lowest + 1 and (
+            isinstance(offsets, range) or offsets == list(range(lowest, highest + 1))
+        )
         if highest >= self.position:
             raise InternalError(f"offset {highest} completed and was never polled; the next one is {self.position}")
-        self.mark_dispatched(highest)
+        if highest > self.highest_dispatched:
+            self.mark_dispatched(highest)
         window, start = self._window, self._start
         done = 0
         if lowest < start:
@@ -437,12 +442,13 @@ class PartitionTracker:
         else:
             for offset in offsets:
                 window[offset - start] = _COMPLETE
-        done -= window.count(_INCOMPLETE, first, stop)
+            done -= window.count(_INCOMPLETE, first, stop)
         if done:
             self.incomplete -= done
             self.pending -= done
             self.changes += done
-            self.highest_completed = max(self.highest_completed, highest)
+            if highest > self.highest_completed:
+                self.highest_completed = highest
             self._advance()
         return done
 
@@ -471,6 +477,7 @@ class PartitionTracker:
 
     def _extend(self, first: int, stop: int) -> None:
         """Polled offsets from `first` (the position) to `stop` - 1: incomplete but for what the committed map has."""
+        self.position = stop
         ahead = self._ahead
         if ahead is None:
             self._window.extend(bytes(stop - first))
@@ -495,6 +502,7 @@ class PartitionTracker:
         else:
             self._cut(len(self._window))
             self._start = stop
+        self.position = stop
         self._leave_committed_map()
 
     def _leave_committed_map(self) -> None:
@@ -509,13 +517,14 @@ class PartitionTracker:
             self._cut(self._head)
         if head < 0 and not self._stuck and self._ahead is not None:  # on through what the committed map has complete
             self._cut(self._head)
-            self._start = self._ahead.first_incomplete(self._start)
+            self._start = self.position = self._ahead.first_incomplete(self._start)
             self._leave_committed_map()
         base = self._stuck[0] if self._stuck else self._start + self._head
         if base != self.base:
             assert base > self.base, (base, self.base)
             self.base = base
-            self.highest_completed = max(self.highest_completed, base - 1)
+            if self.highest_completed < base - 1:
+                self.highest_completed = base - 1
             self.changes += 1
 
     def _thin(self) -> None:
@@ -548,9 +557,11 @@ class PartitionTracker:
 
     def _count(self, start: int, stop: int) -> int:
         """Incomplete polled offsets from `start` to `stop` - 1."""
-        stuck = bisect_left(self._stuck, stop) - bisect_left(self._stuck, start)
         first = self._start
-        return stuck + self._window.count(_INCOMPLETE, max(0, start - first), max(0, stop - first))
+        if start >= first:
+            return self._window.count(_INCOMPLETE, start - first, stop - first)
+        stuck = bisect_left(self._stuck, stop) - bisect_left(self._stuck, start)
+        return stuck + self._window.count(_INCOMPLETE, 0, max(0, stop - first))
 
     def _nth_incomplete(self, start: int, n: int) -> int | None:
         """The nth (from 1) incomplete polled offset from `start` on; None when there are fewer."""
@@ -569,16 +580,17 @@ class PartitionTracker:
         return None
 
 
-def _contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _contiguous(offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
     """Ascending offsets as runs (start, stop)."""
     if isinstance(offsets, range):
-        yield offsets.start, offsets.stop
-        return
+        return ((offsets.start, offsets.stop),)
+    runs = []
     first = 0
     for at in range(1, len(offsets) + 1):
         if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
-            yield offsets[first], offsets[at - 1] + 1
+            runs.append((offsets[first], offsets[at - 1] + 1))
             first = at
+    return runs
 
 
 def _append_run(starts: array[int], stops: array[int], start: int, stop: int) -> None:

@@ -199,7 +199,7 @@ class World:
         """Lost: another source takes its place."""
         self.source.close()
         self.flow.forget_closed()
-        assert not self.source.has_turn
+        assert not self.source.has_turn()
         self.open()
 
     # --- where an item is ---

@@ -46,6 +46,7 @@ def test_every_option_takes_its_default_as_text() -> None:
         ("max.connections.per.ip.overrides", "10.0.0.1", "'10.0.0.1' is not ADDRESS:COUNT"),
         ("advertised.listeners", "kafka:9092", "give one listener"),
         ("advertised.listeners", "PLAINTEXT://kafka:0", "give one listener"),
+        ("group.consumer.migration.policy", "both", "give one of bidirectional, upgrade, downgrade, disabled"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, value: str, says: str) -> None:

@@ -35,6 +35,12 @@ def table() -> list[Row]:
         return [Row(*cells(row)) for row in rows]
 
 
+@pytest.fixture(scope="module")
+def weather() -> dict[data.Hour, dict[str, data.Value]]:
+    """Of the year."""
+    return data.read_weather()
+
+
 def departure(row: Row) -> tuple[str, int]:
     return row.time_hour, int(row.sched_dep_time) % 100
 
@@ -82,8 +88,9 @@ def test_missing_values_are_null() -> None:
     assert not any("NA" in c.values() for c in cancelled)
 
 
-def test_weather_is_found_by_the_flights_own_hour_and_is_missing_for_some() -> None:
-    weather = data.read_weather()
+def test_weather_is_found_by_the_flights_own_hour_and_is_missing_for_some(
+    weather: dict[data.Hour, dict[str, data.Value]],
+) -> None:
     assert len(weather) == 26_115
     row = weather["EWR", "2013-01-01T10:00:00Z"]
     assert (row["temp"], row["wind_gust"], row["day"]) == (39.02, None, 1)
@@ -103,8 +110,9 @@ def test_the_slice_is_what_its_script_makes_of_the_year_and_enough_for_the_defau
     assert data.SLICE.stat().st_size < 600_000
 
 
-def test_without_the_package_there_is_the_slice_and_more_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    weather = data.read_weather()
+def test_without_the_package_there_is_the_slice_and_more_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, weather: dict[data.Hour, dict[str, data.Value]]
+) -> None:
     whole = list(islice(data.read_flights(20_001), 20_000))
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     assert list(data.read_flights(20_000)) == whole

@@ -29,7 +29,8 @@ class Outage:
     """A consumer whose handlers call services that are down for some time; it is fed for as long as it takes."""
 
     def __init__(self, keys: int = 50, **options: Any) -> None:
-        options = {"retries": RETRIES, "on_exhausted": kl.DeadLetter("dead"), "max_buffered_records": 2_500} | options
+        defaults = {"retries": RETRIES, "on_exhausted": kl.DeadLetter("dead"), "commit": kl.Commit()}
+        options = {**defaults, "max_buffered_records": 2_500, **options}
         chance = random.Random(7)
         self.driven = Driven({NAME: OffsetMap(0)}, CONCURRENCY, chance.random, log_end=1 << 40, **options)
         self.keys = keys

@@ -131,3 +131,17 @@ def test_whoever_is_told_of_a_loss_waits_until_nothing_of_it_starts() -> None:
     lost.answer.put(None)
     losing.join(10)
     assert told == [[("t", 0)]]
+
+
+def test_another_session_timeout_holds_from_the_next_answer_and_a_shorter_one_at_once() -> None:
+    lease = Lease(45.0)
+    lease.renew(100.0)
+    lease.last(9.0)
+    assert lease.until == pytest.approx(106.0), "two thirds of nine seconds since it was heard"
+    lease.last(60.0)
+    assert lease.until == pytest.approx(106.0)
+    lease.renew(101.0)
+    assert lease.until == pytest.approx(141.0)
+    without_a_group = Lease()
+    without_a_group.renew(1.0)
+    assert without_a_group.holds(1e9)

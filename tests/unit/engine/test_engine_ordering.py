@@ -127,7 +127,7 @@ def test_what_is_ready_comes_in_the_order_of_its_turn_a_run_at_a_time() -> None:
     ready.put([3, 5], records(None, None, None, first=3)[::2])
     ready.put((1,), records(None, first=1), first=True)
     taken = []
-    while len(ready):
+    while ready.count:
         left = list(ready.numbers)
         numbers, some = ready.pop(3)
         assert list(numbers) == offsets(some) == left[: len(numbers)]
@@ -140,7 +140,7 @@ def test_a_long_feed_is_many_runs_that_stay_in_order() -> None:
     ready.put(range(3 * RUN + 1), records(*[None] * (3 * RUN + 1)))
     ready.put(range(-RUN - 1, 0), records(*[None] * (RUN + 1), first=-RUN - 1), first=True)
     taken: list[int] = []
-    while len(ready):
+    while ready.count:
         taken += ready.pop(1_000)[0]
     assert taken == list(range(-RUN - 1, 3 * RUN + 1))
 

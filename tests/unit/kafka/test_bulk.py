@@ -12,7 +12,18 @@ from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
 
 
-class Refusing:
+class Connected:
+    """A client that tells which topics it was asked about, and what it had taken then."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[tuple[str, int]] = []
+
+    def list_topics(self, topic: str, _: float) -> None:
+        self.asked.append((topic, len(self.taken)))
+
+
+class Refusing(Connected):
     """A client that knows already that there is no such topic."""
 
     def produce(self, *_: Any, **__: Any) -> None:
@@ -34,11 +45,11 @@ def test_a_record_that_the_client_refuses_is_an_error_that_names_its_topic() -> 
         producer.produce(Output("gone", value=b"1"))
 
 
-class Narrow:
+class Narrow(Connected):
     """A client that has room for some, as librdkafka is full: it takes those before the first that finds none."""
 
     def __init__(self, room: int, most: int = 1_000_000) -> None:
-        self.taken: list[tuple[str, dict[str, Any]]] = []
+        super().__init__()
         self._room = room
         self._most = most
 
@@ -94,3 +105,19 @@ def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() 
     producer._producer = client
     with pytest.raises(PeerError, match="a record for 'some' could not be produced to nowhere:1: MSG_SIZE_TOO_LARGE"):
         producer.produce_columns("some", None, [b"1", b"1234"])
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_connection_is_waited_for_once_and_before_the_first_record(many: bool) -> None:
+    """Else librdkafka asks for its producer id half a second later."""
+    producer = BulkProducer("nowhere:1")
+    client: Any = Narrow(5)
+    producer._producer = client
+    with producer:
+        for topic in ("some", "other"):
+            if many:
+                producer.produce_columns(topic, None, [b"1", b"2"])
+            else:
+                producer.produce(Output(topic, value=b"1"))
+    assert client.asked == [("some", 0), ("some", 0)]
+    assert len(client.taken) > 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from keylane.errors import PeerError
+from keylane.kafka.group_times import GroupTimes
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
-
-if TYPE_CHECKING:
-    from keylane.errors import PeerError
 
 
 class Clients:
@@ -22,7 +21,13 @@ class Clients:
         self.failures: list[PeerError] = []
         self.asked: list[str] = []
         self.answer: bool | OSError = False
-        self.heartbeats = Heartbeats(kafka, self.heard.append, self.failures.append, Presence(kafka, 0.0), self._offers)
+        self.times: GroupTimes | Exception = GroupTimes(9.0, 2.0)
+        self.told: list[GroupTimes] = []
+        self.presence = Presence(kafka, 0.0)
+        self.heartbeats = Heartbeats(
+            kafka, self.heard.append, self.failures.append, self.presence, self._offers, self._times
+        )
+        self.heartbeats.told = self.told.append
         self.now = monotonic()
         self.answers = 0
         self.metadata = 0
@@ -32,6 +37,12 @@ class Clients:
         if isinstance(self.answer, OSError):
             raise self.answer
         return self.answer
+
+    def _times(self, coordinator: str) -> GroupTimes:
+        assert coordinator == "here:1"
+        if isinstance(self.times, Exception):
+            raise self.times
+        return self.times
 
     def taken(
         self,
@@ -195,3 +206,40 @@ def test_nobody_else_asks(protocol: str, joining: str) -> None:
 )
 def test_intervals_follow_the_session(kafka: dict[str, Any], session: float, interval: int) -> None:
     assert (session_s(kafka), interval_ms(kafka)) == (session, interval)
+
+
+def test_a_member_of_kip_848_hears_what_the_broker_has_decided() -> None:
+    clients = Clients(**{"group.protocol": "consumer"})
+    clients.taken(0, 0, joining="wait-assign-call")
+    assert clients.told == [], "it has nothing yet"
+    clients.taken(0.5, 0)
+    clients.taken(0.5, 0)
+    assert clients.told == [GroupTimes(9.0, 2.0)]
+    assert clients.presence.session_s == 9.0
+    clients.times = GroupTimes(6.0, 2.0)
+    clients.taken(0.5, 0, joining="wait-unassign-call")
+    clients.taken(0.5, 0)
+    assert clients.presence.session_s == 6.0, "it is asked after each assignment"
+    clients.taken(0.5, 0, connects=2)
+    assert len(clients.told) == 3, "and on a new connection"
+
+
+def test_a_broker_that_does_not_tell_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Clients(**{"group.protocol": "consumer", "group.id": "g"})
+    clients.times = PeerError("error 29 of DescribeConfigs: None")
+    for connects in (1, 2):
+        clients.taken(0.5, 0, connects=connects)
+    assert clients.told == []
+    assert clients.presence.session_s == 45.0
+    (record,) = caplog.records
+    assert "the broker at here:1 does not say how long a member of group g may be silent, and 45 s are taken" in (
+        record.getMessage()
+    )
+
+
+def test_a_member_of_the_classic_protocol_decides_itself() -> None:
+    clients = Clients(**{"session.timeout.ms": 12_000})
+    for _ in range(3):
+        clients.taken(0.5, 0)
+    assert clients.told == []
+    assert clients.presence.session_s == 12.0

@@ -26,7 +26,7 @@ LACKS = "authorized operations (there is no authorization)"
 HAS_LARGE_ANSWERS = True
 
 NOT_ASKED = -2_147_483_648
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -50,7 +50,7 @@ def _describe(group_id: str, node: Node, module: Any) -> Any:
             subscribed_topic_regex=member.pattern,
             assignment=_assignment(member.assigned, node, module),
             target_assignment=_assignment(member.target, node, module),
-            member_type=CONSUMER_MEMBER,
+            member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
         )
         for member in group.members
     )

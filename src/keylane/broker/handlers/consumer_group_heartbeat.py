@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 API_KEY = 68
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "groups with members of both protocols, and their migration while they have members"
+LACKS = "nothing"
 
 OWN_ID_VERSION = 1
 _MILLISECOND = datetime.timedelta(milliseconds=1)

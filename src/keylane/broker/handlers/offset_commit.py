@@ -1,8 +1,8 @@
 """OffsetCommit (8), versions 2-9: store a member's offsets, all or nothing, durably.
 
 v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: member epochs
-(KIP-848), GROUP_ID_NOT_FOUND. A partition that is unknown, or whose metadata is too large, is refused alone; the others
-are committed.
+(KIP-848: its members are told UNSUPPORTED_VERSION below), GROUP_ID_NOT_FOUND. A partition that is unknown, or whose
+metadata is too large, is refused alone; the others are committed.
 
 Requests and responses are read and written by hand, as columns: kio makes an object of each partition, and takes 13 µs
 for the response of one. A commit of one partition without metadata that comes again with another offset is not even
@@ -52,6 +52,7 @@ LEADER_EPOCH_VERSION = 6
 STATIC_MEMBERS_VERSION = 7
 FLEXIBLE_VERSION = 8
 GROUP_ID_NOT_FOUND_VERSION = 9
+MEMBER_EPOCH_VERSION = 9
 
 
 @functools.cache
@@ -104,7 +105,8 @@ def decode(version: int, data: bytes, at: int) -> CommitRequest:
     retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
     topics = [_read_topic(reader, has_epochs=version >= LEADER_EPOCH_VERSION) for _ in reader.items()]
     reader.skip_tags()
-    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms)
+    has_epochs = version >= MEMBER_EPOCH_VERSION
+    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms, has_epochs)
 
 
 def _read_topic(reader: FieldReader, *, has_epochs: bool) -> TopicCommit:

@@ -15,7 +15,6 @@ from keylane.consumer.modes.at_least_once import AtLeastOnce, RevokeAnswer
 from keylane.consumer.modes.transaction import State, Transaction
 from keylane.consumer.partitions import partition_of
 from keylane.errors import PeerError
-from keylane.flow.admission import KEY_OF, NUMBER_OF
 from keylane.flow.items import Call
 from keylane.flow.outcomes import Failure
 from keylane.records import PlainMessage
@@ -56,7 +55,7 @@ class Token:
         self._partition = partition
         self._stand_in = stand_in
         self._left = 0
-        partition.source.block(NUMBER_OF(stand_in), stand_in)
+        partition.source.block(stand_in.offset(), stand_in)
 
     def wait_for_one_more(self) -> None:
         self._left += 1
@@ -66,7 +65,7 @@ class Token:
         self._left -= 1
         if self._left or not self._partition.wanted:
             return None
-        self._partition.source.free(NUMBER_OF(self._stand_in), self._stand_in)
+        self._partition.source.free(self._stand_in.offset(), self._stand_in)
         return self._partition
 
 
@@ -134,7 +133,7 @@ class Transactional(AtLeastOnce):
         )
         if self._ordering == "partition":
             return iter((None,) if payloads else ())
-        return (key for key in map(KEY_OF, payloads) if key is not None)
+        return (key for one in payloads if (key := one.key()) is not None)
 
     def given_up(self, names: Iterable[TopicPartition]) -> None:
         """These do not begin anew."""

@@ -97,6 +97,12 @@ class GroupSettings(NamedTuple):
     assignment_interval_ms: int
     """No new assignment is computed before this time has passed since the last (KIP-1263)."""
     max_size: int
+    can_upgrade: bool = True
+    """Whether a group of the classic protocol with members becomes a consumer group when one joins."""
+    can_downgrade: bool = True
+    """Whether a consumer group becomes one of the classic protocol when the last of its own protocol goes."""
+    classic_max_size: int = 2**31 - 1
+    """Of groups of the classic protocol."""
 
 
 class MemberDescription(NamedTuple):
@@ -110,6 +116,8 @@ class MemberDescription(NamedTuple):
     pattern: str
     assigned: Owned
     target: Target
+    is_classic: bool
+    """Whether it uses the classic protocol."""
 
 
 class ConsumerGroupDescription(NamedTuple):

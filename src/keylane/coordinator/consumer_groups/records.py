@@ -1,8 +1,11 @@
 """The records of consumer groups in `__consumer_offsets` (KIP-848), purely: what they say, and their bytes.
 
-A group is what its records amount to: the last of each key. The formats are those that Apache Kafka 4.3 writes: group
-epoch (key version 3), member (5), epoch of the target assignment (6), target of a member (7), what a member has now
-(8), resolved regular expression (16). Partition metadata (4), which it wrote before 4.1, is read and not used.
+A group is what its records amount to: the last of each key. A change may have the record of a group of the classic
+protocol (key version 2): such a group has become a consumer group (None), or this one has become such a group.
+
+The formats are those that Apache Kafka 4.3 writes: group epoch (key version 3), member (5), epoch of the target
+assignment (6), target of a member (7), what a member has now (8), resolved regular expression (16). Partition metadata
+(4), which it wrote before 4.1, is read and not used.
 
 Sources: `ConsumerGroup*Key/Value.json` of Apache Kafka's group coordinator, and the bytes that 4.3.1 writes; KIP-1251
 (assignment epochs), KIP-1263 (time of the assignment).
@@ -14,7 +17,14 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.formats import RecordFormatError, encode_string
+from keylane.coordinator.formats import (
+    GROUP_KEY_VERSION,
+    GroupValue,
+    RecordFormatError,
+    encode_group_key,
+    encode_group_value,
+    encode_string,
+)
 from keylane.wire.primitives import (
     EMPTY_TAGS,
     FieldError,
@@ -37,10 +47,14 @@ Owned = dict[uuid.UUID, dict[int, int]]
 
 GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
 """Key versions, which are the types of the records."""
+CLASSIC_GROUP = GROUP_KEY_VERSION
+"""That of a group of the classic protocol."""
 TYPES = frozenset({GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN})
 _NAMED_TYPES = frozenset({MEMBER, TARGET, CURRENT, PATTERN})
 """Their keys have a name behind the group's: a member id, or the expression."""
 
+NO_CLASSIC_MEMBER = b"\x00"
+"""What a member of KIP-848's protocol has in place of a `ClassicMember`."""
 _STATE = struct.Struct(">b")
 _UUID = struct.Struct(">16s")
 STABLE, UNREVOKED, UNRELEASED = range(3)
@@ -53,6 +67,14 @@ class Group(NamedTuple):
     epoch: int
     metadata_hash: int = 0
     """Of the topics that members subscribe to; another one means that they changed. 0 for none."""
+
+
+class ClassicMember(NamedTuple):
+    """What a member says that uses the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names and metadata, which is a subscription of the consumer protocol; the first is the one in use."""
 
 
 class Member(NamedTuple):
@@ -68,6 +90,8 @@ class Member(NamedTuple):
     """A regular expression for more topics; empty for none."""
     rebalance_timeout_ms: int
     assignor: str | None
+    classic: ClassicMember | None = None
+    """None for a member of KIP-848's protocol."""
 
 
 class TargetEpoch(NamedTuple):
@@ -103,7 +127,7 @@ class Pattern(NamedTuple):
     timestamp_ms: int
 
 
-Value = Group | Member | TargetEpoch | TargetAssignment | Current | Pattern
+Value = Group | Member | TargetEpoch | TargetAssignment | Current | Pattern | GroupValue
 
 
 class Record(NamedTuple):
@@ -148,14 +172,16 @@ def encode_value(value: Value) -> bytes:
                     compact_string(value.pattern),
                     int32(value.rebalance_timeout_ms),
                     compact_string(value.assignor),
-                    b"\x01\x00\x01\x00",  # the metadata of a member of the classic protocol: none
+                    b"\x01\x00" + _encode_classic(value.classic),
                 )
             )
+        case GroupValue():
+            return encode_group_value(value)
 
 
 def encode(group: str, record: Record) -> tuple[bytes, bytes | None]:
     """Key and value."""
-    key = encode_key(group, record.kind, record.name)
+    key = encode_group_key(group) if record.kind == CLASSIC_GROUP else encode_key(group, record.kind, record.name)
     return key, None if record.value is None else encode_value(record.value)
 
 
@@ -208,10 +234,33 @@ def _decode_member(reader: FieldReader) -> Member:
     fields = reader.nullable_string(), reader.nullable_string(), reader.string(), reader.string()
     topics, pattern = _decode_strings(reader), reader.nullable_string() or ""
     member = Member(*fields, topics, pattern, reader.int32(), reader.nullable_string())
-    for tag, data in _tags(reader):
-        if tag == 0 and data != b"\x00":
-            raise FieldError("a member of the classic protocol, which this broker takes into classic groups only")
-    return member
+    classic = next((data for tag, data in _tags(reader) if tag == 0), NO_CLASSIC_MEMBER)
+    return member if classic == NO_CLASSIC_MEMBER else member._replace(classic=_decode_classic(classic))
+
+
+def _encode_classic(member: ClassicMember | None) -> bytes:
+    """The bytes of the tagged field, with their size."""
+    if member is None:
+        data = NO_CLASSIC_MEMBER
+    else:
+        rows = [
+            compact_string(name) + unsigned_varint(len(metadata) + 1) + metadata + EMPTY_TAGS
+            for name, metadata in member.protocols
+        ]
+        parts = (int32(member.session_timeout_ms), compact_array_length(len(rows)), *rows, EMPTY_TAGS)
+        data = b"\x01" + b"".join(parts)
+    return unsigned_varint(len(data)) + data
+
+
+def _decode_classic(data: bytes) -> ClassicMember:
+    reader = FieldReader(data, 1, is_flexible=True)
+    session_timeout_ms = reader.int32()
+    protocols = []
+    for _ in reader.items():
+        protocols.append((reader.string(), reader.sized_bytes()))
+        reader.skip_tags()
+    reader.finish()
+    return ClassicMember(session_timeout_ms, tuple(protocols))
 
 
 def _encode_strings(texts: tuple[str, ...]) -> bytes:

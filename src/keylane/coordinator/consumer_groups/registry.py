@@ -20,14 +20,17 @@ from keylane.coordinator.consumer_groups.protocol import (
     HeartbeatRequest,
     RefusedError,
 )
+from keylane.coordinator.consumer_groups.records import CLASSIC_GROUP
 from keylane.coordinator.formats import fits
+from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import GroupSettings, Topics
     from keylane.coordinator.consumer_groups.records import Record
+    from keylane.coordinator.groups.protocol import JoinRequest, Leaver, Left, SyncRequest
 
 
 class ConsumerGroups:
@@ -39,7 +42,7 @@ class ConsumerGroups:
         """`settings_of(group)` may change while it runs; `make_member_id()` is for members that have none (version
         0)."""
         self._topics = topics
-        self._settings_of = settings_of
+        self.settings_of = settings_of
         self._make_member_id = make_member_id
         self.by_id: dict[str, ConsumerGroup] = {}
         """To be looked at; changed here only."""
@@ -62,15 +65,56 @@ class ConsumerGroups:
                 what = "Group" if is_leaving else "Consumer group"
                 raise RefusedError(codes.GROUP_ID_NOT_FOUND, f"{what} {request.group} not found.")
             group = ConsumerGroup(request.group)
+        settings = self.settings_of(request.group)
         if is_leaving:
-            answer, records = group.leave(request, self._topics, now_ms)
+            answer, records = group.leave(request, self._topics, settings, now_ms)
         else:
             if not request.member_id:
                 request = request._replace(member_id=self._make_member_id())
-            answer, records = group.heartbeat(request, self._topics, self._settings_of(request.group), now_ms)
+            answer, records = group.heartbeat(request, self._topics, settings, now_ms)
         self.by_id[request.group] = group
+        return answer, self._after(group, records)
+
+    def join(self, group_id: str, request: JoinRequest, now_ms: int) -> tuple[JoinAnswer, list[Record]]:
+        """JoinGroup of a member of the classic protocol to a group that there is, and what it changes."""
+        group = self.by_id[group_id]
+        try:
+            answer, records = group.join(
+                request, self._topics, self.settings_of(group_id), self._make_member_id, now_ms
+            )
+        except RefusedError as error:
+            return JoinAnswer(error.code, request.member_id), []
+        return answer, self._after(group, records)
+
+    def sync(self, group_id: str, request: SyncRequest, now_ms: int) -> SyncAnswer:
+        """SyncGroup of such a member."""
+        group = self.by_id[group_id]
+        try:
+            answer = group.sync(request, self._topics, now_ms)
+        except RefusedError as error:
+            answer = SyncAnswer(error.code)
         self._schedule(group)
-        return answer, records
+        return answer
+
+    def heartbeat_of_classic(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> int:
+        """Heartbeat of such a member: an error code."""
+        group = self.by_id[group_id]
+        try:
+            error = group.heartbeat_of_classic(member_id, instance_id, generation, now_ms)
+        except RefusedError as refused:
+            return refused.code
+        self._schedule(group)
+        return error
+
+    def leave_by_classic(
+        self, group_id: str, leavers: Sequence[Leaver], now_ms: int
+    ) -> tuple[list[Left], list[Record]]:
+        """LeaveGroup, and what it changes."""
+        group = self.by_id[group_id]
+        results, records = group.leave_by_classic(leavers, self._topics, self.settings_of(group_id), now_ms)
+        return results, self._after(group, records)
 
     def tick(self, now_ms: int) -> list[tuple[str, list[Record]]]:
         """Act on every deadline that has come: what changes, by group."""
@@ -81,10 +125,10 @@ class ConsumerGroups:
                 continue  # an earlier entry took its place
             del self._scheduled[group_id]
             group = self.by_id[group_id]
-            records = group.tick(self._topics, now_ms)
+            records = group.tick(self._topics, self.settings_of(group_id), now_ms)
             if records:
                 changes.append((group_id, records))
-            self._schedule(group)
+            self._after(group, records)
         return changes
 
     @property
@@ -101,7 +145,7 @@ class ConsumerGroups:
                 group = found[group_id] = self.by_id[group_id] = ConsumerGroup(group_id)
             group.apply(record)
         for group_id, group in found.items():
-            group.begin(self._settings_of(group_id), now_ms)
+            group.begin(self.settings_of(group_id), now_ms)
             self._schedule(group)
 
     def forget(self, group_id: str) -> None:
@@ -119,6 +163,14 @@ class ConsumerGroups:
         if group is None:
             return ConsumerGroupDescription(group_id, codes.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group.describe()
+
+    def _after(self, group: ConsumerGroup, records: list[Record]) -> list[Record]:
+        """A group that has become one of the classic protocol is none of these any more."""
+        if records and records[-1].kind == CLASSIC_GROUP:
+            self.forget(group.group_id)
+        else:
+            self._schedule(group)
+        return records
 
     def _schedule(self, group: ConsumerGroup) -> None:
         """Note the group's next deadline, if it is nearer than the one that is noted."""

@@ -72,6 +72,11 @@ class Group:
         return self._rebalance.protocol_type or ""
 
     @property
+    def protocol(self) -> str | None:
+        """The assignor in use; None before the first generation."""
+        return self._rebalance.protocol
+
+    @property
     def state_timestamp_ms(self) -> int:
         """When the group came into its state."""
         return self._rebalance.state_timestamp_ms
@@ -190,6 +195,23 @@ class Group:
         """The group is deleted. It must be empty."""
         assert self.is_empty, self.group_id
         self._rebalance.die(self.state_timestamp_ms)
+
+    def give_way(self, now_ms: int) -> list[Action]:
+        """A consumer group of KIP-848 has taken its place, with its members: who waits is to join again there."""
+        for member in self.roster:
+            token = member.take_join_token()
+            if token is not None:
+                self._outbox.answer(token, JoinAnswer(codes.REBALANCE_IN_PROGRESS, member.member_id))
+            self._outbox.answer_sync(member, SyncAnswer(codes.REBALANCE_IN_PROGRESS))
+        self.roster.members.clear()
+        self.roster.pending.clear()
+        self._rebalance.die(now_ms)
+        return self._outbox.take()
+
+    def rebalance(self, now_ms: int) -> list[Action]:
+        """Members that are not here have gone: the others are to join the next generation."""
+        self._rebalance.member_removed(now_ms)
+        return self._outbox.take()
 
     def unload(self, now_ms: int) -> list[Action]:
         """The coordinator gives this group up: waiting requests are told to look for another one."""

@@ -10,7 +10,7 @@ from keylane.coordinator.formats import MemberValue
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from keylane.coordinator.groups.protocol import JoinRequest, Protocols, Token
 
@@ -185,12 +185,7 @@ class Roster:
         return any(all(member.supports(name) for member in self.members.values()) for name in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support; ties go to the first member's order."""
-        members = self.members.values()
-        votes: Counter[str] = Counter()
-        for member in members:
-            votes[next(name for name, _ in member.protocols if all(other.supports(name) for other in members))] += 1
-        return votes.most_common(1)[0][0]
+        return choose_protocol([member.protocols for member in self.members.values()])
 
     def elect_joined_leader(self) -> bool:
         """Keep the leader if it joined, else take the first that did; False when none did."""
@@ -208,3 +203,12 @@ class Roster:
         yield from self.pending.values()
         for member in self.members.values():
             yield member.deadline_ms
+
+
+def choose_protocol(members: Sequence[Protocols]) -> str:
+    """Each member votes for the first of its protocols that all support; ties go to the first member's order. There
+    has to be one."""
+    supported = [{name for name, _ in protocols} for protocols in members]
+    common = supported[0].intersection(*supported[1:])
+    votes = Counter(next(name for name, _ in protocols if name in common) for protocols in members)
+    return votes.most_common(1)[0][0]

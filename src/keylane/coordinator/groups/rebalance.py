@@ -8,6 +8,7 @@ only along the table in `states`.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.formats import GroupValue
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from keylane.coordinator.groups.protocol import Action, Token
 
 MAX_GENERATION = (1 << 31) - 1
+_TICKETS = itertools.count(1)
+"""Of all groups: one may take the place of another of its name whose metadata is on its way to the disk."""
 
 
 class Rebalance:
@@ -97,7 +100,9 @@ class Rebalance:
         return self._join_deadline_ms, self._sync_deadline_ms
 
     def stored(self, ticket: int, error: int, now_ms: int) -> None:
-        self._storing.pop(ticket)(error, now_ms)
+        then = self._storing.pop(ticket, None)
+        if then is not None:  # else it is of a group that had this name before
+            then(error, now_ms)
 
     def die(self, now_ms: int) -> None:
         self._enter(State.DEAD, now_ms)
@@ -265,7 +270,6 @@ class Outbox:
     def __init__(self, group: str) -> None:
         self._group = group
         self._actions: list[Action] = []
-        self._last_ticket = 0
 
     def take(self) -> list[Action]:
         actions, self._actions = self._actions, []
@@ -273,9 +277,9 @@ class Outbox:
 
     def persist(self, value: GroupValue) -> int:
         """The ticket under which its outcome will be told."""
-        self._last_ticket += 1
-        self._actions.append(Persist(self._group, self._last_ticket, value))
-        return self._last_ticket
+        ticket = next(_TICKETS)
+        self._actions.append(Persist(self._group, ticket, value))
+        return ticket
 
     def answer(self, token: Token, response: JoinAnswer | SyncAnswer) -> None:
         self._actions.append(Answer(token, response))

@@ -50,7 +50,7 @@ class GroupRegistry:
 
     def join(self, group_id: str, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
         """JoinGroup; a group that is not known is made for a member that has no id yet."""
-        error = self._check_join(group_id, request)
+        error = self.check_join(group_id, request)
         if error != codes.NONE:
             return [Answer(token, JoinAnswer(error, request.member_id))]
         group = self.by_id.get(group_id)
@@ -124,6 +124,17 @@ class GroupRegistry:
             del self.by_id[group_id]
             self._scheduled.pop(group_id, None)
 
+    def give_way(self, group_id: str, now_ms: int) -> list[Action]:
+        """A consumer group of KIP-848 has taken the group's place, with its members."""
+        self._scheduled.pop(group_id, None)
+        return self.by_id.pop(group_id).give_way(now_ms)
+
+    def adopt(self, group_id: str, value: GroupValue, now_ms: int, *, is_rebalancing: bool) -> list[Action]:
+        """A consumer group of KIP-848 has become this one; with `is_rebalancing` its members are to join anew."""
+        self.restore(group_id, value, now_ms)
+        group = self.by_id[group_id]
+        return self._after(group, group.rebalance(now_ms)) if is_rebalancing else []
+
     def stored(self, group_id: str, ticket: int, error: int, now_ms: int) -> list[Action]:
         """The metadata of a `Persist` is durable, or (with an error code) never will be."""
         group = self.by_id.get(group_id)
@@ -168,7 +179,8 @@ class GroupRegistry:
         state = State.EMPTY if has_offsets else State.DEAD
         return GroupDescription(group_id, state.value, "", "", ())
 
-    def _check_join(self, group_id: str, request: JoinRequest) -> int:
+    def check_join(self, group_id: str, request: JoinRequest) -> int:
+        """What is wrong with a request, whatever the group: an error code."""
         if not group_id or not fits(group_id):
             return codes.INVALID_GROUP_ID
         least, most = self._options.group_min_session_timeout_ms, self._options.group_max_session_timeout_ms

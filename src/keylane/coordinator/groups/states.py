@@ -23,7 +23,7 @@ class State(Enum):
     STABLE = "Stable"
     """Every member can have its assignment; heartbeats keep it."""
     DEAD = "Dead"
-    """Deleted, or its coordinator is closing. Nothing leads out."""
+    """Deleted or upgraded, or its coordinator is closing. Nothing leads out."""
 
 
 class Transition(NamedTuple):
@@ -40,9 +40,9 @@ TRANSITIONS = (
     Transition(State.COMPLETING_REBALANCE, State.PREPARING_REBALANCE, "a member joins, changes, leaves or times out"),
     Transition(State.STABLE, State.PREPARING_REBALANCE, "a member joins, changes, leaves or times out"),
     Transition(State.EMPTY, State.DEAD, "the group is deleted, or the coordinator closes"),
-    Transition(State.PREPARING_REBALANCE, State.DEAD, "the coordinator closes"),
-    Transition(State.COMPLETING_REBALANCE, State.DEAD, "the coordinator closes"),
-    Transition(State.STABLE, State.DEAD, "the coordinator closes"),
+    Transition(State.PREPARING_REBALANCE, State.DEAD, "a consumer group takes its place, or the coordinator closes"),
+    Transition(State.COMPLETING_REBALANCE, State.DEAD, "a consumer group takes its place, or the coordinator closes"),
+    Transition(State.STABLE, State.DEAD, "a consumer group takes its place, or the coordinator closes"),
 )
 
 ALLOWED = frozenset((row.source, row.target) for row in TRANSITIONS)

@@ -86,13 +86,13 @@ class Image:
         while self.tombstones and self.tombstones[0].timestamp_ms < before_ms:
             self.tombstones.popleft()
 
-    def groups(self) -> Iterator[tuple[str, GroupValue]]:
-        """Every group that has metadata, with its last. Raises `RecordFormatError`."""
+    def groups(self, only: str | None = None) -> Iterator[tuple[str, GroupValue]]:
+        """Every group of the classic protocol that has metadata, with its last, or one. Raises `RecordFormatError`."""
         for (partition, key), kept in self.kept.items():
             if partition == TRANSACTION_STATE:
                 continue
             name = decode_key(key)
-            if isinstance(name, GroupKey):
+            if isinstance(name, GroupKey) and only in (None, name.group):
                 yield name.group, decode_group_value(kept.value)
 
     def consumer_groups(self, only: str | None = None) -> Iterator[tuple[str, Record]]:

@@ -1,6 +1,8 @@
 """Members of a consumer group (KIP-848) come, leave, die, are late and subscribe differently: who has what, then?
 
 Each member here believes what it was answered, as a client does: it owns what it was given until it has given it back.
+Some are of the classic protocol (cooperative or eager). When no other member is left the group is of that protocol, and
+becomes a consumer group again when one comes.
 """
 
 from __future__ import annotations
@@ -13,16 +15,20 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keylane.coordinator.consumer_groups.embedded import encode_assignment, read_assignment
+from keylane.coordinator.consumer_groups.migration import upgraded
 from keylane.coordinator.consumer_groups.protocol import (
     JOIN,
     LEAVE,
     LEAVE_FOR_A_WHILE,
     GroupSettings,
-    HeartbeatAnswer,
     HeartbeatRequest,
 )
-from keylane.coordinator.consumer_groups.records import Record, decode, encode
+from keylane.coordinator.consumer_groups.records import CLASSIC_GROUP, Record, decode, encode
 from keylane.coordinator.consumer_groups.registry import ConsumerGroups
+from keylane.coordinator.formats import GroupValue
+from keylane.coordinator.groups.members import Member
+from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -97,6 +103,33 @@ class Client:
         return HeartbeatRequest(*common, owned=self.owned)
 
 
+@dataclass
+class ClassicClient:
+    """What a member of the classic protocol knows."""
+
+    is_eager: bool
+    topics: tuple[str, ...]
+    member_id: str = ""
+    epoch: int = -1
+    owned: dict[uuid.UUID, frozenset[int]] = field(default_factory=dict)
+    is_gone: bool = False
+    must_join: bool = True
+    heard_ms: int = 0
+    told_ms: int = 0
+    instance_id: None = None
+
+    def join(self, topics: FakeTopics) -> JoinRequest:
+        if self.is_eager:
+            self.owned = {}
+        names = ((topics.name_of(topic), ones) for topic, ones in self.owned.items())
+        owned = encode_assignment(1, {name: ones for name, ones in names if name is not None})[2:-4]
+        listed = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in self.topics)
+        subscription = b"\0\1" + len(self.topics).to_bytes(4, "big") + listed + b"\xff" * 4 + owned
+        assignors = ("range", "sticky") if self.is_eager else ("sticky", "range")
+        protocols = tuple((name, subscription) for name in assignors)
+        return JoinRequest(self.member_id, None, "client", "/host", SESSION_MS, REBALANCE_MS, "consumer", protocols)
+
+
 class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -104,7 +137,9 @@ class World:
         self.settings = GroupSettings(SESSION_MS, 100, self.random.choice((0, 200)), 100)
         self.now_ms = 1
         self.groups = self._new_groups()
-        self.clients: list[Client] = []
+        self.clients: list[Client | ClassicClient] = []
+        self.classic: GroupValue | None = None
+        """The group, while it is of the classic protocol."""
         self.log: list[tuple[bytes, bytes | None]] = []
         self.number = 0
         self.epoch = 0
@@ -112,23 +147,60 @@ class World:
             self.topics.put(name, self.random.randint(1, 5))
 
     def _new_groups(self) -> ConsumerGroups:
-        return ConsumerGroups(self.topics, lambda _group: self.settings, lambda: "made")
+        return ConsumerGroups(self.topics, lambda _group: self.settings, self._new_id)
+
+    def _new_id(self) -> str:
+        self.number += 1
+        return f"made-{self.number}"
 
     @property
     def group(self) -> ConsumerGroup | None:
         return self.groups.by_id.get(GROUP)
 
-    def durable(self, records: Iterable[Record]) -> None:
+    def durable(self, records: list[Record]) -> None:
         self.log += [encode(GROUP, record) for record in records]
 
-    def heartbeat(self, client: Client, *, answer_is_lost: bool = False) -> HeartbeatAnswer:
+        last = records[-1] if records else None
+        if last is not None and last.kind == CLASSIC_GROUP and isinstance(last.value, GroupValue):
+            self.classic = last.value
+            assert self.group is None
+            self.rebalance_classic(last.value)
+
+    def rebalance_classic(self, value: GroupValue) -> None:
+        """The classic members, which are all that there are, have joined again and have what they are assigned."""
+        assigned = {row.member_id: read_assignment(row.assignment) for row in value.members}
+        every = [(name, one) for has in assigned.values() for name, ones in has.items() for one in ones]
+        assert len(every) == len(set(every)), "no partition is assigned twice"
+        self.now_ms += SESSION_MS
+        for client in self.clients:
+            has = assigned.get(client.member_id, {})
+            known = ((self.topics.get(name), ones) for name, ones in has.items())
+            client.owned = {topic.topic_id: ones for topic, ones in known if topic is not None and not client.is_gone}
+            client.epoch = value.generation if isinstance(client, ClassicClient) else client.epoch
+            if not client.is_gone:
+                client.heard_ms = self.now_ms
+
+    def upgrade(self) -> None:
+        """A member of the consumer protocol comes."""
+        value, self.classic = self.classic, None
+        if value is not None:
+            members = [Member.restored(row, value.protocol, self.now_ms) for row in value.members]
+            records = upgraded(value.generation, value.protocol, members, self.topics)
+            self.groups.restore([(GROUP, record) for record in records], self.now_ms)
+            self.durable([Record(CLASSIC_GROUP, "", None), *records])
+
+    def heartbeat(self, client: Client | ClassicClient, *, answer_is_lost: bool = False) -> int:
+        if isinstance(client, ClassicClient):
+            return self.heartbeat_of_classic(client)
+        if client.epoch == JOIN:
+            self.upgrade()
         answer, records = self.groups.heartbeat(client.request(), self.now_ms)
         self.durable(records)
         if answer.error != codes.NONE:
             assert not records
         if answer_is_lost:
             client.is_full = True
-            return answer
+            return answer.error
         if answer.error in (codes.FENCED_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
             client.epoch, client.owned, client.told, client.is_full = JOIN, {}, {}, True
         elif answer.error == codes.NONE:
@@ -141,14 +213,53 @@ class World:
                 gained = {topic: ones - client.owned.get(topic, frozenset()) for topic, ones in client.told.items()}
                 for topic, ones in gained.items():
                     client.owned[topic] = client.owned.get(topic, frozenset()) | ones
-        return answer
+        return answer.error
 
-    def give_back(self, client: Client) -> None:
+    def heartbeat_of_classic(self, client: ClassicClient) -> int:
+        """One step of a client: a join with its sync, or a heartbeat."""
+        if self.group is None or self.group.is_empty:
+            return codes.NONE  # nothing happens in a group of the classic protocol here
+        if not client.must_join:
+            error = self.groups.heartbeat_of_classic(GROUP, client.member_id, None, client.epoch, self.now_ms)
+            client.must_join = error != codes.NONE
+            if error in (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION):
+                client.owned = {}
+                client.member_id = client.member_id if error == codes.ILLEGAL_GENERATION else ""
+            else:
+                client.heard_ms = self.now_ms
+            return error
+        if self.now_ms >= client.heard_ms + SESSION_MS:
+            client.owned = {}  # it has lost what it had, and knows it
+        joined, records = self.groups.join(GROUP, client.join(self.topics), self.now_ms)
+        self.durable(records)
+        client.member_id = joined.member_id
+        if joined.error == codes.MEMBER_ID_REQUIRED:
+            return self.heartbeat_of_classic(client)
+        assert joined.error == codes.NONE
+        client.epoch = joined.generation
+        request = SyncRequest(client.member_id, None, joined.generation, "consumer", joined.protocol, {})
+        synced = self.groups.sync(GROUP, request, self.now_ms)
+        client.must_join = synced.error != codes.NONE
+        client.heard_ms = self.now_ms
+        if synced.error == codes.NONE:
+            has = read_assignment(synced.assignment).items()
+            known = ((self.topics.get(name), ones) for name, ones in has)
+            client.owned = {topic.topic_id: ones for topic, ones in known if topic is not None and ones}
+        return synced.error
+
+    def give_back(self, client: Client | ClassicClient) -> None:
+        if isinstance(client, ClassicClient):
+            return  # it gives back when it joins
         owned = ((topic, ones & client.told.get(topic, frozenset())) for topic, ones in client.owned.items())
         client.owned = {topic: ones for topic, ones in owned if ones}
 
     def come(self) -> None:
         self.number += 1
+        if self.random.random() < 0.4 and self.group is not None:
+            topics = self.random.choice((("aa",), ("aa", "b"), ("aa", "ab", "b")))
+            self.clients.append(ClassicClient(self.random.random() < 0.5, topics))
+            self.heartbeat(self.clients[-1])
+            return
         free = [name for name in ("i1", "i2") if all(one.instance_id != name for one in self.clients)]
         client = Client(
             f"m{self.number}",
@@ -160,8 +271,13 @@ class World:
         self.clients.append(client)
         self.heartbeat(client)
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: Client | ClassicClient) -> None:
         """For good; a static one perhaps for a while, and comes back under another id."""
+        if isinstance(client, ClassicClient):
+            if self.group is not None and client.member_id:
+                self.clients.remove(client)
+                self.durable(self.groups.leave_by_classic(GROUP, [Leaver(client.member_id, None)], self.now_ms)[1])
+            return
         self.clients.remove(client)
         if client.epoch == JOIN:
             return
@@ -173,7 +289,7 @@ class World:
             self.number += 1
             successor = Client(f"m{self.number}", client.topics, client.pattern, client.assignor, client.instance_id)
             self.clients.append(successor)
-            assert self.heartbeat(successor).error == codes.NONE
+            assert self.heartbeat(successor) == codes.NONE
 
     def tick(self) -> None:
         for group, records in self.groups.tick(self.now_ms):
@@ -228,7 +344,11 @@ class World:
             self.random.choice(live).is_gone = True
         elif kind < 0.2:
             client = self.random.choice(live)
-            client.topics, client.is_full = self.random.choice((("aa",), ("ab", "b"), ("nobody",))), True
+            client.topics = self.random.choice((("aa",), ("ab", "b"), ("nobody",)))
+            if isinstance(client, ClassicClient):
+                client.must_join = True
+            else:
+                client.is_full = True
         elif kind < 0.23:
             self.topics.put(self.random.choice(("aa", "ab", "ac", "b")), self.random.randint(5, 8))
         elif kind < 0.25:
@@ -241,7 +361,7 @@ class World:
             self.heartbeat(self.random.choice(live), answer_is_lost=self.random.random() < 0.1)
         self.now_ms += self.random.choice((1, 10, 50, 200))
         for client in self.clients:
-            if self.now_ms >= client.told_ms + GIVES_BACK_MS:
+            if isinstance(client, Client) and self.now_ms >= client.told_ms + GIVES_BACK_MS:
                 self.give_back(client)  # in time: before it would be fenced for its being late
         self.tick()
         self.check()
@@ -249,8 +369,8 @@ class World:
     def settle(self) -> None:
         """The members that are left go on: in the end all that they subscribe to is theirs."""
         self.clients = [client for client in self.clients if not client.is_gone]
-        if not self.clients:
-            self.come()
+        self.clients.append(Client("last", ("aa",), "", None, None))
+        self.heartbeat(self.clients[-1])
         self.now_ms += 10 * SESSION_MS
         self.tick()
         for _ in range(30):

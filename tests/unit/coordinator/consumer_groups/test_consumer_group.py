@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from keylane.coordinator.consumer_groups.protocol import GroupSettings, HeartbeatAnswer, HeartbeatRequest
+from keylane.coordinator.consumer_groups.records import CLASSIC_GROUP
 from keylane.coordinator.consumer_groups.registry import ConsumerGroups
+from keylane.coordinator.formats import GroupValue
+from keylane.coordinator.groups.protocol import JoinRequest, SyncAnswer, SyncRequest
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 SESSION_MS, REBALANCE_MS = 10_000, 3_000
 TOPIC = uuid.UUID(int=1)
@@ -37,8 +40,17 @@ class FakeTopics:
 
 
 class Coordinator:
-    def __init__(self, *, assignment_interval_ms: int = 0, max_size: int = 9) -> None:
-        settings = GroupSettings(SESSION_MS, 100, assignment_interval_ms, max_size)
+    def __init__(
+        self,
+        *,
+        assignment_interval_ms: int = 0,
+        max_size: int = 9,
+        can_downgrade: bool = True,
+        classic_max_size: int = 9,
+    ) -> None:
+        settings = GroupSettings(
+            SESSION_MS, 100, assignment_interval_ms, max_size, True, can_downgrade, classic_max_size
+        )
         self.groups = ConsumerGroups(FakeTopics(), lambda _: settings, lambda: "made")
 
     def join(self, name: str, now_ms: int, **said: object) -> HeartbeatAnswer:
@@ -48,6 +60,18 @@ class Coordinator:
     def heartbeat(self, name: str, epoch: int, now_ms: int, owned: set[int] | None = None) -> HeartbeatAnswer:
         has = None if owned is None else {TOPIC: frozenset(owned)} if owned else {}
         return self.groups.heartbeat(HeartbeatRequest("g", name, epoch, "c", "/h", owned=has), now_ms)[0]
+
+    def join_classic(self, name: str, now_ms: int, topics: Sequence[str] = ("t",), instance: str | None = None) -> int:
+        """JoinGroup of a member that has nothing: the generation."""
+        listed = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+        said = b"\0\0" + len(topics).to_bytes(4, "big") + listed + b"\xff" * 4
+        request = JoinRequest(name, instance, "c", "/h", SESSION_MS, REBALANCE_MS, "consumer", (("range", said),))
+        answer, self.records = self.groups.join("g", request, now_ms)
+        assert answer.error == codes.NONE
+        return answer.generation
+
+    def sync(self, name: str, generation: int, now_ms: int) -> SyncAnswer:
+        return self.groups.sync("g", SyncRequest(name, None, generation, None, None, {}), now_ms)
 
     @property
     def members(self) -> set[str]:
@@ -128,3 +152,87 @@ def test_an_expression_matches_whole_names(pattern: str, expected: set[int]) -> 
     answer = Coordinator().join("m1", 0, topics=(), pattern=pattern)
     assert answer.assignment is not None
     assert {topic.int for topic in answer.assignment} == expected
+
+
+# Members of the classic protocol
+
+
+def test_a_classic_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
+    coordinator = Coordinator()
+    coordinator.join("m1", 0)
+    generation = coordinator.join_classic("c1", 10)
+    assert coordinator.groups.tick(10 + REBALANCE_MS - 1) == []
+    assert coordinator.groups.next_deadline_ms is not None
+    assert coordinator.groups.next_deadline_ms <= 10 + REBALANCE_MS
+    assert coordinator.groups.tick(10 + REBALANCE_MS)
+    assert coordinator.members == {"m1"}
+    assert coordinator.sync("c1", generation, 4_000).error == codes.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join("m1", 0)
+    generation = coordinator.join_classic("c1", 10)
+    assert coordinator.sync("c1", generation, 20).error == codes.NONE
+    coordinator.join("m2", 1_000)
+    for now_ms in (2_000, 3_000):
+        assert (
+            coordinator.groups.heartbeat_of_classic("g", "c1", None, generation, now_ms) == codes.REBALANCE_IN_PROGRESS
+        )
+    assert coordinator.groups.tick(2_000 + REBALANCE_MS - 1) == []
+    assert coordinator.groups.tick(2_000 + REBALANCE_MS), "it was told at 2,000 first"
+    assert coordinator.members == {"m1", "m2"}
+    assert coordinator.heartbeat("m1", first.epoch, 5_100, {0, 1, 2, 3}).error == codes.NONE
+
+
+def test_a_classic_member_has_a_session_of_its_own() -> None:
+    coordinator = Coordinator()
+    coordinator.join("m1", 0)
+    generation = coordinator.join_classic("c1", 10)
+    coordinator.sync("c1", generation, 20)
+    coordinator.heartbeat("m1", 2, 5_000)
+    coordinator.groups.heartbeat_of_classic("g", "c1", None, generation, 9_000)
+    assert coordinator.groups.tick(15_000)
+    assert coordinator.groups.by_id == {}, "m1 is gone, and with it the group of its protocol"
+
+
+def test_the_last_of_its_protocol_leaves_a_group_of_the_classic_one() -> None:
+    coordinator = Coordinator()
+    coordinator.join("m1", 0)
+    coordinator.join_classic("c1", 10)
+    coordinator.join_classic("c2", 20)
+    epoch = coordinator.groups.by_id["g"].epoch
+    leave = HeartbeatRequest("g", "m1", -1, "c", "/h")
+    _, records = coordinator.groups.heartbeat(leave, 30)
+    assert coordinator.groups.by_id == {}
+    assert all(record.value is None for record in records[:-1])
+    kind, _, value = records[-1]
+    assert kind == CLASSIC_GROUP
+    assert isinstance(value, GroupValue)
+    assert (value.protocol_type, value.generation, value.protocol) == ("consumer", epoch, "range")
+    assert [member.member_id for member in value.members] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("said", [{"can_downgrade": False}, {"classic_max_size": 1}])
+def test_a_group_that_is_not_to_be_downgraded_goes_on(said: dict[str, int]) -> None:
+    coordinator = Coordinator(**said)  # type: ignore[arg-type]
+    coordinator.join("m1", 0)
+    coordinator.join_classic("c1", 10)
+    coordinator.join_classic("c2", 20)
+    coordinator.groups.heartbeat(HeartbeatRequest("g", "m1", -1, "c", "/h"), 30)
+    assert coordinator.members == {"c1", "c2"}
+
+
+def test_a_group_without_members_is_not_downgraded() -> None:
+    coordinator = Coordinator()
+    coordinator.join("m1", 0)
+    coordinator.groups.heartbeat(HeartbeatRequest("g", "m1", -1, "c", "/h"), 30)
+    assert coordinator.members == set()
+
+
+def test_metadata_that_is_no_subscription_is_refused() -> None:
+    coordinator = Coordinator()
+    coordinator.join("m1", 0)
+    request = JoinRequest("c1", None, "c", "/h", SESSION_MS, REBALANCE_MS, "consumer", (("range", b"\0"),))
+    answer, records = coordinator.groups.join("g", request, 1)
+    assert (answer.error, records) == (codes.INCONSISTENT_GROUP_PROTOCOL, [])
