@@ -235,10 +235,10 @@ MUTANTS = [
         "consumer groups: each partition is assigned in the end",
     ),
     Mutant(
-        "a classic member of a consumer group does not hear that it is to give back",
+        "a classic member of a consumer group does not hear that what it waits for is free",
         "coordinator/consumer_groups/group.py",
         "if current.epoch >= self.epoch and current.state != UNREVOKED and not is_free:",
-        "if current.epoch >= self.epoch and not is_free:",
+        "if current.epoch >= self.epoch and current.state != UNREVOKED:",
         "property/coordinator/consumer_groups/test_group.py::test_who_has_what",
         "consumer groups: each partition is assigned in the end",
     ),

@@ -28,7 +28,7 @@ from keylane.consumer.outputs import NO_RESULTS
 from keylane.consumer.partitions import Partitions
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
-from keylane.consumer.work import Work
+from keylane.consumer.work import MOST, Work
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
@@ -420,7 +420,7 @@ class Core:
 
     def work(self, now: float) -> Work:
         """What is in hand, and what waits, and why."""
-        return Work.of(self.flow.work([one.source for one in self.partitions.open.values()], now), now)
+        return Work.of(self.flow.work([one.source for one in self.partitions.open.values()], now, MOST), now)
 
     def _may_dispatch(self, now: float) -> bool:
         return (

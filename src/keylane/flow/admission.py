@@ -210,7 +210,7 @@ class ByKey(Shards):
 
     def queues(self) -> Iterator[Queue]:
         nexts = self._next
-        for head in nexts.keys() - set(map(NUMBER_OF, nexts.values())):
+        for head in nexts.keys() - {one.offset() for one in nexts.values()}:
             behind, one = 0, nexts.get(head)
             key = None if one is None else one.key()
             while one is not None:
