@@ -148,12 +148,12 @@ class RecordView(Record):
 
     __slots__ = ()
 
-    __init__ = object.__init__  # type: ignore[assignment]
+    __init__ = object.__init__
 
     @staticmethod
     def of(message: Message) -> Record:
-        made = RecordView()  # type: ignore[call-arg]
-        made._message = message
+        made: Record = RecordView()
+        made._message = message  # noqa: SLF001 - it is its own
         return made
 
 
