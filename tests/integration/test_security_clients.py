@@ -33,6 +33,7 @@ from keylane.kafka.login import LoginError, before_login_of
 from keylane.kafka.presence import offers_kip_848
 from keylane.records import Output
 from kit.log_writer import LogWriter
+from kit.offset_servers import OffsetServers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +119,33 @@ def test_a_log_of_our_own(broker: BrokerProcess, certificates: Certificates) -> 
         late = writer.answer()
         assert isinstance(late, Refused)
         assert "the broker refuses the login" in late.reason
+
+
+def test_offset_servers(broker: BrokerProcess, users_file: Path, certificates: Certificates, tmp_path: Path) -> None:
+    """TLS and SASL from the client to the server, and from there to the broker that it passes on to."""
+    properties = tmp_path / "log.properties"
+    log = librdkafka(certificates, MECHANISMS[2])
+    properties.write_text("".join(f"{name}={value}\n" for name, value in log.items()))
+    settings = {
+        "keylane.users.file": str(users_file),
+        "ssl.certificate.location": certificates.certificate,
+        "ssl.key.location": certificates.key,
+        "offsets.topic.num.partitions": "2",
+    }
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    options += ["--allow-unreplicated-log", "--command-config", str(properties)]
+    with OffsetServers(broker.bootstrap, tmp_path, 1, *options, protocol="SASL_SSL") as servers:
+        servers.settled()
+        client = librdkafka(certificates, MECHANISMS[0])
+        with BulkProducer(servers.bootstrap, client) as producer:
+            producer.produce(Output("relayed", value=b"1"))
+        found = [one.value for batch in read_to_end(servers.bootstrap, "relayed", settings=client) for one in batch]
+        assert found == [b"1"]
+        admin = Admin({"bootstrap.servers": servers.bootstrap} | client)
+        admin.commit_offsets("relayed", {("relayed", 0): 1})
+        assert admin.committed_offsets("relayed")["relayed", 0].offset == 1
+        with pytest.raises(BrokerUnavailableError):
+            Admin({"bootstrap.servers": servers.bootstrap} | client | {"sasl.password": "x"}, timeout_ms=2_000).topics()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

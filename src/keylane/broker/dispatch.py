@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
 from keylane.errors import PeerError
+from keylane.storage.filesystem import StorageError
+from keylane.wire import codes
 from keylane.wire.primitives import read_unsigned_varint
 from keylane.wire.versions import RequestSchema, encode_response, request_schema
 
@@ -54,8 +56,9 @@ class FrameError(PeerError):
 class FrameReader:
     """Collects what arrives and gives whole frames, each as bytes of its own."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, min_frame_bytes: int = MIN_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._min_frame_bytes = min_frame_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._wanted = SIZE_BYTES
@@ -79,11 +82,11 @@ class FrameReader:
         position = 0
         while (left := len(buffer) - position) >= SIZE_BYTES:
             size = int.from_bytes(buffer[position : position + SIZE_BYTES], "big", signed=True)
-            if not MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
+            if not self._min_frame_bytes <= size <= self.max_frame_bytes:
                 hint = ": the client speaks TLS, and this listener does not" if size >> 16 == TLS_HANDSHAKE else ""
                 raise FrameError(
                     f"a request of {size} bytes: the limit is {self.max_frame_bytes} (socket.request.max.bytes), "
-                    f"and no request is shorter than {MIN_FRAME_BYTES}{hint}"
+                    f"and none is shorter than {self._min_frame_bytes}{hint}"
                 )
             if left < SIZE_BYTES + size:
                 self._wanted = SIZE_BYTES + size
@@ -100,7 +103,8 @@ class FrameReader:
     def _is_one_frame(self, data: bytes) -> bool:
         """What a client that waits for each answer sends."""
         size = len(data) - SIZE_BYTES
-        return MIN_FRAME_BYTES <= size <= self.max_frame_bytes and data.startswith(size.to_bytes(SIZE_BYTES, "big"))
+        is_allowed = self._min_frame_bytes <= size <= self.max_frame_bytes
+        return is_allowed and data.startswith(size.to_bytes(SIZE_BYTES, "big"))
 
 
 class MalformedRequestError(PeerError):
@@ -127,6 +131,14 @@ class Later(NamedTuple):
 
     durable: Round
     finish: Callable[[], Any]
+
+
+def failure_of(durable: Round | None) -> int:
+    """What clients are told of a round that is over: NONE where it is over well, or where there was none."""
+    error = None if durable is None else durable.exception()
+    if error is None:
+        return codes.NONE
+    return error.code if isinstance(error, StorageError) else codes.KAFKA_STORAGE_ERROR
 
 
 def after(rounds: Sequence[Round], finish: Callable[[], Any]) -> Any:

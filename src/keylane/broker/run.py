@@ -73,10 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--data-dir {arguments.data_dir} and --ephemeral: give one of them")
         if arguments.data_dir is None and not arguments.ephemeral:
             raise UsageError("--data-dir is missing: give the folder where all data is kept, or --ephemeral for none")
-        config = _config(arguments)
+        config = parse_config(settings_of(arguments))
         if not 0 <= (arguments.port or 0) < 65_536:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
-        _leave_hypothesis_out()
+        leave_hypothesis_out()
         with _data_folder(arguments) as path:
             asyncio.run(_serve(arguments, path, config))
     except KeylaneError as error:
@@ -117,12 +117,13 @@ async def _freeze_when_loaded(node: Node) -> None:
         gc.freeze()
 
 
-def _leave_hypothesis_out() -> None:
+def leave_hypothesis_out() -> None:
     """kio registers its types with hypothesis wherever that is installed: 0.2 s that a broker does not need."""
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 
-def _config(arguments: argparse.Namespace) -> BrokerConfig:
+def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """What `--config` and `--set` say, under Kafka's names. Raises `UsageError`."""
     settings = {}
     if arguments.config is not None:
         try:
@@ -135,7 +136,7 @@ def _config(arguments: argparse.Namespace) -> BrokerConfig:
         if not separator:
             raise UsageError(f"--set {text}: give NAME=VALUE, such as num.partitions=8")
         settings[name.strip()] = value.strip()
-    return parse_config(settings)
+    return settings
 
 
 async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig) -> None:
@@ -150,8 +151,8 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
         stop.set()
 
     if arguments.until_stdin_ends:
-        _watch_stdin(loop, stop)
-    _allow_many_files()
+        watch_stdin(loop, stop)
+    allow_many_files()
 
     from keylane.broker.dispatch import load_apis
     from keylane.broker.node import Node
@@ -192,13 +193,13 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
         await node.close()
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Every partition in use holds a file open: take as many as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     fd = 0
 
     def readable() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.broker.dispatch import (
     Api,
@@ -46,6 +46,25 @@ DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way."""
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
+
+
+class Relay(Protocol):
+    """Of one connection: has some of its requests answered elsewhere."""
+
+    def takes(self, frame: bytes) -> bool:
+        """Whether this request is one of them. Raises `MalformedRequestError`."""
+        ...
+
+    def send(self, frame: bytes, told: Callable[[list[bytes] | None], None]) -> None:
+        """`told` takes the whole frame of the answer, in parts; None when none is due."""
+        ...
+
+    def pause(self) -> None:
+        """The client takes no more for now."""
+        ...
+
+    def resume(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class TooManyConnectionsError(PeerError):
@@ -136,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._host = ""
+        self._relay = None if server.new_relay is None else server.new_relay(self.close)
         self._is_reading = True
         self._may_write = True
         self._flush_is_due = False
@@ -164,6 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
         for poll in self._polls:
             poll.cancel()
+        if self._relay is not None:
+            self._relay.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         return self._server.read_buffer
@@ -181,10 +203,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._may_write = False
+        if self._relay is not None:
+            self._relay.pause()
         self.regulate()
 
     def resume_writing(self) -> None:
         self._may_write = True
+        if self._relay is not None:
+            self._relay.resume()
         self._next_turn()
         self.regulate()
 
@@ -215,6 +241,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._must_authenticate:
             self._session.admit(int.from_bytes(frame[:2], "big"))
         place = _Answer(len(frame))
+        if self._relay is not None and self._relay.takes(frame):
+            self._answers.append(place)
+            self._bytes_in_flight += place.size
+            self._relay.send(frame, lambda parts: self._answered(place, parts))
+            return
         answer = self._server.known.recognise(frame)
         if answer is not None:
             self._answers.append(place)
@@ -248,6 +279,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             place.parts = response_frame(call, result)
             place.is_ready = True
+
+    def _answered(self, place: _Answer, parts: list[bytes] | None) -> None:
+        """An answer from elsewhere."""
+        place.parts = parts
+        place.is_ready = True
+        self.flush()
 
     async def _serve(self, call: Call, place: _Answer) -> None:
         assert call.api.handle is not None
@@ -338,8 +375,16 @@ _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
 class BrokerServer:
     """Listens, and knows its connections."""
 
-    def __init__(self, node: Node, apis: dict[int, Api], security: Security = OPEN) -> None:
+    def __init__(
+        self,
+        node: Node,
+        apis: dict[int, Api],
+        security: Security = OPEN,
+        new_relay: Callable[[Callable[[], None]], Relay] | None = None,
+    ) -> None:
+        """`new_relay` makes a connection's relay, which is given what ends the connection."""
         self.node = node
+        self.new_relay = new_relay
         self.security = security
         self.limits = ConnectionLimits(node.config)
         self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)

@@ -24,7 +24,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "groups", "topics", "dlq", "operate")
+COMMANDS = ("demo", "run", "broker", "offsets", "groups", "topics", "dlq", "operate")
 
 EXAMPLES = """\
 examples:
@@ -33,6 +33,7 @@ examples:
   keylane run pipeline.py                        run the pipeline in a file until Ctrl-C
   keylane run pipeline.py --spark 'local[4]'     the same on Spark lanes
   keylane broker --data-dir data --port 9092     a durable broker for development and tests
+  keylane offsets serve --log kafka1:9092        committed offsets on several servers, beside Apache Kafka
   keylane groups describe weather                members, offsets, maps and lag of a group
   keylane topics create flights --partitions 8   a topic, before records come
   keylane dlq list flights.dead                  dead letters: where from, and why

@@ -12,5 +12,6 @@
     formats.py      the bytes of keys, values and batches of `__consumer_offsets`, purely
 
 Doors: `consumer_groups.protocol`, `coordinator`, `formats`, `groups.protocol`, `journal.check`, `journal.journal`,
-`journal.segments`, `offset_service`, `replicated.journal`, `transaction_service`, `transactions.transactional_ids`.
+`journal.segments`, `offset_service`, `replicated.follower`, `replicated.journal`, `transaction_service`,
+`transactions.transactional_ids`.
 """

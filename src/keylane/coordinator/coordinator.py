@@ -77,7 +77,7 @@ class DeleteResult(NamedTuple):
 
 
 class Coordinator:
-    """Made with what it needs of the node; `start` before use, `close` after."""
+    """Made with what it needs of the node; `start` before use, `close` after; else it coordinates nothing."""
 
     def __init__(
         self,
@@ -195,16 +195,19 @@ class Coordinator:
         if error is None:
             logger.info("committed offsets are loaded: %d in all", len(self._offsets.store))
             return
+        if isinstance(error, StorageError):
+            logger.warning("committed offsets are not loaded: %s", error)
+            return
         logger.critical("committed offsets cannot be loaded, and no group is served: %s", error)
         if self._on_load_failure is not None and isinstance(error, DataFolderError):
             self._on_load_failure(error)
 
     def _refusal(self, group: str) -> int:
         """Why this group is not served here, or NONE."""
-        if self._is_closed or not self.owns(group):
+        if self._is_closed or self._load_task is None or not self.owns(group):
             return codes.NOT_COORDINATOR
         if self._loading and partition_for(group, self._partitions) in self._loading:
-            is_broken = self._load_task is not None and self._load_task.done()
+            is_broken = self._load_task.done()
             return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
         return codes.COORDINATOR_LOAD_IN_PROGRESS if group in self._consumer_actions.unsettled else codes.NONE
 
@@ -282,10 +285,10 @@ class Coordinator:
         )
         return error or self._offsets.commit(partition, request, producer)
 
-    def confirm(self) -> Round | None:
-        """What a fetch has to wait for before it looks, where other nodes may have taken over; else None. Raises
-        `StorageError`."""
-        return self._journal.confirm()
+    def confirm(self, group: str) -> Round | None:
+        """What a fetch of this group has to wait for before it looks, where other nodes may have taken over; else None.
+        Raises `StorageError`."""
+        return None if self._refusal(group) else self._journal.confirm()
 
     def _check_transactional_commit(self, request: CommitRequest) -> int:
         group, member_id, epoch = request.group, request.member_id, request.generation

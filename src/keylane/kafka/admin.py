@@ -131,6 +131,15 @@ class Admin:
 
     def topic_configs(self, topic: str) -> dict[str, str]:
         """The configs that the topic was given; for others the broker's hold."""
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {name: value for name, value, source in self._topic_settings(topic) if source == own}
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """All configs that hold for the topic, wherever they come from."""
+        return {name: value for name, value, _ in self._topic_settings(topic)}
+
+    def _topic_settings(self, topic: str) -> list[tuple[str, str, int]]:
+        """Name, value and source of each, by name."""
 
         def attempt(timeout_s: float) -> Any:
             resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -138,8 +147,7 @@ class Admin:
             return _answer(future, timeout_s)
 
         found = self._ask(f"describe the configs of topic {topic!r}", attempt).values()
-        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        return {one.name: one.value for one in sorted(found, key=lambda one: one.name) if one.source == own}
+        return sorted((one.name, one.value, one.source) for one in found)
 
     def cluster_id(self) -> str:
         """The cluster's id; empty where the brokers tell none."""
@@ -148,6 +156,11 @@ class Admin:
             return self._client.list_topics(timeout=timeout_s).cluster_id
 
         return str(self._ask("read the cluster's id", attempt) or "")
+
+    def cluster(self, topic: str) -> tuple[str, dict[int, tuple[str, int]]]:
+        """The cluster's id, and host and port of the brokers that are alive, by their ids; `topic` is any topic."""
+        found = self._ask("list the brokers", lambda timeout_s: self._client.list_topics(topic, timeout=timeout_s))
+        return str(found.cluster_id or ""), {id_: (str(one.host), one.port) for id_, one in found.brokers.items()}
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic, which it keeps until it is deleted; empty where the brokers know none (before KIP-516)."""

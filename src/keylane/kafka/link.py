@@ -13,7 +13,7 @@ from keylane.errors import UsageError
 from keylane.kafka.login import Login, LoginError, exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
 _SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 17, 18, 36
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 0
@@ -37,8 +37,7 @@ class Link:
         try:
             if login.tls is not None:
                 self._socket = login.tls.wrap_socket(self._socket, server_hostname=address[0])
-            if login.mechanism is not None:
-                self._log_in(login)
+            self._log_in(login)
         except BaseException:
             self.close()
             raise
@@ -70,8 +69,7 @@ class Link:
     def send(self, key: int, version: int, body: bytes) -> None:
         """Send one request; its answer comes behind those of all before. Raises `OSError`."""
         self._correlation_id += 1
-        message = _HEADER.pack(key, version, self._correlation_id) + _CLIENT_ID + body
-        self._socket.sendall(_I32.pack(len(message)) + message)
+        self._socket.sendall(request_frame(key, version, body, correlation_id=self._correlation_id))
 
     def receive(self) -> bytes:
         """The body of the next answer. Raises `OSError`."""
@@ -92,21 +90,20 @@ class Link:
 
     def offers(self, key: int, version: int) -> bool:
         """Whether the broker lists this version of an API in ApiVersions. Raises `OSError`."""
+        first, last = self.offered().get(key, (0, -1))
+        return first <= version <= last
+
+    def offered(self) -> dict[int, tuple[int, int]]:
+        """The oldest and the newest version of each API, by key. Raises `OSError`."""
         rows = _OFFERED.iter_unpack(self.ask(_API_VERSIONS, 0, b"")[_I16.size + _I32.size :])
-        return any(one == key and first <= version <= last for one, first, last in rows)
+        return {key: (first, last) for key, first, last in rows}
 
     def _log_in(self, login: Login) -> None:
-        assert login.mechanism is not None
-        mechanism = login.mechanism.encode()
-        answer = self.ask(_SASL_HANDSHAKE, _HANDSHAKE_VERSION, _I16.pack(len(mechanism)) + mechanism)
-        if _I16.unpack_from(answer)[0] != 0:
-            raise LoginError(f"the broker does not take {login.mechanism}: set another one as sasl.mechanisms")
-        messages = exchange(login)
-        message = next(messages)
+        requests = login_requests(login)
         with suppress(StopIteration):
+            request = next(requests)
             while True:
-                body = _I32.pack(len(message)) + message
-                message = messages.send(_authenticated(self.ask(_SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body)))
+                request = requests.send(self.ask(*request))
 
     def _read(self, size: int) -> bytes:
         data = bytearray()
@@ -116,6 +113,29 @@ class Link:
                 raise ConnectionError("the broker closed the connection")
             data += piece
         return bytes(data)
+
+
+def request_frame(key: int, version: int, body: bytes, *, correlation_id: int) -> bytes:
+    """A request with header version 1, and its size before it."""
+    message = _HEADER.pack(key, version, correlation_id) + _CLIENT_ID + body
+    return _I32.pack(len(message)) + message
+
+
+def login_requests(login: Login) -> Generator[tuple[int, int, bytes], bytes, None]:
+    """Key, version and body of the requests that log in, each sent when the body of the answer to the one before is
+    there; none without SASL. Raises `LoginError`."""
+    if login.mechanism is None:
+        return
+    mechanism = login.mechanism.encode()
+    answer = yield _SASL_HANDSHAKE, _HANDSHAKE_VERSION, _I16.pack(len(mechanism)) + mechanism
+    if _I16.unpack_from(answer)[0] != 0:
+        raise LoginError(f"the broker does not take {login.mechanism}: set another one as sasl.mechanisms")
+    messages = exchange(login)
+    message = next(messages)
+    with suppress(StopIteration):
+        while True:
+            answer = yield _SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, _I32.pack(len(message)) + message
+            message = messages.send(_authenticated(answer))
 
 
 def address_of(text: str) -> tuple[str, int]:

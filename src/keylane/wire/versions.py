@@ -14,10 +14,18 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.wire.bounds import bounds_checker
+from keylane.wire.primitives import FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+
+
+CORRELATION_ID_SIZE = 4
+
+
+Entity = Any
+"""What kio makes of a request or an answer: another class for each API and version."""
 
 
 class RequestSchema(NamedTuple):
@@ -71,6 +79,20 @@ def request_schema(api: str, version: int) -> RequestSchema:
         return decode(frame, position)
 
     return RequestSchema(read, request.__flexible__, response_header.__flexible__)
+
+
+def read_response(api: str, version: int, frame: bytes) -> tuple[Entity, int]:
+    """kio's response entity of an answer's frame (without its size), and where its body begins in it. Raises
+    `kio.serial.errors.DecodeError`."""
+    from kio.serial import entity_reader
+
+    response = response_type(api, version)
+    start = CORRELATION_ID_SIZE
+    if response.__header_schema__.__flexible__:
+        reader = FieldReader(frame, start, is_flexible=True)
+        reader.skip_tags()
+        start = reader.at
+    return entity_reader(response)(frame, start)[0], start
 
 
 @functools.cache

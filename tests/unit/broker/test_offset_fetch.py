@@ -43,8 +43,15 @@ def make(filesystem: SimulatedFileSystem, **options: Any) -> Coordinator:
     )
 
 
-async def not_loaded() -> Coordinator:
+async def not_started() -> Coordinator:
     return make(SimulatedFileSystem())
+
+
+async def not_loaded() -> Coordinator:
+    made = make(SimulatedFileSystem())
+    asyncio.get_running_loop().create_task(made.start())
+    await asyncio.sleep(0)
+    return made
 
 
 async def of_another_node() -> Coordinator:
@@ -72,6 +79,7 @@ async def damaged() -> Coordinator:
 
 
 REFUSALS = [
+    (not_started, ErrorCode.not_coordinator),
     (not_loaded, ErrorCode.coordinator_load_in_progress),
     (of_another_node, ErrorCode.not_coordinator),
     (damaged, ErrorCode.coordinator_not_available),
@@ -84,7 +92,9 @@ def answer(version: int, refusing: Callable[[], Coroutine[Any, Any, Coordinator]
     async def fetch() -> bytes:
         node: Any = SimpleNamespace(coordinator=await refusing())
         request = [offset_fetch.OffsetFetch(GROUP, topics, require_stable=False)]
-        return b"".join(offset_fetch.begin(request, RequestHeader(9, version, 1, None, "h"), node))
+        told = offset_fetch.begin(request, RequestHeader(9, version, 1, None, "h"), node)
+        assert isinstance(told, list)
+        return b"".join(told)
 
     body = asyncio.run(fetch())
     entity, size = entity_reader(response_type("offset_fetch", version))(body, 0)

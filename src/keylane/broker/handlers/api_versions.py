@@ -20,6 +20,7 @@ from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 18
 MIN_VERSION = 0
@@ -29,29 +30,43 @@ LACKS = "features (KIP-584): none are listed"
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-async def handle(request: Any, header: dispatch.RequestHeader, node: Node) -> Any:  # noqa: ARG001
+Offered = tuple[tuple[int, int, int], ...]
+"""API key, oldest and newest version of each."""
+
+
+async def handle(request: Entity, header: dispatch.RequestHeader, node: Node) -> Entity:  # noqa: ARG001
+    return answer(request, header, _offered_here())
+
+
+@functools.cache
+def _offered_here() -> Offered:
+    return tuple((api.key, api.min_version, api.max_version) for api in dispatch.load_apis().values())
+
+
+def answer(request: Entity, header: dispatch.RequestHeader, offered: Offered) -> Entity:
+    """With what is offered."""
     version = header.api_version
     if not MIN_VERSION <= version <= MAX_VERSION:
-        return _response(0, codes.UNSUPPORTED_VERSION)
+        return _response(0, codes.UNSUPPORTED_VERSION, offered)
     if version >= 3 and not (
         _CLIENT_SOFTWARE.fullmatch(request.client_software_name)
         and _CLIENT_SOFTWARE.fullmatch(request.client_software_version)
     ):
-        return _response(version, codes.INVALID_REQUEST)
-    return _response(version, codes.NONE)
+        return _response(version, codes.INVALID_REQUEST, offered)
+    return _response(version, codes.NONE, offered)
 
 
 @functools.cache
-def _response(version: int, error_code: int) -> Any:
+def _response(version: int, error_code: int, offered: Offered) -> Any:
     module = response_module("api_versions", version)
-    offered = [
-        module.ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-        for api in dispatch.load_apis().values()
-        if error_code == codes.NONE or api.key == API_KEY
-    ]
+    rows = tuple(
+        module.ApiVersion(api_key=key, min_version=oldest, max_version=newest)
+        for key, oldest, newest in offered
+        if error_code == codes.NONE or key == API_KEY
+    )
     return entity(
         module.ApiVersionsResponse,
         error_code=ErrorCode(error_code),
-        api_keys=tuple(offered),
+        api_keys=rows,
         throttle_time=datetime.timedelta(0),
     )

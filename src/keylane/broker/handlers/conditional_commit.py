@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.broker.dispatch import Later
+from keylane.broker.dispatch import Later, failure_of
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.wire import codes
 from keylane.wire.conditional_commit import API_KEY as API_KEY
 from keylane.wire.conditional_commit import VERSION, Outcome, Request, Response, encode_response, read_request
 from keylane.wire.versions import RequestSchema
@@ -58,8 +57,8 @@ def begin(request: Request, header: RequestHeader, node: Node) -> bytes | Later:
 
 
 def _answer(request: Request, result: ConditionalResult) -> bytes:
-    if result.durable is not None and result.durable.exception() is not None:
-        return encode_response(Response(codes.KAFKA_STORAGE_ERROR))
+    if failure := failure_of(result.durable):
+        return encode_response(Response(failure))
     topics = [
         (topic, [Outcome(one.partition, *found) for one, *found in zip(rows, errors, current, strict=True)])
         for (topic, rows), errors, current in zip(request.topics, result.errors, result.current, strict=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import after
-from keylane.wire import codes
+from keylane.broker.dispatch import after, failure_of
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
@@ -42,6 +41,4 @@ def _answer(version: int, outcomes: dict[str, int | Round]) -> Any:
 
 def _code(outcome: int | Round) -> int:
     """Of what was refused at once, or was made durable or not."""
-    if isinstance(outcome, int):
-        return outcome
-    return codes.NONE if outcome.exception() is None else codes.KAFKA_STORAGE_ERROR
+    return outcome if isinstance(outcome, int) else failure_of(outcome)

@@ -6,7 +6,7 @@ v1: endpoint type; there are brokers (1) and no controllers of their own (2).
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -14,8 +14,11 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 60
 MIN_VERSION = 0
@@ -25,18 +28,28 @@ LACKS = "authorized operations (there are no ACLs); controllers as endpoints (UN
 BROKERS = 1
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
+    return answer(request, header, [(node.node_id, node.host, node.port)], node.node_id, node.cluster_id)
+
+
+def answer(
+    request: Entity, header: RequestHeader, nodes: Iterable[tuple[int, str, int]], controller_id: int, cluster_id: str
+) -> Entity:
+    """With these nodes' ids, hosts and ports."""
     module = response_module("describe_cluster", header.api_version)
     asked = getattr(request, "endpoint_type", BROKERS)
     is_known = asked == BROKERS
-    broker = module.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=None)
+    brokers = tuple(
+        module.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=None)
+        for node_id, host, port in nodes
+    )
     return entity(
         module.DescribeClusterResponse,
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(codes.NONE if is_known else codes.UNSUPPORTED_ENDPOINT_TYPE),
         error_message=None if is_known else f"endpoint type {asked}: this cluster has brokers ({BROKERS}) only",
         endpoint_type=asked,
-        cluster_id=node.cluster_id,
-        controller_id=node.node_id,
-        brokers=(broker,) if is_known else (),
+        cluster_id=cluster_id,
+        controller_id=controller_id,
+        brokers=brokers if is_known else (),
     )

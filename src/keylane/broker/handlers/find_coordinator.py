@@ -6,7 +6,7 @@ v1: key types, error messages; v3: flexible; v4: many keys (KIP-699).
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -14,8 +14,11 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 10
 MIN_VERSION = 0
@@ -26,26 +29,44 @@ GROUP = 0
 TRANSACTION = 1
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+class Found(NamedTuple):
+    """Who coordinates something, or why nobody does."""
+
+    error: int
+    message: str | None
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
+    def find(key: str, key_type: int) -> Found:
+        error, message = _check(key, key_type, node)
+        return Found(error, message) if error else Found(error, message, node.node_id, node.host, node.port)
+
+    return answer(request, header, find)
+
+
+def answer(request: Entity, header: RequestHeader, find: Callable[[str, int], Found]) -> Entity:
+    """With what `find` says to each key and the type of the keys."""
     version = header.api_version
     module = response_module("find_coordinator", version)
     key_type = GROUP if version == 0 else request.key_type
     keys = request.coordinator_keys if version >= 4 else (request.key,)
-    found = [_find(key, key_type, node) for key in keys]
+    found = [_values(key, find(key, key_type)) for key in keys]
     if version >= 4:
         coordinators = tuple(module.Coordinator(**values) for values in found)
         return module.FindCoordinatorResponse(throttle_time=datetime.timedelta(0), coordinators=coordinators)
     return entity(module.FindCoordinatorResponse, throttle_time=datetime.timedelta(0), **found[0])
 
 
-def _find(key: str, key_type: int, node: Node) -> dict[str, Any]:
-    error, message = _check(key, key_type, node)
-    is_found = error == codes.NONE
+def _values(key: str, found: Found) -> dict[str, Any]:
+    error, message, node_id, host, port = found
     return {
         "key": key,
-        "node_id": node.node_id if is_found else -1,
-        "host": node.host if is_found else "",
-        "port": node.port if is_found else -1,
+        "node_id": node_id,
+        "host": host,
+        "port": port,
         "error_code": ErrorCode(error),
         "error_message": message,
     }

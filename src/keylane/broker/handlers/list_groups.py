@@ -6,15 +6,19 @@ v3: flexible; v4: filter by state, and the state (KIP-518); v5: filter by type, 
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.coordinator.coordinator import ListedGroup
+    from keylane.wire.versions import Entity
 
 API_KEY = 16
 MIN_VERSION = 0
@@ -23,11 +27,16 @@ LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
-    module = response_module("list_groups", header.api_version)
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     error, listed = node.coordinator.list_groups(
         getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
     )
+    return answer(header.api_version, error, listed)
+
+
+def answer(version: int, error: int, listed: Iterable[ListedGroup]) -> Entity:
+    """With these groups."""
+    module = response_module("list_groups", version)
     groups = tuple(
         entity(
             module.ListedGroup,

@@ -16,7 +16,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keylane.broker.dispatch import Later, ShortWay
+from keylane.broker.dispatch import Later, ShortWay, failure_of
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.wire import codes
@@ -75,8 +75,8 @@ def begin(request: CommitRequest, header: RequestHeader, node: Node) -> Any:
 
 def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> bytes | list[bytes]:
     """The answer, when the commit is durable or has failed."""
-    if result.durable is not None and result.durable.exception() is not None:
-        return encode(version, _refused(topics, codes.KAFKA_STORAGE_ERROR))
+    if failure := failure_of(result.durable):
+        return encode(version, _refused(topics, failure))
     if len(topics) == 1 and result.errors[0] is None and len(topics[0].partitions) == 1:
         return _encode_one(version, topics[0].topic, topics[0].partitions[0])
     rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
@@ -247,9 +247,10 @@ def _begin_known(known: _Known, frame: bytes, node: Node) -> Later | None:
 
 def _answer_known(known: _Known, correlation_id: bytes, durable: Round) -> bytes:
     """The answer, when the commit is durable or has failed."""
-    if durable.exception() is None:
+    failure = failure_of(durable)
+    if not failure:
         return known.answer_head + correlation_id + known.answer_rest
-    head, rest = _whole_answer(known.version, known.commit, codes.KAFKA_STORAGE_ERROR)
+    head, rest = _whole_answer(known.version, known.commit, failure)
     return head + correlation_id + rest
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import Later
+from keylane.broker.dispatch import Later, failure_of
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -39,8 +39,8 @@ def begin(request: Any, header: RequestHeader, node: Node) -> Any:
 
 
 def _answer(version: int, topics: Topics, outcome: DeleteResult) -> Any:
-    if outcome.durable is not None and outcome.durable.exception() is not None:
-        return _response(version, codes.KAFKA_STORAGE_ERROR, ())
+    if failure := failure_of(outcome.durable):
+        return _response(version, failure, ())
     module = response_module("offset_delete", version)
     rows = tuple(
         module.OffsetDeleteResponseTopic(

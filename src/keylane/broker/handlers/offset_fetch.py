@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from keylane.broker.dispatch import ShortWay
+from keylane.broker.dispatch import Later, ShortWay, after, failure_of
 from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
+from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (
@@ -32,10 +33,11 @@ from keylane.wire.primitives import (
 from keylane.wire.versions import request_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.storage.shared_sync import Round
     from keylane.wire.versions import RequestSchema
 
 API_KEY = 9
@@ -53,6 +55,8 @@ MANY_GROUPS_VERSION = 8
 MEMBER_EPOCH_VERSION = 9
 NO_MEMBER = (None, -1)
 
+T = TypeVar("T")
+
 
 @functools.cache
 def schema(version: int) -> RequestSchema:
@@ -61,17 +65,41 @@ def schema(version: int) -> RequestSchema:
     return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
 
 
-def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> list[bytes]:
-    return _answer(request, header.api_version, node)
+def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> list[bytes] | Later:
+    return _confirmed(request, node, lambda refused: _answer(request, header.api_version, node, refused))
 
 
-def _answer(request: Sequence[OffsetFetch], version: int, node: Node) -> list[bytes]:
-    return encode(version, [_fetch(asked, version, node) for asked in request])
+def _confirmed(request: Sequence[OffsetFetch], node: Node, answer: Callable[[Mapping[str, int]], T]) -> T | Later:
+    """What `answer` gives, once it is sure that nobody else has changed what it tells. It is told of groups for which
+    that failed, with error codes."""
+    refused: dict[str, int] = {}
+    waits: dict[str, Round] = {}
+    for asked in request:
+        try:
+            confirmed = node.coordinator.confirm(asked.group)
+        except StorageError as error:
+            refused[asked.group] = error.code
+        else:
+            if confirmed is not None:
+                waits[asked.group] = confirmed
+    if not waits:
+        return answer(refused)
+
+    def finish() -> T:
+        failed = {group: code for group, one in waits.items() if (code := failure_of(one))}
+        return answer(refused | failed)
+
+    found: T | Later = after(list(waits.values()), finish)
+    return found
 
 
-def _fetch(asked: OffsetFetch, version: int, node: Node) -> FetchedGroup:
+def _answer(request: Sequence[OffsetFetch], version: int, node: Node, refused: Mapping[str, int]) -> list[bytes]:
+    return encode(version, [_fetch(asked, version, node, refused) for asked in request])
+
+
+def _fetch(asked: OffsetFetch, version: int, node: Node, refused: Mapping[str, int]) -> FetchedGroup:
     group, topics, require_stable, member = asked
-    found = node.coordinator.fetch(group, topics, require_stable=require_stable, member=member)
+    found = refused.get(group) or node.coordinator.fetch(group, topics, require_stable=require_stable, member=member)
     if not isinstance(found, int):
         return FetchedGroup(group, codes.NONE, found)
     # A version that cannot name the error once names it at every partition.
@@ -263,14 +291,18 @@ def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
     return _One(group, topic, partitions[0], int32(len(answer) + 4), answer[:start], answer[-_TAIL_SIZE:])
 
 
-def _answer_known(known: _Known, frame: bytes, node: Node) -> bytes:
+def _answer_known(known: _Known, frame: bytes, node: Node) -> bytes | Later:
+    return _confirmed(known.request, node, lambda refused: _tell_known(known, frame, node, refused))
+
+
+def _tell_known(known: _Known, frame: bytes, node: Node, refused: Mapping[str, int]) -> bytes:
     version, request, one = known
-    if one is not None:
+    if one is not None and not refused:
         group, topic, partition, size, head, tail = one
         found = node.coordinator.fetch_known(group, topic, partition)
         if found is not None:
             return b"".join((size, frame[4:8], head, _OFFSET_AND_EPOCH.pack(*found), tail))
-    parts = _answer(request, version, node)
+    parts = _answer(request, version, node, refused)
     if version >= FLEXIBLE_VERSION:
         parts.insert(0, EMPTY_TAGS)
     body = b"".join(parts)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from kio.serial import entity_reader
 
 from keylane.broker.config import BrokerConfig
+from keylane.broker.dispatch import Later, RequestHeader
+from keylane.broker.handlers import offset_commit, offset_fetch
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import Records, TopicCommit, encode_batch, encode_records
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
@@ -23,6 +27,7 @@ from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 from keylane.wire.batches import HEADER, decode_records, read_header
 from keylane.wire.conditional_commit import CONDITION_FAILED
+from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -105,7 +110,7 @@ class Server:
         await result.durable
 
     async def offsets(self, group: str = "g") -> list[int]:
-        confirmed = self.coordinator.confirm()
+        confirmed = self.coordinator.confirm(group)
         assert confirmed is not None
         await confirmed
         found = self.coordinator.fetch(group, [("flights", [0, 1, 2])])
@@ -389,3 +394,40 @@ def test_reads_skip_what_is_known() -> None:
         whole = entry_.records._replace(producer_id=7, producer_epoch=0, base_sequence=number)
         log._append(b"".join(encode_batch(whole, 0)))
     assert [place.base_offset for place, _ in read(b"".join(log.batches), 1)] == [1, 2]
+
+
+async def answered(server: Server, handler: Any, version: int, request: Any) -> Any:
+    """What a handler of the broker answers for this server's coordinator, when what it waits for is over."""
+    node: Any = SimpleNamespace(coordinator=server.coordinator)
+    told = handler.begin(request, RequestHeader(handler.API_KEY, version, 1, None, "h"), node)
+    while isinstance(told, Later):
+        await asyncio.wait({told.durable})
+        told = told.finish()
+    body = told if isinstance(told, bytes) else b"".join(told)
+    kind = response_type(handler.__name__.rpartition(".")[2], version)
+    return entity_reader(kind)(body, 0)[0]
+
+
+def test_clients_of_a_deposed_leader_are_told_who_it_is_not() -> None:
+    """It does not know yet: neither what it has in its table nor what it appends counts."""
+
+    async def check() -> None:
+        log = MemoryLog()
+        first = await Server(log, "one").start()
+        asked = [offset_fetch.OffsetFetch("g", [("flights", [0])], require_stable=False)]
+        topics = [TopicCommit("flights", [0], [5], [-1], None)]
+        accepted = await answered(first, offset_commit, 8, CommitRequest("g", topics))
+        assert accepted.topics[0].partitions[0].error_code == codes.NONE
+        served = await answered(first, offset_fetch, 5, asked)
+        assert (served.error_code, served.topics[0].partitions[0].committed_offset) == (codes.NONE, 5)
+        second = await Server(log, "two").start()
+        await second.committed(6)
+        refused = await answered(first, offset_fetch, 5, asked)
+        assert (refused.error_code, refused.topics) == (codes.NOT_COORDINATOR, ())
+
+        third = await Server(log, "three").start()
+        refused = await answered(second, offset_commit, 8, CommitRequest("g", topics))
+        assert refused.topics[0].partitions[0].error_code == codes.NOT_COORDINATOR
+        assert await third.offsets() == [6, -1, 6]
+
+    run(check())

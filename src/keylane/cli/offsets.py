@@ -1,0 +1,173 @@
+"""`keylane offsets`: serve committed offsets from a replicated log, and look at the servers that do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from keylane.cli.asking import add_command, admin_of, show
+from keylane.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from keylane.cli.asking import Report
+
+DESCRIPTION = "Committed offsets on several servers, in a replicated log of Apache Kafka."
+
+SERVE_EXAMPLES = """\
+examples:
+  keylane offsets serve --log kafka1:9092,kafka2:9092,kafka3:9092 --advertise 127.0.0.1:9192
+  keylane offsets serve --log kafka1:9092 --command-config log.properties --listen SASL_SSL://0.0.0.0:9192 \\
+      --advertise offsets1.example:9192 --set keylane.users.file=users.json --set ssl.certificate.location=server.pem
+  keylane offsets serve --log 127.0.0.1:9092 --allow-unreplicated-log        for a trial, beside one broker
+
+Run as many as you like, on as many machines; they keep nothing on disk. Clients have them as bootstrap.servers. For
+broker b of the log's cluster a server listens on its port + 1 + b as well, and clients have to reach these ports too.
+"""
+
+STATUS_EXAMPLES = """\
+examples:
+  keylane offsets status --log kafka1:9092
+  keylane offsets status --log kafka1:9092 --command-config log.properties --json
+
+exit codes: 0; 1 when a partition has no leader, or the log is not safe, or no broker answers; 2 for wrong usage
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `keylane offsets`, with its own subcommands."""
+    offsets = subparsers.add_parser(
+        "offsets", help="serve committed offsets from a replicated log", description=DESCRIPTION
+    )
+    commands = offsets.add_subparsers(metavar="COMMAND", dest="offsets_command", required=True)
+    _add_serve(commands)
+    status = add_command(commands, "status", "the servers, and what each of them leads", STATUS_EXAMPLES, run_status)
+    status.add_argument("--log", dest="bootstrap", metavar="HOST:PORT", help="the same as --bootstrap")
+    _add_names(status)
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    from keylane.offset_servers.members import GROUP
+    from keylane.offset_servers.topic import TOPIC
+
+    parser.add_argument("--topic", default=TOPIC, help="the topic that is the log (default %(default)s)")
+    parser.add_argument("--group", default=GROUP, help="the servers' group in the log's cluster (default %(default)s)")
+    parser.add_argument(
+        "--allow-unreplicated-log",
+        action="store_true",
+        help="take a log of one replica: for trials; all that was committed is lost with its disk",
+    )
+
+
+def _add_serve(commands: argparse._SubParsersAction[Any]) -> None:
+    what = "serve committed offsets and groups from a replicated log"
+    serve = commands.add_parser(
+        "serve",
+        help=what,
+        description=what[0].upper() + what[1:] + ". It prints its address when it is ready.",
+        epilog=SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = serve.add_argument
+    add("--log", required=True, metavar="HOST:PORT,…", help="brokers of the log's cluster")
+    add("--command-config", metavar="FILE", help="client settings for them (TLS, SASL), a line NAME=VALUE each")
+    add("--listen", metavar="[PROTOCOL://]HOST:PORT", help="where to listen (default 127.0.0.1:9192)")
+    add("--advertise", metavar="HOST:PORT", help="what clients are told to connect to (default: as --listen)")
+    add("--config", metavar="FILE", help="properties file with options of `keylane broker` under Kafka's names")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
+        help="one option, such as offsets.retention.minutes=1440; may be repeated, and wins over --config",
+    )
+    add(
+        "--until-stdin-ends",
+        action="store_true",
+        help="stop when standard input ends: for a program that must not leave its server behind",
+    )
+    _add_names(serve)
+    serve.set_defaults(func=run_serve)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until it is told to stop; returns the exit code."""
+    from keylane.broker.run import settings_of
+    from keylane.cli.client_settings import read_client_settings
+    from keylane.offset_servers.run import Arguments, serve
+
+    log = read_client_settings(args.command_config) if args.command_config else {}
+    serve(
+        Arguments(
+            log | {"bootstrap.servers": args.log},
+            args.listen,
+            args.advertise,
+            settings_of(args),
+            args.topic,
+            args.group,
+            not args.allow_unreplicated_log,
+            args.until_stdin_ends,
+        )
+    )
+    return 0
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Show servers and partitions; returns the exit code."""
+    report = status(args)
+    show(args, report, print_status)
+    return 1 if report["without_leader"] or report["faults"] else 0
+
+
+def status(args: argparse.Namespace) -> Report:
+    """What is there. Raises `UsageError` for a topic that is not."""
+    from keylane.errors import UsageError
+    from keylane.offset_servers.members import leaders_of, server_of
+    from keylane.offset_servers.nodes import node_at
+    from keylane.offset_servers.topic import faults
+
+    admin = admin_of(args)
+    topic = next((one for one in admin.describe_topics() if one.name == args.topic), None)
+    if topic is None:
+        raise UsageError(f"topic {args.topic!r} does not exist: `keylane offsets serve` makes it")
+    wrong = faults(
+        admin.topic_settings(args.topic), topic.replication_factor, is_replicated=not args.allow_unreplicated_log
+    )
+    found = admin.describe_group(args.group)
+    leaders = leaders_of(found)
+    servers = sorted({server for one in found.members if (server := server_of(one.client_id)) is not None})
+    return {
+        "topic": args.topic,
+        "partitions": len(topic.partitions),
+        "replicas": topic.replication_factor,
+        "faults": wrong,
+        "group": args.group,
+        "state": found.state,
+        "servers": [
+            {
+                "server": f"{server[0]}:{server[1]}",
+                "node_id": node_at(server).node_id,
+                "leads": sorted(partition for partition, leader in leaders.items() if leader == server),
+            }
+            for server in servers
+        ],
+        "without_leader": sorted(topic.partitions.keys() - leaders.keys()),
+    }
+
+
+def print_status(report: Report) -> None:
+    rows = [(one["server"], one["node_id"], len(one["leads"]), _numbers(one["leads"])) for one in report["servers"]]
+    if rows:
+        print_table(("SERVER", "NODE", "LEADS", "PARTITIONS"), rows)
+    else:
+        print("no servers")
+    sizes = f"{report['partitions']} partitions, {report['replicas']} replicas"
+    print(f"{report['topic']}: {sizes}; the servers' group is {report['state']}")
+    if report["without_leader"]:
+        print(f"without a leader: {_numbers(report['without_leader'])}")
+    for fault in report["faults"]:
+        print(f"not safe: {fault}")
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

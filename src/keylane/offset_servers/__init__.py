@@ -1,0 +1,15 @@
+"""Offset servers: committed offsets and groups in a replicated log of Apache Kafka, served by any number of processes.
+
+`run` is the process. Below it:
+
+    serving       one server: its doors, its partitions, and what it knows of the others
+    relay         requests that are answered by a broker of the log's cluster, and their answers
+    apis          the APIs that are answered otherwise than by the embedded broker
+    coordinators  the coordinators of all offsets partitions, as one
+    partitions    the offsets partitions, each followed by a warm table or led
+    members       the servers as members of their group, purely
+    nodes         names and addresses that clients are told, purely
+    topic         the log's topic: made, or refused with what is wrong with it
+
+Doors: `members`, `nodes`, `run`, `topic`.
+"""

@@ -1,0 +1,179 @@
+"""The APIs of an offset server: those of groups and offsets are the embedded broker's; those that tell of nodes are
+answered here; the others are passed on to a broker of the log's cluster.
+
+What is passed on is listed, with versions whose answers name no broker: Produce from 10 and Fetch from 16 on tell
+addresses (KIP-951), Fetch from 11 on a preferred replica (KIP-392). What is not listed is not offered, offsets in a
+producer's transaction (AddOffsetsToTxn, TxnOffsetCommit) among it: its end is marked by Kafka's coordinator, in its own
+store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Protocol
+
+from keylane.broker.dispatch import Api, decode_request, load_apis
+from keylane.broker.handlers import api_versions, describe_cluster, find_coordinator, list_groups
+from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
+from keylane.offset_servers.relay import Passed
+from keylane.wire import codes
+from keylane.wire.versions import encode_response, read_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.handlers.find_coordinator import Found
+    from keylane.offset_servers.nodes import Address, Cluster
+    from keylane.wire.versions import Entity
+
+HERE = (
+    "conditional_commit",
+    "delete_groups",
+    "describe_groups",
+    "heartbeat",
+    "join_group",
+    "leave_group",
+    "offset_commit",
+    "offset_delete",
+    "offset_fetch",
+    "sasl_authenticate",
+    "sasl_handshake",
+    "sync_group",
+)
+"""Served by the embedded broker's handlers."""
+API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, LIST_GROUPS, METADATA = 18, 60, 10, 16, 3
+PASSED_ON = {
+    0: ("produce", 9),
+    1: ("fetch", 10),
+    2: ("list_offsets", 10),
+    19: ("create_topics", 7),
+    20: ("delete_topics", 6),
+    21: ("delete_records", 2),
+    22: ("init_producer_id", 5),
+    23: ("offset_for_leader_epoch", 4),
+    24: ("add_partitions_to_txn", 3),
+    26: ("end_txn", 4),
+    29: ("describe_acls", 3),
+    30: ("create_acls", 3),
+    31: ("delete_acls", 3),
+    32: ("describe_configs", 4),
+    33: ("alter_configs", 2),
+    37: ("create_partitions", 3),
+    44: ("incremental_alter_configs", 1),
+    61: ("describe_producers", 0),
+    65: ("describe_transactions", 0),
+}
+"""By key: its name, and the newest version of which answers name no broker."""
+NEWEST_METADATA = 12
+
+Versions = dict[int, tuple[int, int]]
+"""By API key: the oldest and the newest."""
+
+
+class Guide(Protocol):
+    """Who is there."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    def leader_of(self, group: str) -> Address | None:
+        """The server that coordinates a group; None while nobody is known to."""
+        ...
+
+
+def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dict[int, Api]:
+    """What is answered in this process, on a server's own port or on that of a pair."""
+    known = load_apis()
+    found = {key: api for key, api in known.items() if api.name in HERE}
+    offered = {key: (api.first, api.last) for key, api in passed.items()}
+
+    async def versions(request: Entity, header: RequestHeader, _node: object) -> Entity:
+        return api_versions.answer(request, header, rows)
+
+    async def coordinators(request: Entity, header: RequestHeader, _node: object) -> Entity:
+        return find_coordinator.answer(request, header, lambda key, key_type: _coordinator(key, key_type, server))
+
+    async def cluster(request: Entity, header: RequestHeader, _node: object) -> Entity:
+        known = server.cluster
+        nodes = all_nodes(known.servers, known.brokers)
+        return describe_cluster.answer(request, header, nodes, controller_id(known), known.cluster_id)
+
+    async def no_groups(_request: object, header: RequestHeader, _node: object) -> Entity:
+        """Of a pair: whoever wants all groups asks each node."""
+        return list_groups.answer(header.api_version, codes.NONE, ())
+
+    own: dict[int, Callable[[Entity, RequestHeader, object], Awaitable[Entity]]] = {
+        API_VERSIONS: versions,
+        FIND_COORDINATOR: coordinators,
+        DESCRIBE_CLUSTER: cluster,
+    }
+    found[LIST_GROUPS] = known[LIST_GROUPS]
+    if is_pair:
+        own[LIST_GROUPS] = no_groups
+    found |= {key: known[key]._replace(handle=handle) for key, handle in own.items()}
+    offered |= {key: (api.min_version, api.max_version) for key, api in found.items()}
+    rows = tuple(sorted((key, *range_) for key, range_ in offered.items()))
+    return found
+
+
+def _coordinator(group: str, key_type: int, server: Guide) -> Found:
+    if key_type != find_coordinator.GROUP:
+        return find_coordinator.Found(codes.INVALID_REQUEST, f"key type {key_type}: groups (0) have a coordinator here")
+    address = server.leader_of(group)
+    if address is None:
+        return find_coordinator.Found(
+            codes.COORDINATOR_NOT_AVAILABLE, f"group {group!r}: no server leads its offsets partition at the moment"
+        )
+    return find_coordinator.Found(codes.NONE, None, *node_at(address))
+
+
+def passed_on(
+    offered: Versions, own: Address, servers: Callable[[], tuple[Address, ...]], hidden: str
+) -> dict[int, Passed]:
+    """What is passed on to brokers that offer these versions; `own` is this server's advertised address."""
+    known = {
+        key: Passed(name, offered[key][0], min(last, offered[key][1]))
+        for key, (name, last) in PASSED_ON.items()
+        if key in offered and offered[key][0] <= last
+    }
+    metadata = Passed("metadata", offered[METADATA][0], min(NEWEST_METADATA, offered[METADATA][1]))
+    names = frozenset({hidden})
+    known[METADATA] = metadata._replace(
+        rewrite=lambda version, frame: _rewritten(
+            "metadata", version, frame, lambda answer: told_metadata(answer, servers(), names)
+        )
+    )
+    ours = load_apis()[FIND_COORDINATOR]
+    coordinator = Passed("find_coordinator", ours.min_version, min(ours.max_version, offered[FIND_COORDINATOR][1]))
+    known[FIND_COORDINATOR] = coordinator._replace(
+        rewrite=lambda version, frame: _rewritten(
+            "find_coordinator", version, frame, lambda answer: _told_coordinators(answer, own)
+        ),
+        applies=_is_of_transactions,
+    )
+    return known
+
+
+def _is_of_transactions(frame: bytes) -> bool:
+    call = decode_request(frame, "", load_apis())
+    return getattr(call.request, "key_type", find_coordinator.GROUP) == find_coordinator.TRANSACTION
+
+
+def _told_coordinators(answer: Entity, own: Address) -> Entity:
+    """A transactional id's coordinator is the pair of this server with that broker."""
+    if hasattr(answer, "coordinators"):
+        return dataclasses.replace(answer, coordinators=tuple(_told_node(one, own) for one in answer.coordinators))
+    return _told_node(answer, own)
+
+
+def _told_node(found: Entity, own: Address) -> Entity:
+    if found.node_id < 0:
+        return found
+    node = node_at(pair(own, found.node_id))
+    return dataclasses.replace(found, node_id=node.node_id, host=node.host, port=node.port)
+
+
+def _rewritten(api: str, version: int, frame: bytes, change: Callable[[Entity], Entity]) -> bytes:
+    """An answer's frame with another body."""
+    answer, start = read_response(api, version, frame)
+    return frame[:start] + encode_response(change(answer))

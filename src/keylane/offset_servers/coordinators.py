@@ -1,0 +1,106 @@
+"""`Coordinators`: the coordinators of all offsets partitions as one, which is what handlers ask.
+
+A group's is the one of its offsets partition; it answers NOT_COORDINATOR while another server leads that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.coordinator.formats import partition_for
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keylane.coordinator.coordinator import Coordinator, DeleteResult, ListedGroup
+    from keylane.coordinator.groups.protocol import (
+        GroupDescription,
+        JoinAnswer,
+        JoinRequest,
+        Leaver,
+        Left,
+        SyncAnswer,
+        SyncRequest,
+    )
+    from keylane.coordinator.offset_service import (
+        CommitRequest,
+        CommitResult,
+        ConditionalResult,
+        FetchedTopic,
+        KnownCommit,
+    )
+    from keylane.offset_servers.partitions import Partitions
+    from keylane.storage.shared_sync import Round
+
+
+class Coordinators:
+    """What `Coordinator` says of each of these."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def partition_of(self, group: str) -> int:
+        return partition_for(group, len(self._partitions))
+
+    def _of(self, group: str) -> Coordinator:
+        return self._partitions.coordinator(self.partition_of(group))
+
+    def commit(self, request: CommitRequest) -> int | CommitResult:
+        return self._of(request.group).commit(request)
+
+    def know(self, request: CommitRequest) -> KnownCommit | None:
+        return self._of(request.group).know(request)
+
+    def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
+        return self._of(known.request.group).commit_known(known, offset, leader_epoch)
+
+    def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
+        return self._of(request.group).commit_if(request, expected)
+
+    def confirm(self, group: str) -> Round | None:
+        return self._of(group).confirm(group)
+
+    def fetch(
+        self,
+        group: str,
+        topics: Sequence[tuple[str, Sequence[int]]] | None,
+        *,
+        require_stable: bool = False,
+        member: tuple[str | None, int] = (None, -1),
+    ) -> int | Sequence[FetchedTopic]:
+        return self._of(group).fetch(group, topics, require_stable=require_stable, member=member)
+
+    def fetch_known(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
+        return self._of(group).fetch_known(group, topic, partition)
+
+    def delete_group(self, group: str) -> int | Round:
+        return self._of(group).delete_group(group)
+
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
+        return self._of(group).delete_offsets(group, topics)
+
+    async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
+        return await self._of(group).join(group, request)
+
+    async def sync(self, group: str, request: SyncRequest) -> SyncAnswer:
+        return await self._of(group).sync(group, request)
+
+    def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        return self._of(group).heartbeat(group, member_id, instance_id, generation)
+
+    async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
+        return await self._of(group).leave(group, leavers)
+
+    def describe(self, group: str) -> tuple[int, GroupDescription]:
+        return self._of(group).describe(group)
+
+    def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
+        """The groups of all partitions that are led here."""
+        listed: list[ListedGroup] = []
+        for partition in self._partitions.led():
+            error, some = self._partitions.coordinator(partition).list_groups(states, types)
+            if error != codes.NONE:
+                return error, ()
+            listed += some
+        return codes.NONE, listed

@@ -1,0 +1,208 @@
+"""The offsets partitions on this server: each has a warm table that follows the log, and a coordinator that is led here
+or not.
+
+The idea: the group of the log's servers says what is led here (`lead`, `give_up`); the log says whether that is still
+so. A coordinator lives from an empty table to the end of one leadership; then another one takes its place and reads the
+log anew. One that was deposed while the group still has its partition here never leads again by itself: this server
+leaves the group and joins anew, and is given what nobody else has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.coordinator.coordinator import Coordinator
+from keylane.coordinator.replicated.follower import Follower
+from keylane.coordinator.replicated.journal import DeposedError, Host, LogJournal
+from keylane.errors import DataFolderError
+from keylane.kafka.fenced_log import FencedLog, steady_s
+from keylane.storage.filesystem import now_ms
+from keylane.storage.shared_sync import Round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from keylane.broker.config import BrokerConfig
+    from keylane.coordinator.journal.image import Image
+    from keylane.coordinator.options import CoordinatorOptions
+    from keylane.offset_servers.topic import LogTopic
+
+logger = logging.getLogger("keylane.offsets")
+
+LOOK_S = 3.0
+"""How often followers read what is new."""
+AGAIN_S = 1.0
+"""Before a table is read anew, and the group is asked anew, when the log has refused this server."""
+ALL_PARTITIONS = 2**31 - 1
+"""Of any topic: whether it is there is for its brokers to say, and offsets of one that is not go by their age."""
+
+
+class Shared(NamedTuple):
+    """What all partitions of a server have in common."""
+
+    log: Mapping[str, object]
+    """librdkafka's settings for the log's cluster."""
+    topic: LogTopic
+    config: BrokerConfig
+    server: str
+    """Its name in the log."""
+
+
+def steady_ms() -> int:
+    return int(steady_s() * 1000)
+
+
+def _ask_anybody(_topic: str) -> int:
+    return ALL_PARTITIONS
+
+
+class Replica:
+    """One offsets partition, from an empty table to the end of one leadership."""
+
+    def __init__(
+        self,
+        partition: int,
+        shared: Shared,
+        deposed: Callable[[Replica], None],
+        failed: Callable[[DataFolderError], None],
+    ) -> None:
+        self.partition = partition
+        self._deposed = deposed
+        self._failed = failed
+        self._is_closing = False
+        self._leading: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+
+        def call(told: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
+                loop.call_soon_threadsafe(told)
+
+        topic = shared.topic
+        log = FencedLog(shared.log, topic.name, partition, f"{topic.name}-{partition}", call)
+        self._journal: LogJournal
+
+        def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
+            host = Host(shared.server, clock, steady_ms, lambda: Round(loop), loop.call_soon, self._alarm)
+            follower = Follower(topic.delete_retention_ms, steady_ms())
+            self._journal = LogJournal(log, partition, image, follower, options, host, self._is_deposed)
+            return self._journal
+
+        self.coordinator = Coordinator(
+            journal=made,
+            options=replace(shared.config, keylane_owned_offsets_partitions=str(partition)),
+            partition_count=_ask_anybody,
+            clock=now_ms,
+        )
+
+    @property
+    def is_led(self) -> bool:
+        """Whether it leads, or is about to."""
+        return self._leading is not None and not self._is_closing
+
+    def look(self) -> None:
+        """Read what is new, or do what is due."""
+        if not self._is_closing:
+            self._journal.look()
+
+    def lead(self) -> None:
+        """Take the partition over; once."""
+        if self._leading is None:
+            self._leading = asyncio.get_running_loop().create_task(self._lead())
+
+    async def close(self) -> None:
+        """Answer everyone who waits, and lead no more."""
+        self._is_closing = True
+        await self.coordinator.close()
+
+    async def _lead(self) -> None:
+        try:
+            await self.coordinator.start()
+            await self.coordinator.loaded()
+        except DeposedError as error:
+            logger.warning("%s", error)  # `_is_deposed` sees to it
+        except DataFolderError as error:
+            self._failed(error)
+        else:
+            logger.info("offsets partition %d is led here", self.partition)
+
+    def _is_deposed(self) -> None:
+        if not self._is_closing:
+            self._deposed(self)
+
+    def _alarm(self, text: str) -> None:
+        logger.critical("offsets partition %d: %s", self.partition, text)
+
+
+class Partitions:
+    """All of the log's topic. Belongs to the event loop's thread."""
+
+    def __init__(self, shared: Shared, rejoin: Callable[[], None], failed: Callable[[DataFolderError], None]) -> None:
+        """`rejoin`: ask the group anew who has what. `failed`: a log that this release cannot read."""
+        self._shared = shared
+        self._rejoin = rejoin
+        self._failed = failed
+        self._given: set[int] = set()
+        """What the group says is led here."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._replicas = [self._new(partition) for partition in range(shared.topic.partitions)]
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def coordinator(self, partition: int) -> Coordinator:
+        """The one of this partition; it refuses everything while it is not led here."""
+        return self._replicas[partition].coordinator
+
+    def led(self) -> list[int]:
+        """What is led here, or about to be."""
+        return [one.partition for one in self._replicas if one.is_led]
+
+    def lead(self, partitions: Iterable[int]) -> None:
+        """The group has given these to this server."""
+        for partition in partitions:
+            self._given.add(partition)
+            self._replicas[partition].lead()
+
+    async def give_up(self, partitions: Iterable[int]) -> None:
+        """The group takes these away; returns when everyone who waits for something of them is answered."""
+        taken = [self._replicas[partition] for partition in partitions]
+        self._given.difference_update(one.partition for one in taken)
+        await asyncio.gather(*(self._follow_again(one) for one in taken))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._timer.cancel()
+        await asyncio.gather(*(one.close() for one in self._replicas))
+
+    def _new(self, partition: int) -> Replica:
+        return Replica(partition, self._shared, self._deposed, self._failed)
+
+    def _look(self) -> None:
+        for one in self._replicas:
+            one.look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _deposed(self, replica: Replica) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask_anew(replica))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_anew(self, replica: Replica) -> None:
+        await replica.close()
+        await asyncio.sleep(AGAIN_S)
+        await self._follow_again(replica)
+        if replica.partition in self._given and not self._is_closed:
+            logger.warning("offsets partition %d was refused by the log: asking the group anew", replica.partition)
+            self._rejoin()
+
+    async def _follow_again(self, replica: Replica) -> None:
+        """Another one in its place, if it is there yet."""
+        await replica.close()
+        if self._replicas[replica.partition] is replica and not self._is_closed:
+            self._replicas[replica.partition] = self._new(replica.partition)

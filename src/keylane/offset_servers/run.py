@@ -1,0 +1,112 @@
+"""An offset server as a process: its arguments, its start, the line that says it is ready, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.broker.config import kafka_name, parse_config
+from keylane.broker.run import allow_many_files, collect_less_often, leave_hypothesis_out, watch_stdin
+from keylane.broker.security import secure
+from keylane.errors import UsageError
+from keylane.kafka.admin import Admin
+from keylane.offset_servers.topic import prepare
+from keylane.storage.filesystem import now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.broker.config import BrokerConfig
+
+DEFAULT_LISTENER = "PLAINTEXT://127.0.0.1:9192"
+PARTITIONS = kafka_name("offsets_topic_num_partitions")
+
+
+class Arguments(NamedTuple):
+    """Of `keylane offsets serve`."""
+
+    log: Mapping[str, str]
+    """librdkafka's settings for the log's cluster."""
+    listen: str | None
+    """`HOST:PORT`, or `PROTOCOL://HOST:PORT`."""
+    advertise: str | None
+    """`HOST:PORT`."""
+    settings: Mapping[str, str]
+    """Under Kafka's names, as those of the embedded broker."""
+    topic: str
+    group: str
+    is_replicated: bool
+    """Whether the topic must be safe from the loss of a node."""
+    until_stdin_ends: bool
+
+
+def config_of(arguments: Arguments) -> BrokerConfig:
+    """Raises `UsageError`."""
+    settings = dict(arguments.settings)
+    for name, value in (("listeners", arguments.listen), ("advertised.listeners", arguments.advertise)):
+        if value is not None and name in settings:
+            raise UsageError(f"{name} is set, and so is --{'listen' if name == 'listeners' else 'advertise'}: give one")
+    if arguments.listen is not None:
+        settings["listeners"] = arguments.listen if "://" in arguments.listen else f"PLAINTEXT://{arguments.listen}"
+    settings.setdefault("listeners", DEFAULT_LISTENER)
+    if arguments.advertise is not None:
+        protocol = settings["listeners"].partition("://")[0]
+        settings["advertised.listeners"] = f"{protocol}://{arguments.advertise}"
+    config = parse_config(settings)
+    if config.listener().port == 0:
+        raise UsageError(f"listeners={config.listener()}: give a port: the next ones are for the log's brokers")
+    return config
+
+
+def serve(arguments: Arguments) -> None:
+    """Serve until a signal. Raises `UsageError` and `PeerError`."""
+    config = config_of(arguments)
+    leave_hypothesis_out()
+    asyncio.run(_serve(arguments, config))
+
+
+async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    failures: list[Exception] = []
+
+    def fail(error: Exception) -> None:
+        failures.append(error)
+        stop.set()
+
+    if arguments.until_stdin_ends:
+        watch_stdin(loop, stop)
+    allow_many_files()
+
+    from keylane.offset_servers.serving import OffsetServer, Places
+
+    listener = config.listener()
+    security = secure(config, listener, now_ms)
+    collect_less_often()
+    partitions = config.offsets_topic_num_partitions if PARTITIONS in arguments.settings else None
+    admin = Admin(arguments.log)
+    topic = await asyncio.to_thread(prepare, admin, arguments.topic, partitions, is_replicated=arguments.is_replicated)
+    config = replace(
+        config,
+        offsets_topic_num_partitions=topic.partitions,
+        message_max_bytes=min(config.message_max_bytes, topic.max_message_bytes),
+    )
+    listen = (listener.host, listener.port)
+    places = Places(listen, config.advertised_address() or listen)
+    server = OffsetServer(config, security, places, topic, arguments.log, arguments.group, fail)
+    try:
+        await server.start()
+        host, port = places.advertised
+        log = f"{topic.name}: {topic.partitions} partitions"
+        sys.stdout.write(f"keylane offset server ready on {host}:{port} ({log})\n")
+        sys.stdout.flush()
+        await stop.wait()
+    finally:
+        await server.stop()
+    if failures:
+        raise failures[0]

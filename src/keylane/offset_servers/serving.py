@@ -1,0 +1,226 @@
+"""`OffsetServer`: one server: its doors, its partitions, and what it knows of the log's cluster and the other servers.
+
+The servers are a consumer group of the log's cluster. Each is there under its advertised address, so whoever describes
+the group knows which servers there are, and who leads what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from keylane.broker.server import BrokerServer
+from keylane.errors import PeerError, UsageError
+from keylane.kafka.admin import Admin
+from keylane.kafka.link import Link
+from keylane.kafka.log_group import LogGroup
+from keylane.kafka.login import login_of
+from keylane.offset_servers.apis import passed_on, served
+from keylane.offset_servers.coordinators import Coordinators
+from keylane.offset_servers.members import member_name, seen
+from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
+from keylane.offset_servers.partitions import Partitions, Shared
+from keylane.offset_servers.relay import Passed, Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from keylane.broker.config import BrokerConfig
+    from keylane.broker.node import Node
+    from keylane.broker.security import Security
+    from keylane.offset_servers.apis import Versions
+    from keylane.offset_servers.nodes import Address
+    from keylane.offset_servers.topic import LogTopic
+
+logger = logging.getLogger("keylane.offsets")
+
+WATCH_S = 1.0
+"""How often a server looks who else is there."""
+LOOK_MS = 5_000
+"""How long one look may take."""
+ANSWER_S = 10.0
+GIVE_UP_S = 5.0
+"""How long a partition that is to move is waited for: commits that are under way are answered first."""
+
+
+class Places(NamedTuple):
+    """Where a server listens, and what clients are told of that."""
+
+    listen: Address
+    advertised: Address
+
+    def listen_for(self, broker: int) -> Address:
+        """Where it listens for what is for this broker. Raises `UsageError`."""
+        for port in (self.listen[1] + 1 + broker, self.advertised[1] + 1 + broker):
+            if port > LAST_PORT:
+                raise UsageError(
+                    f"broker {broker} of the log's cluster needs port {port} (the server's own + 1 + {broker}), and "
+                    f"the last port is {LAST_PORT}: give a lower one to --listen and --advertise"
+                )
+        return self.listen[0], self.listen[1] + 1 + broker
+
+
+class OffsetServer:
+    """Made and used in the event loop's thread; `start` before use, `stop` after."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        security: Security,
+        places: Places,
+        topic: LogTopic,
+        log: Mapping[str, object],
+        group: str,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`log`: librdkafka's settings for the log's cluster; `failed` is told why this server cannot go on."""
+        self.config = config
+        """For the broker's handlers, as `coordinator`."""
+        self._security = security
+        self._places = places
+        self._topic = topic
+        self._log = log
+        self._login = login_of(log)
+        self._group_name = group
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._admin = Admin(log, timeout_ms=LOOK_MS)
+        self.cluster = Cluster("", {}, (places.advertised,), {})
+        self._passed: dict[int, Passed] = {}
+        self._doors: dict[int | None, BrokerServer] = {}
+        """By broker of the log's cluster; None: the server's own."""
+        self._group = LogGroup(
+            log,
+            topic.name,
+            group=group,
+            name=member_name(places.advertised),
+            given=self._given,
+            taken=self._taken,
+            failed=lambda text: self._call_failed(PeerError(text)),
+        )
+        host, port = places.advertised
+        self._partitions = Partitions(Shared(log, topic, config, f"{host}:{port}"), self._group.rejoin, failed)
+        self.coordinator = Coordinators(self._partitions)
+        self._watching: asyncio.Task[None] | None = None
+        self._has_failed_to_look = False
+
+    def leader_of(self, group: str) -> Address | None:
+        """The server that coordinates a group; None while nobody is known to."""
+        partition = self.coordinator.partition_of(group)
+        if partition in self._partitions.led():
+            return self._places.advertised
+        found = self.cluster.leaders.get(partition)
+        return None if found == self._places.advertised else found
+
+    async def start(self) -> None:
+        """Listen, and join the others. Raises `UsageError` and `PeerError`."""
+        self.cluster = await asyncio.to_thread(self._look)
+        offered = await asyncio.to_thread(self._offered, list(self.cluster.brokers.values()))
+        self._passed = passed_on(offered, self._places.advertised, lambda: self.cluster.servers, self._topic.name)
+        others = [one for one in self.cluster.servers if one != self._places.advertised]
+        twins = same_ids(all_nodes((self._places.advertised, *others), self.cluster.brokers))
+        if twins is not None:
+            raise UsageError(
+                f"clients cannot tell {twins[0].host}:{twins[0].port} from {twins[1].host}:{twins[1].port}, whose ids "
+                f"are both {twins[0].node_id}: give another port to --advertise"
+            )
+        await self._open(None)
+        for broker in self.cluster.brokers:
+            await self._open(broker)
+        self._group.start()
+        self._watching = self._loop.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Hand over what is led here, answer what is under way, and end."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.to_thread(self._group.close)
+        await asyncio.gather(*(door.stop() for door in self._doors.values()))
+        await self._partitions.close()
+
+    # --- doors ---
+
+    async def _open(self, broker: int | None) -> None:
+        """Listen on the own port, or for a broker of the log's cluster. Raises `PeerError`."""
+        host, port = self._places.listen if broker is None else self._places.listen_for(broker)
+        apis = served(self, self._passed, is_pair=broker is not None)
+        # The handlers of groups and offsets ask a node for its config and its coordinator alone.
+        door = BrokerServer(
+            cast("Node", self),
+            apis,
+            self._security,
+            lambda close: Relay(self._passed, lambda: self._brokers(broker), self._login, close),
+        )
+        try:
+            await door.start(host, port)
+        except OSError as error:
+            what = "--listen" if broker is None else f"--listen + 1 + {broker}, for the log's broker {broker}"
+            raise PeerError(f"cannot listen on {host}:{port} ({what}): {error.strerror or error}") from error
+        self._doors[broker] = door
+
+    def _brokers(self, broker: int | None) -> list[Address]:
+        """Who answers what a door passes on: that broker, or any."""
+        brokers = self.cluster.brokers
+        if broker is not None:
+            return [brokers[broker]] if broker in brokers else []
+        return in_turn(self._places.advertised, [brokers[one] for one in sorted(brokers)])
+
+    # --- the others ---
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                self.cluster = await asyncio.to_thread(self._look)
+            except PeerError as error:
+                if not self._has_failed_to_look:
+                    logger.warning("the log's cluster does not say who is there: %s", error)
+                self._has_failed_to_look = True
+                continue
+            self._has_failed_to_look = False
+            for broker in self.cluster.brokers.keys() - self._doors.keys():
+                try:
+                    await self._open(broker)
+                except (PeerError, UsageError) as error:
+                    self._failed(error)
+                    return
+
+    def _look(self) -> Cluster:
+        """In a thread. Raises `PeerError`."""
+        cluster_id, brokers = self._admin.cluster(self._topic.name)
+        found = self._admin.describe_group(self._group_name)
+        return seen(self.cluster, cluster_id, brokers, found, self._places.advertised)
+
+    def _offered(self, brokers: Sequence[Address]) -> Versions:
+        """What all of these offer, in a thread. Raises `PeerError`."""
+        found: list[Versions] = []
+        for address in brokers:
+            try:
+                link = Link(address, self._login, ANSWER_S)
+                try:
+                    found.append(link.offered())
+                finally:
+                    link.close()
+            except OSError as error:
+                logger.warning("broker %s:%d of the log's cluster: %s", *address, error)
+        if not found:
+            raise PeerError("no broker of the log's cluster says which versions it takes")
+        keys = set.intersection(*(set(one) for one in found))
+        return {key: (max(one[key][0] for one in found), min(one[key][1] for one in found)) for key in keys}
+
+    # --- the group, in its thread ---
+
+    def _given(self, partitions: Sequence[int]) -> None:
+        self._loop.call_soon_threadsafe(self._partitions.lead, partitions)
+
+    def _taken(self, partitions: Sequence[int]) -> None:
+        done = asyncio.run_coroutine_threadsafe(self._partitions.give_up(partitions), self._loop)
+        try:
+            done.result(GIVE_UP_S)
+        except FutureTimeoutError:
+            logger.warning("offsets partitions %s move before all commits of theirs are answered", list(partitions))
+
+    def _call_failed(self, error: Exception) -> None:
+        self._loop.call_soon_threadsafe(self._failed, error)

@@ -1,0 +1,304 @@
+"""Offset servers as processes, on the log of one broker: what clients see, and what they keep when a server goes."""
+
+from __future__ import annotations
+
+import datetime
+import queue
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from keylane.broker.process import BrokerProcess
+from keylane.coordinator.formats import partition_for
+from keylane.coordinator.replicated.batches import encode
+from keylane.coordinator.replicated.leadership import Batch
+from keylane.coordinator.transactions.transactional_ids import Producer
+from keylane.kafka.admin import Admin
+from keylane.kafka.fenced_log import FencedLog
+from keylane.kafka.link import Link
+from keylane.kafka.login import Login
+from keylane.offset_servers.nodes import node_at, pair
+from keylane.offset_servers.topic import TOPIC
+from keylane.storage.filesystem import now_ms
+from keylane.wire.versions import request_type
+from kit.offset_fail_over import fail_over
+from kit.offset_servers import OffsetServer, OffsetServers, free_row
+from kit.protocol import ProtocolClient, decode_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PARTITIONS = 4
+OPTIONS = ("--allow-unreplicated-log", "--set", f"offsets.topic.num.partitions={PARTITIONS}")
+WAIT = {"max_wait": datetime.timedelta(milliseconds=300), "min_bytes": 1_000_000}
+BROKER = 1
+"""The embedded broker's id."""
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[OffsetServers]:
+    with BrokerProcess(tmp_path / "data") as log, OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OffsetServers]:
+    """A single server, which leads everything."""
+    folder = tmp_path_factory.mktemp("one")
+    with BrokerProcess(folder / "data") as log, OffsetServers(log.bootstrap, folder, 1, *OPTIONS) as servers:
+        servers.settled()
+        yield servers
+
+
+def group_at(servers: OffsetServers, server: OffsetServer) -> str:
+    """A group that this server leads."""
+    leads = servers.settled()[server.address]
+    return next(name for number in range(1_000) if partition_for(name := f"g{number}", PARTITIONS) in leads)
+
+
+def entities(api: str, version: int) -> Any:
+    """kio's module with the request class and its parts."""
+    return sys.modules[request_type(api, version).__module__]
+
+
+def commit_of(group: str, offset: int) -> Any:
+    v2 = entities("offset_commit", 2)
+    row = v2.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    return v2.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=(v2.OffsetCommitRequestTopic(name="flights", partitions=(row,)),),
+    )
+
+
+def fetch_of(group: str) -> Any:
+    v2 = entities("offset_fetch", 2)
+    topics = (v2.OffsetFetchRequestTopic(name="flights", partition_indexes=(0,)),)
+    return v2.OffsetFetchRequest(group_id=group, topics=topics)
+
+
+def committed(client: ProtocolClient) -> ErrorCode:
+    _, answer = decode_answer("offset_commit", 2, client.receive())
+    code: ErrorCode = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def fetched(client: ProtocolClient) -> tuple[ErrorCode, int]:
+    _, answer = decode_answer("offset_fetch", 2, client.receive())
+    rows = [one for topic in answer.topics for one in topic.partitions]
+    return answer.error_code, rows[0].committed_offset if rows else -1
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_clients_of_three_libraries_go_on_when_their_server_goes(
+    servers: OffsetServers, tmp_path: Path, how: str, record_property: Callable[[str, object], None]
+) -> None:
+    outcome = fail_over(servers, "flights", tmp_path, getattr(servers, how))
+    record_property("longest silence s", round(outcome.longest_s, 1))
+
+
+def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
+    before = servers.settled()
+    assert sorted(map(len, before.values())) == [2, 2]
+    third = servers.add()
+    after = servers.settled()
+    assert sorted(map(len, after.values())) == [1, 1, 2]
+    moved = set(after[third.address])
+    assert all(set(after[name]) == set(ones) - moved for name, ones in before.items()), "what stays does not move"
+    for server in servers.running:
+        others = [one for one in range(100) if partition_for(f"g{one}", PARTITIONS) not in after[server.address]]
+        with ProtocolClient(server.address) as client:
+            client.send("offset_commit", commit_of(f"g{others[0]}", 1))
+            assert committed(client) is ErrorCode.not_coordinator
+            leader = next(name for name, ones in after.items() if partition_for(f"g{others[0]}", PARTITIONS) in ones)
+            deadline = time.monotonic() + 20  # it looks every second
+            while True:
+                found = client.ask("find_coordinator", 2, key=f"g{others[0]}", key_type=0)
+                if f"{found.host}:{found.port}" == leader:
+                    break
+                assert time.monotonic() < deadline, f"{found}, and {leader} leads it"
+                time.sleep(0.1)
+
+
+def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) -> None:
+    old, new = servers.running
+    group = group_at(servers, old)
+    with ProtocolClient(old.address) as asked, ProtocolClient(new.address) as other:
+        asked.send("offset_commit", commit_of(group, 5))
+        assert committed(asked) is ErrorCode.none
+        asked.send("offset_fetch", fetch_of(group))
+        assert fetched(asked) == (ErrorCode.none, 5)
+        other.send("offset_commit", commit_of(group, 6))
+        assert committed(other) is ErrorCode.not_coordinator
+        old.freeze()
+        servers.remove(old)
+        servers.settled()
+        other.send("offset_commit", commit_of(group, 7))
+        while (code := committed(other)) is ErrorCode.coordinator_load_in_progress:
+            other.send("offset_commit", commit_of(group, 7))
+        assert code is ErrorCode.none
+        # What waits for it when it wakes is answered before it hears that the group has given its partitions away.
+        asked.send("offset_fetch", fetch_of(group))
+        asked.send("offset_commit", commit_of(group, 6))
+        old.wake()
+        assert fetched(asked) == (ErrorCode.not_coordinator, -1)
+        assert committed(asked) is ErrorCode.not_coordinator
+        other.send("offset_fetch", fetch_of(group))
+        assert fetched(other) == (ErrorCode.none, 7)
+    servers.running.append(old)
+    assert all(servers.settled().values()), "it has not come back"
+
+
+def test_who_is_refused_by_the_log_is_given_the_partition_anew_by_the_group(one: OffsetServers) -> None:
+    (server,) = one.running
+    group = group_at(one, server)
+    partition = partition_for(group, PARTITIONS)
+    with ProtocolClient(server.address) as client:
+        client.send("offset_commit", commit_of(group, 3))
+        assert committed(client) is ErrorCode.none
+        fence(one.log, partition)
+        client.send("offset_fetch", fetch_of(group))
+        assert fetched(client) == (ErrorCode.not_coordinator, -1), "it has another leader, for all that it knows"
+        deadline = time.monotonic() + 30
+        while True:
+            client.send("offset_fetch", fetch_of(group))
+            code, offset = fetched(client)
+            if code is ErrorCode.none:
+                break
+            assert code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert offset == 3
+    assert "was refused by the log: asking the group anew" in one.told()
+
+
+def fence(log: str, partition: int) -> None:
+    """Another leader of this partition, and nothing more."""
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    other = FencedLog({"bootstrap.servers": log}, TOPIC, partition, f"{TOPIC}-{partition}", lambda told: told())
+    try:
+        other.init(None, answers.put)
+        producer = answers.get(timeout=20)
+        assert isinstance(producer, Producer)
+        batch = Batch()
+        batch.send(producer, 0)
+        other.append(encode(batch, "another", now_ms(), 0), answers.put)
+        assert isinstance(answers.get(timeout=20), int)
+    finally:
+        other.close()
+        assert other.join(20)
+
+
+def test_what_was_committed_outlives_all_servers(servers: OffsetServers) -> None:
+    servers.settled()
+    admin = Admin({"bootstrap.servers": servers.bootstrap})
+    admin.create_topics({"flights": 3})
+    wanted = {f"g{number}": number for number in range(12)}
+    for group, offset in wanted.items():
+        admin.commit_offsets(group, {("flights", 1): offset})
+    for one in list(servers.running):
+        servers.kill(one)
+    servers.add()
+    servers.settled()
+    admin = Admin({"bootstrap.servers": servers.bootstrap})
+    assert {one.group for one in admin.groups()} == set(wanted)
+    for group, offset in wanted.items():
+        assert admin.committed_offsets(group)["flights", 1].offset == offset
+    admin.delete_group("g3")
+    assert {one.group for one in admin.groups()} == set(wanted) - {"g3"}
+
+
+def test_answers_keep_their_order_where_some_come_from_elsewhere(one: OffsetServers) -> None:
+    """A fetch that waits, a commit that is refused at once, a produce that wants no answer: on one connection."""
+    (server,) = one.running
+    Admin({"bootstrap.servers": one.bootstrap}).create_topics({"ordered": 1})
+    fetch, produce = entities("fetch", 4), entities("produce", 3)
+    row = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
+    waits = fetch.FetchRequest(
+        **WAIT,
+        topics=(fetch.FetchTopic(topic="ordered", partitions=(row,)),),
+    )
+    unanswered = produce.ProduceRequest(
+        transactional_id=None, acks=0, timeout=datetime.timedelta(seconds=1), topic_data=()
+    )
+    with ProtocolClient(f"127.0.0.1:{server.port + 1 + BROKER}") as client:
+        sent = [
+            client.send("fetch", waits),
+            client.send("offset_fetch", fetch_of("ordered")),
+        ]
+        client.send("produce", unanswered)
+        metadata = request_type("metadata", 5)
+        sent.append(client.send("metadata", metadata(topics=None, allow_auto_topic_creation=False)))
+        sent.append(client.send("offset_fetch", fetch_of("ordered")))
+        answered = [int.from_bytes(client.receive()[:4], "big") for _ in sent]
+    assert answered == sent
+
+
+def test_clients_are_told_of_servers_only(one: OffsetServers) -> None:
+    (server,) = one.running
+    own = ("127.0.0.1", server.port)
+    Admin({"bootstrap.servers": one.bootstrap}).create_topics({"told": 3})
+    nodes = {(node.node_id, node.host, node.port) for node in map(node_at, (own, pair(own, BROKER)))}
+    leader = node_at(pair(own, BROKER)).node_id
+    with ProtocolClient(server.address) as client:
+        for version in (1, 5, 9, 12):
+            extra = {} if version < 4 else {"allow_auto_topic_creation": False}
+            if version == 9:
+                extra |= {"include_cluster_authorized_operations": False}
+            if version >= 8:
+                extra |= {"include_topic_authorized_operations": False}
+            answer = client.ask("metadata", version, topics=None, **extra)
+            assert {(one.node_id, one.host, one.port) for one in answer.brokers} == nodes
+            assert answer.controller_id == leader
+            assert {one.name for one in answer.topics} >= {"told"}
+            assert "__keylane_offsets" not in {one.name for one in answer.topics}
+            found = [one for topic in answer.topics for one in topic.partitions]
+            assert {one.leader_id for one in found} == {leader}
+            assert {node for one in found for node in (*one.replica_nodes, *one.isr_nodes)} == {leader}
+        cluster = client.ask("describe_cluster", 0, include_cluster_authorized_operations=False)
+        assert {(one.broker_id, one.host, one.port) for one in cluster.brokers} == nodes
+        found = client.ask("find_coordinator", 2, key="g", key_type=0)
+        assert (found.node_id, found.host, found.port) == node_at(own)
+        of_a_transaction = client.ask("find_coordinator", 2, key="t", key_type=1)
+        assert (of_a_transaction.node_id, of_a_transaction.host, of_a_transaction.port) == node_at(pair(own, BROKER))
+
+
+def test_versions_whose_answers_name_brokers_are_not_offered(one: OffsetServers) -> None:
+    (server,) = one.running
+    link = Link(("127.0.0.1", server.port), Login(), 10.0)
+    offered = link.offered()
+    link.close()
+    assert offered[0][1] <= 9
+    assert offered[1][1] <= 10
+    assert not offered.keys() & {25, 28, 75}, "offsets in transactions, and DescribeTopicPartitions"
+    assert {8, 9, 11, 27_500} <= offered.keys()
+    fetch = entities("fetch", 11)
+    with ProtocolClient(server.address) as client:
+        client.send("fetch", fetch.FetchRequest(topics=(), forgotten_topics_data=(), rack_id="", **WAIT))
+        with pytest.raises(EOFError):
+            client.receive()
+    assert "fetch version 11 is not offered" in one.told()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "offsets.topic.num.partitions=7", "--allow-unreplicated-log"), "has 4 partitions, and"),
+        ((), "it has 1 replicas: give it 3"),
+        (("--listen", "127.0.0.1:65534", "--allow-unreplicated-log"), "needs port 65536"),
+        (("--listen", "0.0.0.0:9192", "--allow-unreplicated-log"), "is every address of this machine"),
+    ],
+)
+def test_a_start_that_is_refused_says_why(one: OffsetServers, arguments: tuple[str, ...], said: str) -> None:
+    port = () if "--listen" in arguments else ("--listen", f"127.0.0.1:{free_row(5)}")
+    command = [sys.executable, "-m", "keylane", "offsets", "serve", "--log", one.log, *port, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2, ran.stderr
+    assert said in ran.stderr
+    assert ran.stderr.count("\n") == 1

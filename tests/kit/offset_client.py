@@ -1,0 +1,149 @@
+"""A member of a group with the client library that is named: it commits what it has read, and tells of each commit that
+was acknowledged. Run as a program: LIBRARY BOOTSTRAP TOPIC GROUP COUNT.
+
+A line a commit: the offsets by partition, as JSON. It ends when COUNT records are committed; with an error, if a record
+comes that an acknowledged commit covers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+POLL_S = 0.2
+PAUSE_S = 0.02
+"""Between two commits, so that a member is there for some seconds."""
+
+
+class Reader:
+    """What a member has read and committed, by partition."""
+
+    def __init__(self, count: int) -> None:
+        self.position: dict[int, int] = {}
+        self._count = count
+        self._acknowledged: dict[int, int] = {}
+
+    @property
+    def is_done(self) -> bool:
+        return sum(self._acknowledged.values()) >= self._count
+
+    def read(self, partition: int, offset: int) -> None:
+        if offset < self._acknowledged.get(partition, 0):
+            sys.exit(f"partition {partition}: {offset} again, behind the acknowledged {self._acknowledged[partition]}")
+        self.position[partition] = offset + 1
+
+    def acknowledged(self, offsets: dict[int, int]) -> None:
+        self._acknowledged |= offsets
+        sys.stdout.write(f"{json.dumps(offsets)}\n")
+        sys.stdout.flush()
+
+    @staticmethod
+    def failed(error: Exception) -> None:
+        sys.stderr.write(f"{error!r}\n")
+
+
+def confluent(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 10_000,
+        }
+    )
+    consumer.subscribe([topic])
+    while not reader.is_done:
+        for message in consumer.consume(10, POLL_S):
+            if message.error() is None:
+                reader.read(int(message.partition() or 0), int(message.offset() or 0))
+        if not reader.position:
+            continue
+        offsets = [TopicPartition(topic, one, offset) for one, offset in reader.position.items()]
+        try:
+            answered = consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            reader.failed(error)
+            continue
+        if all(one.error is None for one in answered):
+            reader.acknowledged({one.partition: one.offset for one in answered})
+        time.sleep(PAUSE_S)
+    consumer.close()
+
+
+def kafka_python(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
+    from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+    from kafka.errors import KafkaError
+
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap.split(","),
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=10_000,
+        max_poll_records=10,
+    )
+    while not reader.is_done:
+        for rows in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
+            for row in rows:
+                reader.read(row.partition, row.offset)
+        if not reader.position:
+            continue
+        offsets = {TopicPartition(topic, one): OffsetAndMetadata(at, "", -1) for one, at in reader.position.items()}
+        try:
+            consumer.commit(offsets)
+        except KafkaError as error:
+            reader.failed(error)
+            continue
+        reader.acknowledged(dict(reader.position))
+        time.sleep(PAUSE_S)
+    consumer.close()
+
+
+def aiokafka(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
+    async def run() -> None:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka.errors import KafkaError
+
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=10_000,
+            max_poll_records=10,
+        )
+        await consumer.start()
+        while not reader.is_done:
+            for rows in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
+                for row in rows:
+                    reader.read(row.partition, row.offset)
+            if not reader.position:
+                continue
+            try:
+                await consumer.commit({TopicPartition(topic, one): at for one, at in reader.position.items()})
+            except KafkaError as error:
+                reader.failed(error)
+                continue
+            reader.acknowledged(dict(reader.position))
+            await asyncio.sleep(PAUSE_S)
+        await consumer.stop()
+
+    asyncio.run(run())
+
+
+LIBRARIES = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+
+
+def main(library: str, bootstrap: str, topic: str, group: str, count: str) -> None:
+    LIBRARIES[library](bootstrap, topic, group, Reader(int(count)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
