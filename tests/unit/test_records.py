@@ -10,6 +10,7 @@ import pytest
 import keylane as kl
 from keylane.errors import OutputTypeError
 from keylane.flow.workers.calls import failure_of
+from keylane.records import PlainMessage, Record, RecordView
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,17 @@ def test_what_kafka_can_take_is_taken() -> None:
     assert kl.Output("t", text, text) == kl.Output("t", text.encode(), text.encode())
     assert pickle.loads(pickle.dumps(whole)) == whole
     assert kl.Output("t") == kl.Output("t", None, None, ())
+
+
+def test_a_record_as_handlers_get_it_is_any_other_record() -> None:
+    message = PlainMessage("t", 1, 2, b"k", b"v", (("h", b"x"),), (1, 3), 4)
+    record, seen = Record(message), RecordView.of(message)
+    names = [name for name in dir(Record) if not name.startswith("_") and not callable(getattr(record, name))]
+    assert {"topic", "partition", "offset", "key", "value", "headers"} <= set(names)
+    assert [getattr(seen, name) for name in names] == [getattr(record, name) for name in names]
+    assert isinstance(seen, Record)
+    assert repr(seen) == repr(record)
+    travelled = pickle.loads(pickle.dumps(seen))
+    assert [getattr(travelled, name) for name in names] == [getattr(record, name) for name in names]
+    with pytest.raises(AttributeError):
+        seen.colour = "red"  # type: ignore[attr-defined]
