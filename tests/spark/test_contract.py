@@ -52,6 +52,7 @@ SHOWN_ELSEWHERE = {
     "Periods.mode": "unit/engine/test_engine_commit_modes.py::test_a_synchronous_commit_holds_up_what_would_start",
     "Transactional.id_prefix": "unit/test_transactional_options.py::test_the_id_is_the_static_members_or_a_new_one",
     "ExactlyOnce.scope": "unit/test_options.py::test_what_identities_of_rows_have_is_refused_for_pipelines",
+    "operations": "spark/test_lanes_operations.py::test_lanes_are_paused_adjusted_sought_and_drained_from_outside",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
 """What only shows in the engine's own time, and not in what a whole run leaves behind."""

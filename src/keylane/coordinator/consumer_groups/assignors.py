@@ -10,6 +10,7 @@ members' totals: Kafka levels topic by topic.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -29,6 +30,14 @@ class Topic(Protocol):
     def topic_id(self) -> uuid.UUID: ...
     @property
     def partition_count(self) -> int: ...
+
+
+def metadata_hash(topics: Mapping[str, Topic]) -> int:
+    """Of the topics that members subscribe to: their names, ids and partitions, in 64 bits; 0 for no topic."""
+    if not topics:
+        return 0
+    text = ";".join(f"{name}={topic.topic_id}:{topic.partition_count}" for name, topic in sorted(topics.items()))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True) or 1
 
 
 class Subscriber(NamedTuple):

@@ -19,11 +19,10 @@ they are resolved at once.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.consumer_groups.assignors import ASSIGNORS, Subscriber
+from keylane.coordinator.consumer_groups.assignors import ASSIGNORS, Subscriber, metadata_hash
 from keylane.coordinator.consumer_groups.embedded import encode_assignment, read_subscription
 from keylane.coordinator.consumer_groups.migration import downgraded
 from keylane.coordinator.consumer_groups.protocol import (
@@ -639,7 +638,7 @@ class ConsumerGroup:
                 if found is None or found.topics != matching:
                     self._emit(PATTERN, pattern, Pattern(matching, topics.version, now_ms))
         self._seen_version = topics.version
-        digest = _hash(self._known(topics))
+        digest = metadata_hash(self._known(topics))
         if is_new_epoch or digest != self._metadata_hash:
             self._emit(GROUP, value=Group(self.epoch + 1, digest))
 
@@ -743,11 +742,3 @@ def _names(owned: Owned) -> dict[uuid.UUID, set[int]]:
 
 def _is_part(owned: Mapping[uuid.UUID, frozenset[int]] | None, assigned: Owned) -> bool:
     return owned is not None and all(ones <= assigned.get(topic, {}).keys() for topic, ones in owned.items())
-
-
-def _hash(topics: Mapping[str, Topic]) -> int:
-    """Of names, ids and partitions, in 64 bits; 0 for no topic."""
-    if not topics:
-        return 0
-    text = ";".join(f"{name}={topic.topic_id}:{topic.partition_count}" for name, topic in sorted(topics.items()))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True) or 1

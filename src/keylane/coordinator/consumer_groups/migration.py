@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.consumer_groups.assignors import metadata_hash
 from keylane.coordinator.consumer_groups.embedded import encode_assignment, read_assignment, read_subscription
 from keylane.coordinator.consumer_groups.records import (
     CURRENT,
@@ -45,9 +46,11 @@ def upgraded(generation: int, protocol: str | None, members: Iterable[MemberOfCl
     """The records of the consumer group that a group of the classic protocol becomes, but for the end of its own.
     Raises `RecordFormatError` where what its members or its leader have said is not of the consumer protocol."""
     found = [(member.member_id, *_upgraded(member, protocol, topics)) for member in members]
+    named = {name for _, member, _ in found for name in member.topics}
+    known = {name: topic for name in named if (topic := topics.get(name)) is not None}
     return [
         *(Record(MEMBER, name, member) for name, member, _ in found),
-        Record(GROUP, "", Group(generation)),
+        Record(GROUP, "", Group(generation, metadata_hash(known))),
         *(Record(TARGET, name, TargetAssignment(has)) for name, _, has in found),
         Record(TARGET_EPOCH, "", TargetEpoch(generation)),
         *(Record(CURRENT, name, _current(generation, has)) for name, _, has in found),
