@@ -150,6 +150,7 @@ def test_a_paused_group_stays_paused_while_members_are_killed_and_others_start(
         assert [one["state"] for one in paused["members"]] == ["done", "done"]
         fill(stage, 300)
         until(lambda: members.done() == {1: 100}, "the partition that is not paused is done")
+        until(lambda: len(stage.covered()) == 100, "and committed: what is not would run again after a death")
         first.kill()
         until(lambda: members.has(1), "the killed member's session ends")
         members.start()
@@ -185,6 +186,7 @@ def test_a_seek_is_done_once_by_the_member_that_has_the_partition(
         assert [one["state"] for one in found["members"]] == ["done", "done"]
         assert all(one["member"] for one in found["partitions"])
         until(lambda: members.done() == {0: 50, 1: 50, 2: 30}, "what is behind the offset has run once more")
+        until(stage.all_is_committed, "and is committed: it would run again after a death")
         second.kill()
         until(lambda: members.has(1), "the killed member's session ends")
         members.start()
