@@ -34,7 +34,7 @@ class Client:
     """One of the libraries, as a process."""
 
     def __init__(self, library: str, bootstrap: str, topic: str, group: str, file: Path) -> None:
-        self.library = library
+        self.name = library
         self.group = group
         self._file = file
         with file.open("wb") as errors:
@@ -61,7 +61,7 @@ class Client:
         return bool(line)
 
     def ended_well(self) -> None:
-        assert self.process.wait(GIVEN_UP_S) == 0, f"{self.library}: {self._file.read_text()[-2_000:]}"
+        assert self.process.wait(GIVEN_UP_S) == 0, f"{self.name}: {self._file.read_text()[-2_000:]}"
 
     def close(self) -> None:
         self.process.kill()
@@ -104,12 +104,12 @@ def fail_over(
         longest_s = _follow(clients, lambda: how(victim))
         for one in clients:
             one.ended_well()
-            assert not one.peers & ports_of(servers.log), f"{one.library} is connected to a broker of the log"
+            assert not one.peers & ports_of(servers.log), f"{one.name} is connected to a broker of the log"
             assert one.peers, "nobody has looked"
     living = Admin({"bootstrap.servers": servers.bootstrap})
     for one in clients:
         found = living.committed_offsets(one.group, [topic])
-        assert {name[1]: at.offset for name, at in found.items()} == one.acknowledged, one.library
+        assert {name[1]: at.offset for name, at in found.items()} == one.acknowledged, one.name
         assert sum(one.acknowledged.values()) == RECORDS
     assert {one.group for one in living.groups()} >= set(groups)
     known = {one.group for one in Admin({"bootstrap.servers": servers.log}).groups()}
@@ -127,7 +127,7 @@ def _follow(clients: Sequence[Client], strike: Callable[[], object]) -> float:
             selector.register(one.process.stdout.fileno(), selectors.EVENT_READ, one)  # type: ignore[union-attr]
         left = set(clients)
         while left:
-            assert time.monotonic() < deadline, [(one.library, one.commits) for one in clients]
+            assert time.monotonic() < deadline, [(one.name, one.commits) for one in clients]
             for key, _ in selector.select(1.0):
                 client: Client = key.data
                 if not client.read():

@@ -8,13 +8,14 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import keylane as kl
 from keylane.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from pyspark.sql import SparkSession
 
 TOKEN = "a token for the tests"
@@ -35,16 +36,18 @@ def ran(work: Any) -> Counter[int]:
     return Counter(partition for _, partition, _ in work.outputs().outputs)
 
 
-def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
-    spark: SparkSession,
-    work: Any,
-    until: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def start(spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], kl.spark.LaneQuery]:
+    """Starts two lanes that an operator may command, and gives the operator the token."""
     monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
     pipeline = work.pipeline(operations=kl.Operations(token=TOKEN, report_interval_ms=200))
-    query = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    return lambda: kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+
+
+def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
+    start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = start()
 
     def shown() -> dict[str, Any]:
         (member,) = operate(capsys, work, "show")["members"]
@@ -81,20 +84,14 @@ def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
 
 
 def test_what_holds_is_there_before_a_lane_starts(
-    spark: SparkSession,
-    work: Any,
-    until: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
-    pipeline = work.pipeline(operations=kl.Operations(token=TOKEN, report_interval_ms=200))
-    first = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    first = start()
     until(lambda: len(first.snapshot().partitions) == PARTITIONS, lambda: first.lanes)
     operate(capsys, work, "pause", "--execute")
     first.stop()
     work.fill(100)
-    second = kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
+    second = start()
     until(lambda: second.snapshot().buffered == 100, second.snapshot)
     until(lambda: {one["why"] for one in operate(capsys, work, "keys")["queues"]} == {"paused"}, second.work)
     assert {one["lane"] for one in operate(capsys, work, "keys")["queues"]} == {0, 1}

@@ -140,18 +140,13 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = told_to_stop(until_stdin_ends=arguments.until_stdin_ends)
     failures: list[DataFolderError] = []
 
     def fail(error: DataFolderError) -> None:
         failures.append(error)
         stop.set()
 
-    if arguments.until_stdin_ends:
-        watch_stdin(loop, stop)
     allow_many_files()
 
     from keylane.broker.dispatch import load_apis
@@ -178,7 +173,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
                 "give another --port (0 takes a free one)"
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)
-        freezing = loop.create_task(_freeze_when_loaded(node))
+        freezing = asyncio.get_running_loop().create_task(_freeze_when_loaded(node))
         if arguments.print_bootstrap:
             sys.stdout.write(f"{node.host}:{node.port}\n")
         else:
@@ -199,7 +194,19 @@ def allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def told_to_stop(*, until_stdin_ends: bool) -> asyncio.Event:
+    """Set by SIGTERM, by SIGINT, and on request by the end of standard input. In the event loop's thread. Raises
+    `UsageError` for a standard input that cannot be watched."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_ends:
+        _watch_stdin(loop, stop)
+    return stop
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     fd = 0
 
     def readable() -> None:

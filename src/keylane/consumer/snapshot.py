@@ -70,7 +70,7 @@ class PartitionSnapshot(NamedTuple):
         return max(0, self.log_end_offset - self.committed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OldestRecord:
     """The record that has been worked on for longest: the head of the line. It runs, or waits to run once more; what is
     buffered and has not begun is never it."""
@@ -82,7 +82,7 @@ class OldestRecord:
     """Since its first attempt began."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Who a member waits for in a rebalance of its group, while it has nothing to do."""
 
@@ -114,7 +114,7 @@ Begun = tuple[float, str, int, int]
 """When the first attempt of a record began; its topic, partition and offset."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # one with slots would be unpickled by a call for each field, and drivers do that a lot
 class Snapshot:
     """Counters, gauges and partitions of one consumer, or of several merged."""
 

@@ -65,9 +65,6 @@ class BulkProducer:
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
         # A call of ours for each record that arrives costs as much as handing it over: errors alone are told.
         defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS, "delivery.report.only.error": True}
-        # librdkafka lets half of this time pass between two first connections (100 ms by default); the longest pause
-        # between attempts stays its own.
-        defaults |= {"reconnect.backoff.ms": 20}
         self._servers = servers
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None

@@ -53,14 +53,14 @@ def times_in(answer: bytes) -> GroupTimes:
             error, message = reader.int16(), reader.nullable_string()
             if error != 0:
                 raise PeerError(f"error {error} of DescribeConfigs: {message}")
-            reader.at += 1
+            reader.take(1)  # its type
             reader.string()
             for _ in reader.items():
                 name, value = reader.string(), reader.nullable_string()
-                reader.at += 3  # whether it is read-only, its source, whether it is a secret
+                reader.take(3)  # whether it is read-only, its source, whether it is a secret
                 for _ in reader.items():
                     reader.string(), reader.nullable_string()
-                    reader.at += 1
+                    reader.take(1)
                 found[name] = int(value or -1)
         return GroupTimes(found[SESSION] / 1000, found[HEARTBEAT] / 1000)
     except (FieldError, ValueError, KeyError) as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.config import kafka_name, parse_config
-from keylane.broker.run import allow_many_files, collect_less_often, leave_hypothesis_out, watch_stdin
+from keylane.broker.run import allow_many_files, collect_less_often, leave_hypothesis_out, told_to_stop
 from keylane.broker.security import secure
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
@@ -69,18 +68,13 @@ def serve(arguments: Arguments) -> None:
 
 
 async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = told_to_stop(until_stdin_ends=arguments.until_stdin_ends)
     failures: list[Exception] = []
 
     def fail(error: Exception) -> None:
         failures.append(error)
         stop.set()
 
-    if arguments.until_stdin_ends:
-        watch_stdin(loop, stop)
     allow_many_files()
 
     from keylane.offset_servers.serving import OffsetServer, Places

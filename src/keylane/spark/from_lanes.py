@@ -92,7 +92,7 @@ class LaneResult:
 class FromLanes:
     """What user code in the driver sees of all lanes.
 
-    Thread safety: `started` is the supervisor's, `spoke` and `went` are of the sockets' threads, what comes back is of
+    Thread safety: `started` is the supervisor's, `spoke` and `went` are of the sockets' thread, what comes back is of
     the reader's and the callbacks'.
     """
 

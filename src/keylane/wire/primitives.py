@@ -148,7 +148,7 @@ class FieldReader:
         if size == -1:
             return None
         try:
-            return self._bytes(size).decode()
+            return self.take(size).decode()
         except UnicodeDecodeError as error:
             raise FieldError(f"text that is not UTF-8: {error}") from error
 
@@ -161,7 +161,7 @@ class FieldReader:
     def sized_bytes(self) -> bytes:
         """Empty for null."""
         size = self.count()
-        return b"" if size == -1 else self._bytes(size)
+        return b"" if size == -1 else self.take(size)
 
     def count(self) -> int:
         """Items of an array; -1 for null."""
@@ -178,7 +178,7 @@ class FieldReader:
         if self.is_flexible:
             for _ in range(self.unsigned()):
                 self.unsigned()
-                self._bytes(self.unsigned())
+                self.take(self.unsigned())
 
     def finish(self) -> None:
         """Nothing but tagged fields may be left."""
@@ -186,7 +186,8 @@ class FieldReader:
         if self.at != len(self.data):
             raise FieldError(f"{len(self.data) - self.at} bytes left over at byte {self.at}")
 
-    def _bytes(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
         at = self.at
         end = at + size
         if size < 0 or end > len(self.data):

@@ -19,7 +19,7 @@ PYTHON = "/opt/venv/bin/python"
     ("says", "reason"),
     [
         (f'"{PYTHON}": error=2, No such file or directory', "error=2, No such file or directory"),
-        (f'"{PYTHON}" (in directory "/work/app-1/0"): error=13, Permission denied', "error=13, Permission denied"),
+        (f'"{PYTHON}" (in directory "/srv/app-1/0"): error=13, Permission denied', "error=13, Permission denied"),
         (
             f'"{PYTHON}": Exec failed, error: 2 (No such file or directory) ',  # from Java 23 on
             "error: 2 (No such file or directory)",

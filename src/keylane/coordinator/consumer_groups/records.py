@@ -307,15 +307,7 @@ def _decode_owned(reader: FieldReader) -> Owned:
 
 def _tags(reader: FieldReader) -> list[tuple[int, bytes]]:
     """Tagged fields: number and bytes."""
-    return [(reader.unsigned(), _tag_bytes(reader)) for _ in range(reader.unsigned())]
-
-
-def _tag_bytes(reader: FieldReader) -> bytes:
-    size, at = reader.unsigned(), reader.at
-    reader.at += size
-    if reader.at > len(reader.data):
-        raise FieldError(f"{size} bytes are due at byte {at} of {len(reader.data)}")
-    return reader.data[at : reader.at]
+    return [(reader.unsigned(), reader.take(reader.unsigned())) for _ in range(reader.unsigned())]
 
 
 def _tagged_int64(reader: FieldReader) -> int:

@@ -190,7 +190,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
             if reads is not None:
                 for topic in rows.names - allowed:
                     reads.refuse("the sink's topic", topic, options.settings)
-                allowed |= rows.names
+                    allowed.add(topic)
             rows.produce(producer)
     return Acknowledged(producer.delivered)
 
