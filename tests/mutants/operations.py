@@ -85,6 +85,7 @@ MUTANTS = [
         "            self._told[:0] = held.changes\n",
         "            self._told[:0] = []\n",
         f"{MEMBERS}::test_a_paused_group_stays_paused_while_members_are_killed_and_others_start",
+        "option: operations",
     ),
     Mutant(
         "a member that starts does what was done before",
