@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import os
 import signal
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
 """What takes longest first, after the groups."""
+NICE = 3
+"""The niceness of workers without a group: as many seconds of a processor are a half of what a worker with one gets."""
+LEAVING_S = 60
+"""Longer than the session after which a member gives up to leave its group."""
 
 
 def group_of(nodeid: str) -> int:
@@ -119,6 +124,26 @@ def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     new = {pid: words(pid)[:4] for pid in children() - before}
     left = {pid: command for pid, command in new.items() if not any(b"java" in word for word in command)}
     assert not left, f"{request.node.name} left processes behind: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def groups_go_first(request: pytest.FixtureRequest) -> None:
+    """The workers that have a group take longest: the others leave the processors to them."""
+    if group_of(request.node.nodeid) == len(GROUPS) and "PYTEST_XDIST_WORKER" in os.environ:
+        os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """Every test ends with keylane's threads that it began with: a member whose broker has gone may take its session to
+    leave, and would log into another test's output."""
+    before = set(threading.enumerate())
+    yield
+    left = [one for one in set(threading.enumerate()) - before if one.daemon and "keylane" in one.name]
+    for thread in left:
+        thread.join(LEAVING_S)
+    alive = [one.name for one in left if one.is_alive()]
+    assert not alive, f"threads are left behind: {alive}"
 
 
 @dataclass(frozen=True)

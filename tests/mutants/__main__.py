@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from mutants.all import MUTANTS
+from mutants.forks import environment, exit_code, pytest_arguments
 
 if TYPE_CHECKING:
     from mutants import Mutant
@@ -112,22 +113,24 @@ def _try(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
         if whole.count(mutant.old) != 1:
             return Verdict(mutant, is_dead=False, text=f"stands {whole.count(mutant.old)} times", seconds=0.0)
         file.write_text(whole.replace(mutant.old, mutant.new))
-        ended = _pytest(tree, mutant.test)
-        text = {0: "lives", 1: "dead", None: "hangs"}.get(ended.returncode, f"pytest ends with {ended.returncode}")
-        return Verdict(mutant, is_dead=ended.returncode == 1, text=text, seconds=time.monotonic() - begin)
-    except subprocess.TimeoutExpired:
-        return Verdict(mutant, is_dead=False, text=f"hangs {TIMEOUT_S} s", seconds=time.monotonic() - begin)
+        code = exit_code(tree, mutant.test, TIMEOUT_S)
+        text = {0: "lives", 1: "dead", None: f"hangs {TIMEOUT_S} s"}.get(code, f"pytest ends with {code}")
+        return Verdict(mutant, is_dead=code == 1, text=text, seconds=time.monotonic() - begin)
     finally:
         file.write_text(whole)
         trees.put(tree)
 
 
-def _pytest(tree: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, PYTHONPATH=str(tree / "src"), KEYLANE_FIRST_EXAMPLE="1")
-    tests = [f"tests/{one}" if not one.startswith("-") and "/" in one else one for one in arguments]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def _pytest(tree: Path, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", *pytest_arguments(*arguments)]
     return subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        command,
+        cwd=tree,
+        env=os.environ | environment(tree),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 

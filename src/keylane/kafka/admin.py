@@ -32,7 +32,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching
-from keylane.kafka.questions import Questions
+from keylane.kafka.questions import LastError, Questions
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
 from keylane.pipeline import TRACKING_SETTINGS
@@ -104,16 +104,16 @@ class Admin:
         servers = str(kafka.get("bootstrap.servers") or "")
         if not servers:
             raise UsageError("kafka['bootstrap.servers'] is missing: give HOST:PORT")
-        self._questions = Questions(servers, timeout_ms / 1000)
-        self._ask = self._questions.ask
         dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
         self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
         # Its only connection may be to a node that hangs: that one is dropped while there is time to ask another one.
         self._settings["socket.timeout.ms"] = max(1_000, timeout_ms // 3)
         self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
-        self._settings |= {"error_cb": self._questions.remember}
+        last_error = LastError()
+        self._settings |= {"error_cb": last_error.remember}
         self._client = client_of(AdminClient, self._settings)
-        self._questions.client = self._client
+        self._questions = Questions(self._client, last_error, servers, timeout_ms / 1000)
+        self._ask = self._questions.ask
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()
 

@@ -45,20 +45,27 @@ class RefusedError(PeerError):
         self.code = code
 
 
-class Questions:
-    """Asks on behalf of one client; `remember` is its error callback."""
+class LastError:
+    """What a client told last: connection errors say more than the timeout that they end in. It knows no client, so
+    that a client that nobody needs goes at once, with its threads and connections, and not with the garbage."""
 
-    def __init__(self, servers: str, timeout_s: float) -> None:
-        self.servers = servers
-        self.timeout_s = timeout_s
-        self.client: AdminClient | None = None
-        """Set once it is made: it is made with `remember`."""
-        self._last_error: str | None = None
+    def __init__(self) -> None:
+        self.text: str | None = None
 
     def remember(self, error: KafkaError) -> None:
-        """The client's error callback: connection errors say more than the timeout that they end in."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
-            self._last_error = describe(error)
+        """The client's error callback."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.text is None:
+            self.text = describe(error)
+
+
+class Questions:
+    """Asks on behalf of one client, which tells its errors to `last_error`."""
+
+    def __init__(self, client: AdminClient, last_error: LastError, servers: str, timeout_s: float) -> None:
+        self.servers = servers
+        self.timeout_s = timeout_s
+        self._client = client
+        self._last_error = last_error
 
     def ask(self, what: str, attempt: Callable[[float], T]) -> T:
         """Call `attempt` with the seconds that it may take; it raises `KafkaException` for an error of Kafka's.
@@ -75,8 +82,8 @@ class Questions:
             except KafkaException as raised:
                 error = error_of(raised)
             else:
-                self._serve()
-                self._last_error = None  # the connection works: the client reports an error once, not for each question
+                self._client.poll(0)
+                self._last_error.text = None  # the connection works; the client tells an error once, not each time
                 return answer
             cluster_is_there = error.code() in NOT_NOW and self._look()
             if cluster_is_there:
@@ -85,23 +92,18 @@ class Questions:
                 raise self._failure(what, error, time.monotonic() - began, cluster_is_there=cluster_is_there)
             time.sleep(ASK_AGAIN_S)
 
-    def _serve(self) -> None:
-        assert self.client is not None, "a question before there is a client"
-        self.client.poll(0)
-
     def _look(self) -> bool:
         """Whether any broker answers. The client knows then which there are, and what they lead."""
-        assert self.client is not None, "a question before there is a client"
         try:
-            self.client.list_topics(timeout=LOOK_S)
+            self._client.list_topics(timeout=LOOK_S)
         except KafkaException:  # what is told is the question's own error
             return False
         return True
 
     def _failure(self, what: str, error: KafkaError, took_s: float, *, cluster_is_there: bool) -> PeerError:
         if error.code() in NO_ANSWER and not cluster_is_there:
-            self._serve()
-            why = self._last_error or describe(error)
+            self._client.poll(0)
+            why = self._last_error.text or describe(error)
             return BrokerUnavailableError(
                 f"no Kafka broker answered at {self.servers!r} within {self.timeout_s:g} s ({why}): "
                 "check the address, and that the broker runs"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from itertools import permutations
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from keylane.kafka.bulk import read_to_end
 from keylane.kafka.faults import Faults, client_of
 from keylane.kafka.leaders import learn_leaders
 from keylane.kafka.logs import Logs, Patience
-from keylane.kafka.questions import Questions, RefusedError
+from keylane.kafka.questions import LastError, Questions, RefusedError
 from kit.mock_cluster import MockCluster
 
 if TYPE_CHECKING:
@@ -177,10 +179,29 @@ class Broker:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
+def test_an_admin_that_nobody_holds_ends_its_client() -> None:
+    """Its threads and connections go with it at once, and not when the garbage is collected."""
+    gc.collect()  # those of other tests
+    gc.disable()
+    try:
+        before = clients()
+        admin = Admin({"bootstrap.servers": "127.0.0.1:1"}, timeout_ms=100)
+        with pytest.raises(BrokerUnavailableError):
+            admin.topics()
+        assert clients() == before + 1
+        del admin
+        assert clients() == before
+    finally:
+        gc.enable()
+
+
+def clients() -> int:
+    """How many clients librdkafka runs in this process: each has one main thread."""
+    return sum(file.read_text() == "rdk:main\n" for file in Path("/proc/self/task").glob("*/comm"))
+
+
 def questions(client: Any, timeout_s: float = 0.3) -> Questions:
-    made = Questions("h:1", timeout_s)
-    made.client = client
-    return made
+    return Questions(client, LastError(), "h:1", timeout_s)
 
 
 def failing(code: int, times: int | None = None) -> tuple[list[float], Any]:
