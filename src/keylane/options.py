@@ -203,7 +203,7 @@ class Breaker:
 
     It is down once `failures` calls in a row have failed, or once an item has used up its attempts and no call has
     succeeded since its first one. Then one call each `probe_interval_ms` goes to it. The first that succeeds says that
-    it is back, and all goes on.
+    it is back, and all goes on; what fails after that, and began before, uses up no attempt either.
     """
 
     failures: int = 10

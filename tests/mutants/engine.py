@@ -516,6 +516,13 @@ MUTANTS = [
         "unit/engine/test_engine_breaker.py::test_nothing_is_burnt_whatever_the_attempts_and_the_order",
     ),
     Mutant(
+        "a call that began while the service was down uses up an attempt once it is back",
+        "flow/breakers.py",
+        "if one.opened_s is None and since < one.back_s:",
+        "if False:",
+        "unit/engine/test_engine_breaker.py::test_a_failure_that_began_before_it_was_back_is_nobodys_attempt",
+    ),
+    Mutant(
         "a breaker that is open stays so",
         "flow/breakers.py",
         "        self.opened_s = None\n        self.in_a_row = 0",

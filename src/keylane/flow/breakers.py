@@ -2,7 +2,8 @@
 
 The idea: a service is down once so many calls in a row have failed, or once an item is at its last attempt and no call
 has succeeded since its first. While it is down one call at a time goes to it, a probe; what it fails with is nobody's
-attempt. The first probe that succeeds says that it is back. A success that began before it was down says nothing.
+attempt. The first probe that succeeds says that it is back. A success that began before it was down says nothing, and
+nor does a failure that began before it was back: that one is nobody's attempt, too.
 
     closed ── failures in a row, or a last attempt without any success since the first ──> open
     open ── every probe_interval_ms one call, a probe: it fails ──> open
@@ -51,7 +52,7 @@ def longest(many: Iterable[OpenBreaker]) -> tuple[OpenBreaker, ...]:
 class _Target:
     """One service."""
 
-    __slots__ = ("in_a_row", "opened_s", "probe_s", "succeeded_s")
+    __slots__ = ("back_s", "in_a_row", "opened_s", "probe_s", "succeeded_s")
 
     def __init__(self) -> None:
         self.in_a_row = 0
@@ -62,6 +63,8 @@ class _Target:
         """When the next probe may go, while it is down."""
         self.succeeded_s = float("-inf")
         """When a call ended well last."""
+        self.back_s = float("-inf")
+        """When it was seen to be back last."""
 
     def failed(self) -> None:
         self.in_a_row += 1
@@ -130,11 +133,15 @@ class Breakers:
             if since < one.opened_s:
                 return
             self._tell(f"{_named(target)} is back after {now - one.opened_s:.1f} s: calls go on")
+            one.back_s = now
         one.succeeded(now)
 
-    def failed(self, target: str, now: float) -> float | None:
-        """A call failed with an error that counts: when its item may try again, if its target is down; else None."""
+    def failed(self, target: str, since: float, now: float) -> float | None:
+        """A call that was handed over at `since` failed with an error that counts: when its item may try again, if its
+        target is down, or was when the call began; else None."""
         one = self._of(target)
+        if one.opened_s is None and since < one.back_s:
+            return now
         one.failed()
         if one.opened_s is None and one.in_a_row < self._failures:
             return None

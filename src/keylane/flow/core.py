@@ -650,7 +650,7 @@ class FlowCore:
                 item.source.owner.ended(item, Failure(target, halts=True), now)
                 return
             counted = target
-            if self._is_held(item, self._breakers.failed(counted, now)):
+            if self._is_held(item, self._breakers.failed(counted, item.since, now)):
                 return
         if not failure.final and self._retries.allow(item.attempt):
             try:

@@ -204,8 +204,8 @@ def test_a_target_that_is_none_ends_the_run(target: Any) -> None:
 def test_a_success_that_began_before_says_nothing() -> None:
     told: list[str] = []
     breakers = Breakers(kl.Breaker(failures=2), told.append)
-    assert breakers.failed("", 1.0) is None
-    assert breakers.failed("", 2.0) == 3.5
+    assert breakers.failed("", 0.5, 1.0) is None
+    assert breakers.failed("", 0.5, 2.0) == 3.5
     assert (breakers.room(2.9), breakers.due(), breakers.room(3.0)) == (0, 3.0, 1)
     breakers.succeeded("", 1.9, 2.5)
     assert [one.open_ms for one in breakers.open(2.5)] == [500]
@@ -217,14 +217,24 @@ def test_a_success_that_began_before_says_nothing() -> None:
     ]
 
 
+def test_a_failure_that_began_before_it_was_back_is_nobodys_attempt() -> None:
+    breakers = Breakers(kl.Breaker(failures=1), [].append)
+    assert breakers.failed("", 1.0, 2.0) == 3.5
+    breakers.succeeded("", 3.0, 4.0)
+    assert breakers.failed("", 2.0, 4.5) == 4.5, "it is tried again at once"
+    assert breakers.open(4.5) == (), "and says nothing of the service"
+    assert breakers.failed("", 4.0, 5.0) is not None
+    assert [one.open_ms for one in breakers.open(5.0)] == [0]
+
+
 def test_failures_count_in_a_row() -> None:
     told: list[str] = []
     breakers = Breakers(kl.Breaker(failures=3), told.append)
     for now in (1.0, 2.0):
-        assert breakers.failed("", now) is None
+        assert breakers.failed("", now, now) is None
     breakers.succeeded("", since=2.0, now=3.0)
     for now in (4.0, 5.0):
-        assert breakers.failed("", now) is None
+        assert breakers.failed("", now, now) is None
     assert told == []
-    assert breakers.failed("", 6.0) is not None
+    assert breakers.failed("", 6.0, 6.0) is not None
     assert len(told) == 1

@@ -118,8 +118,9 @@ class GroupMachine(RuleBasedStateMachine):
         client.join = self.world.send_join(
             client.name, client.member_id, instance=client.instance, protocols=PROTOCOLS[protocols], version=version
         )
-        client.heard_ms = self.world.now
         self.act()
+        if client.join is not None:  # one that is refused is no sign of life
+            client.heard_ms = self.world.now
         assert before <= self.places(), "a join threw somebody out"
 
     @rule(indices=st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=8))
