@@ -35,10 +35,8 @@ CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
 """What takes longest first, after the groups."""
-NICE = 3
-"""The niceness of workers without a group: as many seconds of a processor are a half of what a worker with one gets."""
-LEAVING_S = 60
-"""Longer than the session after which a member gives up to leave its group."""
+LEAVING_S = 200
+"""Longer than a member whose broker has gone takes to give up to leave its group."""
 
 
 def group_of(nodeid: str) -> int:
@@ -125,13 +123,6 @@ def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     new = {pid: words(pid)[:4] for pid in children() - before}
     left = {pid: command for pid, command in new.items() if not any(b"java" in word for word in command)}
     assert not left, f"{request.node.name} left processes behind: {left}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def groups_go_first(request: pytest.FixtureRequest) -> None:
-    """The workers that have a group take longest: the others leave the processors to them."""
-    if group_of(request.node.nodeid) == len(GROUPS) and "PYTEST_XDIST_WORKER" in os.environ:
-        os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 @pytest.fixture(autouse=True)
