@@ -189,7 +189,7 @@ def test_closing_while_the_broker_is_away_ends_within_its_bounds(
     with BrokerProcess(tmp_path / "data", settings={"group.min.session.timeout.ms": "1000"}) as broker:
         stage = Stage(broker.bootstrap, "away")
         filled(stage)
-        # Leaving waits as long for the coordinator, and a last request that it did not take has attempts as long.
+        # Leaving waits as long for the coordinator, and so does a request that it did not take any more.
         kafka = stage.kafka | {"session.timeout.ms": 3_000, "socket.timeout.ms": 2_000}
         pipeline = stage.pipeline(lambda _: None, commit=kl.Commit(interval_ms=60_000), kafka=kafka)
         with kl.ParallelConsumer(pipeline) as consumer:

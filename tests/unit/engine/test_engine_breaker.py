@@ -218,7 +218,8 @@ def test_a_success_that_began_before_says_nothing() -> None:
 
 
 def test_a_failure_that_began_before_it_was_back_is_nobodys_attempt() -> None:
-    breakers = Breakers(kl.Breaker(failures=1), [].append)
+    told: list[str] = []
+    breakers = Breakers(kl.Breaker(failures=1), told.append)
     assert breakers.failed("", 1.0, 2.0) == 3.5
     breakers.succeeded("", 3.0, 4.0)
     assert breakers.failed("", 2.0, 4.5) == 4.5, "it is tried again at once"
