@@ -71,6 +71,8 @@ class _Target:
 
     def succeeded(self, now: float) -> None:
         """It is up."""
+        if self.opened_s is not None:
+            self.back_s = now
         self.opened_s = None
         self.in_a_row = 0
         self.succeeded_s = now
@@ -133,7 +135,6 @@ class Breakers:
             if since < one.opened_s:
                 return
             self._tell(f"{_named(target)} is back after {now - one.opened_s:.1f} s: calls go on")
-            one.back_s = now
         one.succeeded(now)
 
     def failed(self, target: str, since: float, now: float) -> float | None:
