@@ -49,6 +49,8 @@ PARTITIONS = 10
 """Of each lane."""
 STEADY_S = 15.0
 SETTLE_S = 3.0
+LOOK_S = 0.5
+"""Between two looks at what the driver shows: each costs its process a look at every lane."""
 PATIENCE_S = 120.0
 LOST = JobFailure("died", "the player was killed")
 
@@ -234,7 +236,7 @@ def _measured(query: Query, lanes: int, memory_mb: float) -> dict[str, Any]:
     before_s, begun = time.process_time(), time.monotonic()
     ages = []
     while time.monotonic() < begun + STEADY_S:
-        time.sleep(0.1)
+        time.sleep(LOOK_S)
         now_ms = time.time() * 1000
         ages += [now_ms - one.processed for one in query.supervisor.view.snapshots]
     cores = (time.process_time() - before_s) / (time.monotonic() - begun)
