@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = house.ROOT
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PACKAGES = {path.name for path in house.SOURCES.iterdir() if (path / "__init__.py").exists()}
 PLACES = [ROOT, ROOT / "src", house.SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "examples"]
@@ -210,7 +213,7 @@ def test_every_page_is_linked_from_another_one() -> None:
         for target, _ in LINK.findall(page.read_text())
         if (page.parent / target).resolve() != page
     }
-    assert [str(page.relative_to(ROOT)) for page in PAGES[1:] if page not in linked] == []
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in {*linked, ROOT / "README.md"}] == []
 
 
 def test_the_index_of_decisions_has_each_with_its_title() -> None:
