@@ -496,8 +496,8 @@ MUTANTS = [
     Mutant(
         "a failure while the service is down uses up an attempt",
         "flow/core.py",
-        "            if self._is_held(item, self._breakers.failed(counted, item.since, now)):\n                return\n",
-        "            self._breakers.failed(counted, now)\n",
+        "if self._is_held(item, self._breakers.failed(counted, item.since, now)):",
+        "if self._breakers.failed(counted, item.since, now) and False:",
         "unit/engine/test_engine_breaker.py::test_a_ten_minute_outage_burns_no_record_and_is_probed_once_a_second",
         "option: breaker",
     ),
