@@ -1,0 +1,200 @@
+"""Fetch sessions beside an oracle: whatever changes in between, a session tells what a whole fetch would."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from keylane.broker.fetch_sessions import EVICTION_MS, INITIAL_EPOCH, LAST_EPOCH, NO_SESSION, FetchSessions
+from keylane.broker.reads import FetchedPartition, Wanted
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.broker.fetch_sessions import Begun
+    from keylane.broker.topics import TopicPartition
+
+SLOTS = 2
+PARTITIONS = [(topic, partition) for topic in ("a", "b") for partition in range(2)]
+some_partitions = st.sets(st.sampled_from(PARTITIONS))
+partitions = st.sampled_from(PARTITIONS)
+clients = st.integers(0, 2)
+RECORDS_AT_ONCE = 3
+
+
+@dataclass
+class Log:
+    """One partition: a record is one byte."""
+
+    start: int = 0
+    end: int = 0
+
+
+@dataclass
+class Client:
+    """What a client wants, and what it was told; it asks by the rules of KIP-227."""
+
+    wanted: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    session_id: int = NO_SESSION
+    epoch: int = INITIAL_EPOCH
+    asked: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    """What the session knows, in the order in which it has to read."""
+    told: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+    """Error code, high watermark and log start offset, of the last answer that told of the partition."""
+
+    def reset(self) -> None:
+        self.session_id, self.epoch, self.asked, self.told = NO_SESSION, INITIAL_EPOCH, {}, {}
+
+
+def three(answer: FetchedPartition) -> tuple[int, int, int]:
+    return answer.error_code, answer.high_watermark, answer.log_start_offset
+
+
+class Machine(RuleBasedStateMachine):
+    """Three clients, two slots, and logs that grow, shrink, go, and come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        numbers = itertools.count(1)
+        self.sessions = FetchSessions(SLOTS, lambda: next(numbers))
+        self.now_ms = 0
+        self.logs: dict[TopicPartition, Log] = {partition: Log() for partition in PARTITIONS}
+        self.clients = [Client() for _ in range(3)]
+
+    def read(self, wanted: Mapping[TopicPartition, Wanted]) -> list[tuple[TopicPartition, FetchedPartition]]:
+        left, found = RECORDS_AT_ONCE, []
+        for partition, how in wanted.items():
+            log = self.logs.get(partition)
+            if log is None:
+                answer = FetchedPartition(partition[1], codes.UNKNOWN_TOPIC_OR_PARTITION)
+            elif not log.start <= how.offset <= log.end:
+                answer = FetchedPartition(partition[1], codes.OFFSET_OUT_OF_RANGE)
+            else:
+                records = bytes(min(log.end - how.offset, how.max_bytes, left))
+                left -= len(records)
+                answer = FetchedPartition(partition[1], codes.NONE, log.end, log.start, records)
+            found.append((partition, answer))
+        return found
+
+    @rule(partition=partitions, count=st.integers(1, 4))
+    def append(self, partition: TopicPartition, count: int) -> None:
+        if partition in self.logs:
+            self.logs[partition].end += count
+
+    @rule(partition=partitions)
+    def trim(self, partition: TopicPartition) -> None:
+        if partition in self.logs:
+            self.logs[partition].start = self.logs[partition].end
+
+    @rule(partition=partitions, comes_back=st.booleans())
+    def delete(self, partition: TopicPartition, comes_back: bool) -> None:
+        self.logs.pop(partition, None)
+        if comes_back:
+            self.logs[partition] = Log()
+
+    @rule(ms=st.sampled_from([1, EVICTION_MS, EVICTION_MS + 1]))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @rule(client=clients, chosen=some_partitions)
+    def assign(self, client: int, chosen: set[TopicPartition]) -> None:
+        known = self.clients[client].wanted
+        self.clients[client].wanted = {one: known.get(one, Wanted(0, 2)) for one in sorted(chosen)}
+
+    @rule(client=clients, partition=partitions, offset=st.integers(0, 6), max_bytes=st.integers(1, 3))
+    def seek(self, client: int, partition: TopicPartition, offset: int, max_bytes: int) -> None:
+        wanted = self.clients[client].wanted
+        if partition in wanted:
+            wanted[partition] = Wanted(offset, max_bytes)
+
+    @rule(client=clients)
+    def loses_an_answer(self, client: int) -> None:
+        """Its next fetch of the session is refused, and it asks for a new one."""
+        one = self.clients[client]
+        if one.session_id:
+            self.sessions.begin(one.session_id, one.epoch, {}, (), self.now_ms)
+
+    @rule(client=clients)
+    def epochs_run_out(self, client: int) -> None:
+        one = self.clients[client]
+        session = self.sessions._sessions.get(one.session_id)
+        if session is not None and session.epoch == one.epoch:
+            session.epoch = one.epoch = LAST_EPOCH
+
+    @rule(client=clients, meanwhile=partitions)
+    def fetch(self, client: int, meanwhile: TopicPartition) -> None:
+        one = self.clients[client]
+        if one.session_id == NO_SESSION:
+            self.full(one)
+        else:
+            self.incremental(one, meanwhile)
+
+    def full(self, one: Client) -> None:
+        begun = self.sessions.begin(NO_SESSION, INITIAL_EPOCH, one.wanted, (), self.now_ms)
+        assert begun.wanted == one.wanted
+        answers = self.read(begun.wanted)
+        finished = self.sessions.finish(begun, answers, self.now_ms)
+        assert (finished.code, finished.answers) == (codes.NONE, answers), "a whole fetch is told all"
+        one.reset()
+        if finished.session_id:
+            one.session_id, one.epoch, one.asked = finished.session_id, 1, dict(one.wanted)
+            one.told = {partition: three(answer) for partition, answer in answers}
+
+    def incremental(self, one: Client, meanwhile: TopicPartition) -> None:
+        changed = {partition: how for partition, how in one.wanted.items() if one.asked.get(partition) != how}
+        forgotten = [partition for partition in one.asked if partition not in one.wanted]
+        begun = self.sessions.begin(one.session_id, one.epoch, changed, forgotten, self.now_ms)
+        if begun.code != codes.NONE:
+            assert self.sessions.finish(begun, [], self.now_ms) == (begun.code, NO_SESSION, [])
+            one.reset()
+            return
+        self.append_directly(meanwhile)
+        for partition in forgotten:
+            del one.asked[partition]
+            del one.told[partition]
+        one.asked |= changed
+        assert list(begun.wanted.items()) == list(one.asked.items()), "what it reads, and in which order"
+        self.compare(one, begun)
+
+    def append_directly(self, partition: TopicPartition) -> None:
+        """While the fetch waits."""
+        if partition in self.logs:
+            self.logs[partition].end += 1
+
+    def compare(self, one: Client, begun: Begun) -> None:
+        answers = self.read(begun.wanted)
+        finished = self.sessions.finish(begun, answers, self.now_ms)
+        assert finished.code == codes.NONE
+        told = dict(finished.answers)
+        assert [partition for partition, _ in answers if partition in told] == list(told)
+        for partition, whole in answers:
+            if partition in told:
+                assert told[partition] == whole
+                is_news = whole.records or whole.error_code or one.told.get(partition) != three(whole)
+                assert is_news, f"{partition} has not changed"
+                one.told[partition] = three(whole)
+            else:
+                assert not whole.records
+                assert one.told[partition] == three(whole), f"{partition} has changed, and nobody was told"
+            if whole.records:
+                one.asked[partition] = one.asked.pop(partition)
+        if one.wanted:
+            assert finished.session_id == one.session_id
+            one.epoch = 1 if one.epoch == LAST_EPOCH else one.epoch + 1
+        else:
+            assert finished.session_id == NO_SESSION
+            one.reset()
+
+    @invariant()
+    def there_are_no_more_than_may_be(self) -> None:
+        assert len(self.sessions._sessions) <= SLOTS
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
