@@ -51,6 +51,11 @@ class FetchedPartition(NamedTuple):
     """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
 
 
+def nobodys(partition: int) -> FetchedPartition:
+    """The answer for a partition that does not exist; no transactions were aborted in it, as Kafka says it."""
+    return FetchedPartition(partition, codes.UNKNOWN_TOPIC_OR_PARTITION, aborted=())
+
+
 class PartitionRead(Protocol):
     """One partition of a fetch."""
 
@@ -134,7 +139,9 @@ class LogRead:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
         elif self.code == codes.NONE and log is not None and log.version != self._version:
             await self._find(log)  # its segments are others now
-        if log is None or self.code != codes.NONE:
+        if log is None:
+            return nobodys(self._index)
+        if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         try:
             limit = min(self._max_bytes, budget)
@@ -187,6 +194,8 @@ class OffsetsRead:
         return self._max_bytes if is_there else 0
 
     async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+        if self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return nobodys(self._index)
         if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         end = self._view.end_offset(self._index)
