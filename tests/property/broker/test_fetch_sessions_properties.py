@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from keylane.broker.fetch_sessions import EVICTION_MS, INITIAL_EPOCH, LAST_EPOCH, NO_SESSION, FetchSessions
 from keylane.broker.reads import FetchedPartition, Wanted
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from keylane.broker.fetch_sessions import Begun
     from keylane.broker.topics import TopicPartition
 
-SLOTS = 2
-PARTITIONS = [(topic, partition) for topic in ("a", "b") for partition in range(2)]
+    Answers = list[tuple[TopicPartition, FetchedPartition]]
+
+SLOTS = 1
+PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
 some_partitions = st.sets(st.sampled_from(PARTITIONS))
 partitions = st.sampled_from(PARTITIONS)
-clients = st.integers(0, 2)
+clients = st.integers(0, 1)
 RECORDS_AT_ONCE = 3
 
 
@@ -57,7 +59,7 @@ def three(answer: FetchedPartition) -> tuple[int, int, int]:
 
 
 class Machine(RuleBasedStateMachine):
-    """Three clients, two slots, and logs that grow, shrink, go, and come back."""
+    """Two clients, one slot, and logs that grow, shrink, go, and come back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,10 +67,11 @@ class Machine(RuleBasedStateMachine):
         self.sessions = FetchSessions(SLOTS, lambda: next(numbers))
         self.now_ms = 0
         self.logs: dict[TopicPartition, Log] = {partition: Log() for partition in PARTITIONS}
-        self.clients = [Client() for _ in range(3)]
+        self.clients = [Client(dict.fromkeys(PARTITIONS, Wanted(0, 2))) for _ in range(2)]
+        self.budget = RECORDS_AT_ONCE
 
-    def read(self, wanted: Mapping[TopicPartition, Wanted]) -> list[tuple[TopicPartition, FetchedPartition]]:
-        left, found = RECORDS_AT_ONCE, []
+    def read(self, wanted: Mapping[TopicPartition, Wanted]) -> Answers:
+        left, found = self.budget, []
         for partition, how in wanted.items():
             log = self.logs.get(partition)
             if log is None:
@@ -84,19 +87,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(partition=partitions, count=st.integers(1, 4))
     def append(self, partition: TopicPartition, count: int) -> None:
-        if partition in self.logs:
-            self.logs[partition].end += count
+        """To a new log, if there is none."""
+        self.logs.setdefault(partition, Log()).end += count
+
+    @rule(partition=partitions, count=st.integers(1, 2))
+    def trim(self, partition: TopicPartition, count: int) -> None:
+        log = self.logs.get(partition)
+        if log is not None:
+            log.start = min(log.start + count, log.end)
 
     @rule(partition=partitions)
-    def trim(self, partition: TopicPartition) -> None:
-        if partition in self.logs:
-            self.logs[partition].start = self.logs[partition].end
-
-    @rule(partition=partitions, comes_back=st.booleans())
-    def delete(self, partition: TopicPartition, comes_back: bool) -> None:
+    def delete(self, partition: TopicPartition) -> None:
         self.logs.pop(partition, None)
-        if comes_back:
-            self.logs[partition] = Log()
 
     @rule(ms=st.sampled_from([1, EVICTION_MS, EVICTION_MS + 1]))
     def time_passes(self, ms: int) -> None:
@@ -127,15 +129,19 @@ class Machine(RuleBasedStateMachine):
         if session is not None and session.epoch == one.epoch:
             session.epoch = one.epoch = LAST_EPOCH
 
-    @rule(client=clients, meanwhile=partitions)
-    def fetch(self, client: int, meanwhile: TopicPartition) -> None:
+    @rule(
+        client=clients, meanwhile=st.none() | partitions, goes_on=st.booleans(), budget=st.integers(0, RECORDS_AT_ONCE)
+    )
+    def fetch(self, client: int, meanwhile: TopicPartition | None, goes_on: bool, budget: int) -> None:
+        """With `goes_on` the client asks for what follows the next time, as consumers do."""
+        self.budget = budget
         one = self.clients[client]
-        if one.session_id == NO_SESSION:
-            self.full(one)
-        else:
-            self.incremental(one, meanwhile)
+        answers = self.full(one) if one.session_id == NO_SESSION else self.incremental(one, meanwhile)
+        for partition, answer in answers if goes_on else ():
+            offset, max_bytes, _ = one.wanted[partition]
+            one.wanted[partition] = Wanted(offset + len(answer.records), max_bytes)
 
-    def full(self, one: Client) -> None:
+    def full(self, one: Client) -> Answers:
         begun = self.sessions.begin(NO_SESSION, INITIAL_EPOCH, one.wanted, (), self.now_ms)
         assert begun.wanted == one.wanted
         answers = self.read(begun.wanted)
@@ -145,29 +151,26 @@ class Machine(RuleBasedStateMachine):
         if finished.session_id:
             one.session_id, one.epoch, one.asked = finished.session_id, 1, dict(one.wanted)
             one.told = {partition: three(answer) for partition, answer in answers}
+        return answers
 
-    def incremental(self, one: Client, meanwhile: TopicPartition) -> None:
+    def incremental(self, one: Client, meanwhile: TopicPartition | None) -> Answers:
         changed = {partition: how for partition, how in one.wanted.items() if one.asked.get(partition) != how}
         forgotten = [partition for partition in one.asked if partition not in one.wanted]
         begun = self.sessions.begin(one.session_id, one.epoch, changed, forgotten, self.now_ms)
         if begun.code != codes.NONE:
             assert self.sessions.finish(begun, [], self.now_ms) == (begun.code, NO_SESSION, [])
             one.reset()
-            return
-        self.append_directly(meanwhile)
+            return []
+        if meanwhile is not None:
+            self.append(meanwhile, 1)
         for partition in forgotten:
             del one.asked[partition]
             del one.told[partition]
         one.asked |= changed
         assert list(begun.wanted.items()) == list(one.asked.items()), "what it reads, and in which order"
-        self.compare(one, begun)
+        return self.compare(one, begun)
 
-    def append_directly(self, partition: TopicPartition) -> None:
-        """While the fetch waits."""
-        if partition in self.logs:
-            self.logs[partition].end += 1
-
-    def compare(self, one: Client, begun: Begun) -> None:
+    def compare(self, one: Client, begun: Begun) -> Answers:
         answers = self.read(begun.wanted)
         finished = self.sessions.finish(begun, answers, self.now_ms)
         assert finished.code == codes.NONE
@@ -190,11 +193,13 @@ class Machine(RuleBasedStateMachine):
         else:
             assert finished.session_id == NO_SESSION
             one.reset()
+        return answers
 
     @invariant()
     def there_are_no_more_than_may_be(self) -> None:
         assert len(self.sessions._sessions) <= SLOTS
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+def test_a_session_tells_what_a_whole_fetch_would() -> None:
+    chosen = settings(max_examples=300, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(Machine, settings=chosen)

@@ -174,6 +174,7 @@ def test_one_that_was_not_used_for_two_minutes_goes_for_any_other() -> None:
     assert server.open(1) == NO_SESSION
     server.now_ms += 1
     assert server.open(1) not in (NO_SESSION, first, second)
+    assert server.open(1) == NO_SESSION, "the other one was used a millisecond ago"
     assert server.knows(first)
     assert not server.knows(second)
 
