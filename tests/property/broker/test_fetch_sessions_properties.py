@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from keylane.broker.fetch_sessions import EVICTION_MS, INITIAL_EPOCH, LAST_EPOCH, NO_SESSION, FetchSessions
 from keylane.broker.reads import FetchedPartition, Wanted
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 
 SLOTS = 1
 PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
-some_partitions = st.sets(st.sampled_from(PARTITIONS))
-partitions = st.sampled_from(PARTITIONS)
-clients = st.integers(0, 1)
-RECORDS_AT_ONCE = 3
 
 
 @dataclass
@@ -58,17 +53,16 @@ def three(answer: FetchedPartition) -> tuple[int, int, int]:
     return answer.error_code, answer.high_watermark, answer.log_start_offset
 
 
-class Machine(RuleBasedStateMachine):
+class World:
     """Two clients, one slot, and logs that grow, shrink, go, and come back."""
 
     def __init__(self) -> None:
-        super().__init__()
         numbers = itertools.count(1)
         self.sessions = FetchSessions(SLOTS, lambda: next(numbers))
         self.now_ms = 0
         self.logs: dict[TopicPartition, Log] = {partition: Log() for partition in PARTITIONS}
         self.clients = [Client(dict.fromkeys(PARTITIONS, Wanted(0, 2))) for _ in range(2)]
-        self.budget = RECORDS_AT_ONCE
+        self.budget = 0
 
     def read(self, wanted: Mapping[TopicPartition, Wanted]) -> Answers:
         left, found = self.budget, []
@@ -85,53 +79,42 @@ class Machine(RuleBasedStateMachine):
             found.append((partition, answer))
         return found
 
-    @rule(partition=partitions, count=st.integers(1, 4))
     def append(self, partition: TopicPartition, count: int) -> None:
         """To a new log, if there is none."""
         self.logs.setdefault(partition, Log()).end += count
 
-    @rule(partition=partitions, count=st.integers(1, 2))
     def trim(self, partition: TopicPartition, count: int) -> None:
         log = self.logs.get(partition)
         if log is not None:
             log.start = min(log.start + count, log.end)
 
-    @rule(partition=partitions)
     def delete(self, partition: TopicPartition) -> None:
         self.logs.pop(partition, None)
 
-    @rule(ms=st.sampled_from([1, EVICTION_MS, EVICTION_MS + 1]))
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
 
-    @rule(client=clients, chosen=some_partitions)
     def assign(self, client: int, chosen: set[TopicPartition]) -> None:
         known = self.clients[client].wanted
         self.clients[client].wanted = {one: known.get(one, Wanted(0, 2)) for one in sorted(chosen)}
 
-    @rule(client=clients, partition=partitions, offset=st.integers(0, 6), max_bytes=st.integers(1, 3))
     def seek(self, client: int, partition: TopicPartition, offset: int, max_bytes: int) -> None:
         wanted = self.clients[client].wanted
         if partition in wanted:
             wanted[partition] = Wanted(offset, max_bytes)
 
-    @rule(client=clients)
     def loses_an_answer(self, client: int) -> None:
         """Its next fetch of the session is refused, and it asks for a new one."""
         one = self.clients[client]
         if one.session_id:
             self.sessions.begin(one.session_id, one.epoch, {}, (), self.now_ms)
 
-    @rule(client=clients)
     def epochs_run_out(self, client: int) -> None:
         one = self.clients[client]
         session = self.sessions._sessions.get(one.session_id)
         if session is not None and session.epoch == one.epoch:
             session.epoch = one.epoch = LAST_EPOCH
 
-    @rule(
-        client=clients, meanwhile=st.none() | partitions, goes_on=st.booleans(), budget=st.integers(0, RECORDS_AT_ONCE)
-    )
     def fetch(self, client: int, meanwhile: TopicPartition | None, goes_on: bool, budget: int) -> None:
         """With `goes_on` the client asks for what follows the next time, as consumers do."""
         self.budget = budget
@@ -195,11 +178,29 @@ class Machine(RuleBasedStateMachine):
             one.reset()
         return answers
 
-    @invariant()
-    def there_are_no_more_than_may_be(self) -> None:
-        assert len(self.sessions._sessions) <= SLOTS
+
+clients = st.integers(0, 1)
+partitions = st.sampled_from(PARTITIONS)
+changes = st.one_of(
+    st.tuples(st.just(World.append), partitions, st.integers(1, 4)),
+    st.tuples(st.just(World.trim), partitions, st.integers(1, 2)),
+    st.tuples(st.just(World.delete), partitions),
+    st.tuples(st.just(World.time_passes), st.sampled_from([1, EVICTION_MS, EVICTION_MS + 1])),
+    st.tuples(st.just(World.assign), clients, st.sets(partitions)),
+    st.tuples(st.just(World.seek), clients, partitions, st.integers(0, 6), st.integers(1, 3)),
+    st.tuples(st.just(World.loses_an_answer), clients),
+    st.tuples(st.just(World.epochs_run_out), clients),
+)
+fetches = st.tuples(clients, st.none() | partitions, st.sampled_from([True, True, False]), st.integers(0, 5))
+rounds = st.tuples(st.lists(changes, max_size=2), fetches)
 
 
-def test_a_session_tells_what_a_whole_fetch_would() -> None:
-    chosen = settings(max_examples=300, stateful_step_count=40, deadline=None)
-    run_state_machine_as_test(Machine, settings=chosen)
+@given(st.lists(rounds, min_size=10, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_a_session_tells_what_a_whole_fetch_would(history: list[tuple[list[tuple[Any, ...]], tuple[Any, ...]]]) -> None:
+    world = World()
+    for happened, fetched in history:
+        for change, *arguments in happened:
+            change(world, *arguments)
+        world.fetch(*fetched)
+        assert len(world.sessions._sessions) <= SLOTS
