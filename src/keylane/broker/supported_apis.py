@@ -26,7 +26,7 @@ group tool).
 
 Not there: ACLs (29 to 31), client quotas and SCRAM credentials (48 to 51: users are made with `keylane broker
 users`), elections, reassignments, log directories and quorum (34, 35, 43, 45, 46, 55: there is one node),
-ListConfigResources (74), share groups.
+share groups.
 
 Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new
