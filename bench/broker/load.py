@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # exported untyped
 
+from broker import fetches
+
 TIMEOUT_S = 60
 BATCH = 10_000
 """Records handed to the client, or taken from it, at once."""
@@ -27,7 +29,7 @@ class Load(NamedTuple):
 
     bootstrap: str
     what: str
-    """produce, fetch, single, transactions, create or delete."""
+    """produce, fetch, single, transactions, session, sessionless, create or delete."""
     topic: str
     size: int = 100
     """Bytes of a record's value."""
@@ -177,7 +179,10 @@ def delete(load: Load) -> dict[str, float]:
     return {}
 
 
-KINDS = {each.__name__: each for each in (produce, fetch, single, transactions, create, delete)}
+KINDS = {
+    each.__name__: each
+    for each in (produce, fetch, single, transactions, fetches.session, fetches.sessionless, create, delete)
+}
 
 
 def main() -> None:

@@ -50,6 +50,8 @@ ROWS = (
     Row("produce 1 KB, 10 partitions", "produce", 1_000, 10),
     Row("produce 1 KB, 100 partitions", "produce", 1_000, 100),
     Row("produce 1 KB, 20 clients", "produce", 1_000, 1, 20),
+    Row("fetch in a session, 10 of 1,000 partitions with records", "session", 100, 1_000, 1, 10),
+    Row("the same without a session", "sessionless", 100, 1_000, 1, 10),
 )
 
 

@@ -63,7 +63,6 @@ KAFKA_PYTHON_EXCLUDED = {
     "log_dirs": NO_ELECTIONS,
     "quorum": NO_ELECTIONS,
     "features": "ApiVersions: features (KIP-584)",
-    "list_config_resources": "ListConfigResources (74) is not offered",
     "describe_topic_partitions": "Not offered, on purpose: 75",
     "describe_configs_broker_resource_returns": NO_BROKER_CHANGES,
     "test_ssl_": "it starts brokers of its own (TLS: tests/integration/test_security_clients.py)",

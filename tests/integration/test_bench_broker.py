@@ -19,6 +19,8 @@ ROWS = (
     Row("fetch", "fetch", 100, 1, 1, 12_345),
     Row("single", "single", 100, 1, 1, 0, (KAFKA, FLUSHING)),
     Row("transactions", "transactions", 100),
+    Row("session", "session", 100, 20, 1, 3),
+    Row("sessionless", "sessionless", 100, 20, 1, 3),
 )
 
 

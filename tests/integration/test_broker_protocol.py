@@ -17,6 +17,7 @@ from kit.protocol import ProtocolClient, decode_answer, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NO_TIME = datetime.timedelta(0)
 SOON = datetime.timedelta(seconds=10)
@@ -482,15 +483,65 @@ def test_fetch_errors_come_at_once(client: ProtocolClient, topic: str) -> None:
     assert time.monotonic() - start < SOON.total_seconds() / 2
 
 
-def test_sessions_are_not_kept(client: ProtocolClient, topic: str) -> None:
+def test_a_session_waits_for_what_comes_and_tells_of_that_alone(
+    broker: BrokerProcess, client: ProtocolClient, topic: str
+) -> None:
+    """Two fetches of it; the other one's partition stays quiet."""
+    client.send("fetch", fetch_request({topic: {0: 0, 1: 0}}, session_epoch=0))
+    _, opened = decode_answer("fetch", 12, client.receive())
+    assert [partition.partition_index for partition in opened.responses[0].partitions] == [0, 1]
+    for epoch, value in ((1, b"a"), (2, b"b")):
+        start = time.monotonic()
+        changed = {topic: {1: epoch - 1}} if epoch > 1 else {}
+        session = {"session_id": opened.session_id, "session_epoch": epoch}
+        client.send("fetch", fetch_request(changed, max_wait=SOON, **session))
+        with ProtocolClient(broker.bootstrap) as other:
+            produce(other, topic, batch(value), partition=1)
+        _, answer = decode_answer("fetch", 12, client.receive())
+        assert time.monotonic() - start < SOON.total_seconds() / 2
+        assert answer.session_id == opened.session_id
+        (told,) = answer.responses[0].partitions
+        assert (told.partition_index, told.high_watermark, values_of(told.records)) == (1, epoch, [value])
+
+
+def test_a_session_whose_client_is_gone_goes_on(broker: BrokerProcess, client: ProtocolClient, topic: str) -> None:
+    """Its fetch that waited counts: the next epoch is the one after it."""
+    client.send("fetch", fetch_request({topic: {0: 0}}, session_epoch=0))
+    session_id = decode_answer("fetch", 12, client.receive())[1].session_id
+    with ProtocolClient(broker.bootstrap) as waiting:
+        waiting.send("fetch", fetch_request({}, max_wait=SOON, session_id=session_id, session_epoch=1))
+        deadline = time.monotonic() + SOON.total_seconds() / 2
+        while (answer := in_session(client, session_id, 2)).error_code != ErrorCode.none:  # it has not come yet
+            assert answer.error_code == ErrorCode.invalid_fetch_session_epoch
+            assert time.monotonic() < deadline
     produce(client, topic, batch(b"a"))
-    client.send("fetch", fetch_request({topic: {0: 0}}, session_id=0, session_epoch=0))
-    _, answer = decode_answer("fetch", 12, client.receive())
-    assert (answer.error_code, answer.session_id) == (ErrorCode.none, 0)
+    answer = in_session(client, session_id, 3)
     assert values_of(answer.responses[0].partitions[0].records) == [b"a"]
-    client.send("fetch", fetch_request({topic: {0: 0}}, session_id=5, session_epoch=1))
-    _, answer = decode_answer("fetch", 12, client.receive())
-    assert answer.error_code == ErrorCode.fetch_session_id_not_found
+
+
+def in_session(client: ProtocolClient, session_id: int, epoch: int) -> Any:
+    client.send("fetch", fetch_request({}, session_id=session_id, session_epoch=epoch))
+    return decode_answer("fetch", 12, client.receive())[1]
+
+
+def test_no_slot_is_no_session(topic: str, tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data", settings={"max.incremental.fetch.session.cache.slots": "0"}) as broker,
+        ProtocolClient(broker.bootstrap) as client,
+    ):
+        create(client, topic, 1)
+        produce(client, topic, batch(b"a"))
+        client.send("fetch", fetch_request({topic: {0: 0}}, session_epoch=0))
+        _, answer = decode_answer("fetch", 12, client.receive())
+        assert (answer.error_code, answer.session_id) == (ErrorCode.none, 0)
+        assert values_of(answer.responses[0].partitions[0].records) == [b"a"]
+
+
+def test_a_fetch_of_nothing_waits_for_nothing(client: ProtocolClient) -> None:
+    start = time.monotonic()
+    client.send("fetch", fetch_request({}, max_wait=SOON))
+    assert decode_answer("fetch", 12, client.receive())[1].responses == ()
+    assert time.monotonic() - start < SOON.total_seconds() / 2
 
 
 # What is refused

@@ -52,6 +52,8 @@ class BrokerConfig:
     log_message_timestamp_type: str = "CreateTime"
     producer_id_expiration_ms: int = _option(86_400_000, least=1)
     fetch_max_bytes: int = _option(57_671_680, least=1_024)
+    max_incremental_fetch_session_cache_slots: int = _option(1_000)
+    """Fetch sessions (KIP-227) that are kept at a time; 0: none."""
     listeners: str = ""
     """One listener, `PROTOCOL://host:port` with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; empty for PLAINTEXT on
     127.0.0.1:9092. `--host` and `--port` win over its address."""

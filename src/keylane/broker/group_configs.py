@@ -102,6 +102,10 @@ class GroupConfigs:
     def of(self, group: str) -> Mapping[str, int]:
         return self._numbers.get(group, {})
 
+    def groups(self) -> list[str]:
+        """Those that have configs of their own, in order."""
+        return sorted(self._settings)
+
     def texts(self, group: str) -> dict[str, str]:
         return dict(self._settings.get(group, {}))
 

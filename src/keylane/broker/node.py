@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
 from keylane.broker.cleaning import Cleaning
+from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
@@ -90,6 +92,9 @@ class Node:
         )
         self.offsets_topic = OffsetsTopic(
             self.coordinator, config.offsets_topic_num_partitions, self.cluster_id, config.owned_offsets_partitions
+        )
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbelow(2**31 - 1) + 1
         )
         self._filesystem = filesystem
         self._folder = folder

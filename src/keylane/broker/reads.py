@@ -6,7 +6,7 @@ Both kinds go through the same three steps: `locate` (once), `available` (may be
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
@@ -29,6 +29,15 @@ def leader_epoch_error(given: int) -> int:
     return codes.FENCED_LEADER_EPOCH if given < LEADER_EPOCH else codes.UNKNOWN_LEADER_EPOCH
 
 
+class Wanted(NamedTuple):
+    """What a fetch asks of one partition."""
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int = -1
+    """The one that the client believes in; -1: none."""
+
+
 class FetchedPartition(NamedTuple):
     """The answer for one partition of a Fetch request."""
 
@@ -42,13 +51,18 @@ class FetchedPartition(NamedTuple):
     """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
 
 
+def nobodys(partition: int) -> FetchedPartition:
+    """The answer for a partition that does not exist; no transactions were aborted in it, as Kafka says it."""
+    return FetchedPartition(partition, codes.UNKNOWN_TOPIC_OR_PARTITION, aborted=())
+
+
 class PartitionRead(Protocol):
     """One partition of a fetch."""
 
     code: int
     """What is wrong with it, or NONE."""
 
-    async def locate(self, current_leader_epoch: int) -> None:
+    async def locate(self) -> None:
         """Find the offset, or what is wrong."""
         ...
 
@@ -70,22 +84,21 @@ class PartitionRead(Protocol):
 class LogRead:
     """A partition of a topic; with `committed_only`, up to its last stable offset."""
 
-    def __init__(self, log: LogView | None, wanted: Any, *, committed_only: bool) -> None:
+    def __init__(self, log: LogView | None, partition: int, wanted: Wanted, *, committed_only: bool) -> None:
         self.log = log
         self._committed_only = committed_only
         self.code = codes.NONE
-        self._index: int = wanted.partition
-        self._offset: int = wanted.fetch_offset
-        self._max_bytes: int = wanted.partition_max_bytes
+        self._index = partition
+        self._offset, self._max_bytes, self._leader_epoch = wanted
         self._position = 0
         self._version = 0
 
-    async def locate(self, current_leader_epoch: int) -> None:
+    async def locate(self) -> None:
         log = self.log
         if log is None or log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
             return
-        self.code = leader_epoch_error(current_leader_epoch)
+        self.code = leader_epoch_error(self._leader_epoch)
         if self.code == codes.NONE:
             await self._find(log)
 
@@ -126,7 +139,9 @@ class LogRead:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
         elif self.code == codes.NONE and log is not None and log.version != self._version:
             await self._find(log)  # its segments are others now
-        if log is None or self.code != codes.NONE:
+        if log is None:
+            return nobodys(self._index)
+        if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         try:
             limit = min(self._max_bytes, budget)
@@ -160,17 +175,16 @@ class OffsetsRead:
 
     log = None
 
-    def __init__(self, topic: OffsetsTopic, wanted: Any) -> None:
-        self.code = topic.check(wanted.partition)
+    def __init__(self, topic: OffsetsTopic, partition: int, wanted: Wanted) -> None:
+        self.code = topic.check(partition)
         self._view = topic.view
-        self._index: int = wanted.partition
-        self._offset: int = wanted.fetch_offset
-        self._max_bytes: int = wanted.partition_max_bytes
+        self._index = partition
+        self._offset, self._max_bytes, self._leader_epoch = wanted
 
-    async def locate(self, current_leader_epoch: int) -> None:
+    async def locate(self) -> None:
         if self.code != codes.NONE:
             return
-        self.code = leader_epoch_error(current_leader_epoch)
+        self.code = leader_epoch_error(self._leader_epoch)
         if self.code == codes.NONE and not 0 <= self._offset <= self._view.end_offset(self._index):
             self.code = codes.OFFSET_OUT_OF_RANGE
 
@@ -180,6 +194,8 @@ class OffsetsRead:
         return self._max_bytes if is_there else 0
 
     async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+        if self.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return nobodys(self._index)
         if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code)
         end = self._view.end_offset(self._index)

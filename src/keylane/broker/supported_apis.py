@@ -26,11 +26,13 @@ group tool).
 
 Not there: ACLs (29 to 31), client quotas and SCRAM credentials (48 to 51: users are made with `keylane broker
 users`), elections, reassignments, log directories and quorum (34, 35, 43, 45, 46, 55: there is one node),
-ListConfigResources (74), share groups.
+share groups.
 
-Fetch sessions (KIP-227) are refused as the protocol has it: every full fetch is answered with session id 0, so
-librdkafka, Java and the Python clients go on sending full ones; a fetch in a session is told
-FETCH_SESSION_ID_NOT_FOUND. `__transaction_state` cannot be read as a topic.
+Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
+none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new
+one with more partitions; a client whose session is gone is told FETCH_SESSION_ID_NOT_FOUND and opens another. A session
+belongs to whoever has its id, which is drawn at random, and to no connection or user. The Java client and kafka-python
+fetch in sessions; librdkafka and aiokafka ask for none. `__transaction_state` cannot be read as a topic.
 """
 
 

@@ -63,11 +63,14 @@ fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.bi
 fetched_topics = st.lists(st.tuples(names, st.lists(fetched, max_size=4)), max_size=4)
 
 
-@given(st.integers(4, 12), fetched_topics, error_codes)
-def test_fetch(version: int, topics: list[tuple[str, list[FetchedPartition]]], error_code: int) -> None:
-    entity, body = response("fetch", version, fetch.encode(version, topics, error_code=error_code))
+@given(st.integers(4, 12), fetched_topics, error_codes, int32s)
+def test_fetch(
+    version: int, topics: list[tuple[str, list[FetchedPartition]]], error_code: int, session_id: int
+) -> None:
+    parts = fetch.encode(version, topics, error_code=error_code, session_id=session_id)
+    entity, body = response("fetch", version, parts)
     if version >= 7:
-        assert (entity.error_code, entity.session_id) == (error_code, 0)
+        assert (entity.error_code, entity.session_id) == (error_code, session_id)
     for found, (name, partitions) in zip(entity.responses, topics, strict=True):
         assert found.topic == name
         for answer, partition in zip(found.partitions, partitions, strict=True):

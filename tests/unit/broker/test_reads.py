@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from keylane.broker.reads import LogRead
+from keylane.broker.reads import LogRead, Wanted
 from keylane.storage.compacting import Compactor
 from keylane.storage.filesystem import OsFileSystem
 from keylane.storage.log import LogOptions, PartitionLog
@@ -33,9 +32,8 @@ async def filled(tmp_path: Path) -> PartitionLog:
 
 
 async def located(log: PartitionLog, offset: int) -> LogRead:
-    wanted = SimpleNamespace(partition=0, fetch_offset=offset, partition_max_bytes=1_000)
-    read = LogRead(log, wanted, committed_only=False)
-    await read.locate(-1)
+    read = LogRead(log, 0, Wanted(offset, 1_000), committed_only=False)
+    await read.locate()
     assert read.code == codes.NONE
     return read
 

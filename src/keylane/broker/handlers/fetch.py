@@ -1,17 +1,19 @@
 """Fetch (1), versions 4-12: record batches from an offset on, waiting until enough of them are there.
 
-v5: log start offset; v7: sessions (KIP-227), which this broker does not keep: it answers every full fetch with session
-id 0, so clients go on sending full ones; v9: leader epochs; v12: flexible. Compressed batches pass through as they are.
-A consumer of committed records is given what lies below the last stable offset, and the aborted transactions in it.
+v5: log start offset; v7: sessions (KIP-227, `keylane.broker.fetch_sessions`); v9: leader epochs; v12: flexible.
+Compressed batches pass through as they are. A consumer of committed records is given what lies below the last stable
+offset, and the aborted transactions in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.reads import LogRead, OffsetsRead, PartitionRead
+from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from keylane.broker.reads import LogRead, OffsetsRead, Wanted
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
 from keylane.wire.primitives import (
@@ -31,16 +33,15 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.broker.reads import FetchedPartition
+    from keylane.broker.reads import FetchedPartition, PartitionRead
+    from keylane.broker.topics import TopicPartition
 
 API_KEY = 1
 MIN_VERSION = 4
 MAX_VERSION = 12
 MAY_POLL = True
 HAS_LARGE_ANSWERS = True
-LACKS = (
-    "fetch sessions (every fetch is a full one); rack awareness; isolation in __consumer_offsets (all of it is given)"
-)
+LACKS = "rack awareness; isolation in __consumer_offsets (all of it is given)"
 
 FLEXIBLE_VERSION = 12
 _SESSION_VERSION = 7
@@ -62,47 +63,69 @@ class _Arrival:
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
     version = header.api_version
-    if version >= _SESSION_VERSION and request.session_id != 0 and request.session_epoch > 0:
-        return encode(version, (), error_code=codes.FETCH_SESSION_ID_NOT_FOUND)
+    begun = node.fetch_sessions.begin(
+        getattr(request, "session_id", NO_SESSION),
+        getattr(request, "session_epoch", FINAL_EPOCH),
+        _wanted(request),
+        _forgotten(request),
+        node.clock(),
+    )
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     committed_only = request.isolation_level == _READ_COMMITTED
-    topics = []
-    every: list[PartitionRead] = []
-    for topic in request.topics:
-        reads = [_read_of(node, topic.topic, wanted, committed_only=committed_only) for wanted in topic.partitions]
-        for read, wanted in zip(reads, topic.partitions, strict=True):
-            await read.locate(getattr(wanted, "current_leader_epoch", -1))
-        topics.append((topic.topic, reads))
-        every += reads
+    reads = {
+        partition: _read_of(node, partition, wanted, committed_only=committed_only)
+        for partition, wanted in begun.wanted.items()
+    }
+    for read in reads.values():
+        await read.locate()
     wait_s = request.max_wait.total_seconds()
-    missing = min(request.min_bytes, max_bytes) - sum(read.available for read in every)
-    if missing > 0 and wait_s > 0 and all(read.code == codes.NONE for read in every):
-        logs = [read.log for read in every if read.log is not None]
+    missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
+    if missing > 0 and wait_s > 0 and reads and all(read.code == codes.NONE for read in reads.values()):
+        logs = [read.log for read in reads.values() if read.log is not None]
         await _wait([log.stable_listeners if committed_only else log.listeners for log in logs], missing, wait_s)
-    return encode(version, await _read_all(topics, max_bytes))
+    code, session_id, told = node.fetch_sessions.finish(begun, await _read_all(reads, max_bytes), node.clock())
+    topics = [
+        (topic, [partition for _, partition in found])
+        for topic, found in itertools.groupby(told, lambda one: one[0][0])
+    ]
+    return encode(version, topics, error_code=code, session_id=session_id)
 
 
-def _read_of(node: Node, topic: str, wanted: Any, *, committed_only: bool) -> PartitionRead:
+def _wanted(request: Any) -> dict[TopicPartition, Wanted]:
+    """Each partition once; of one that is named twice, the last holds."""
+    return {
+        (topic.topic, one.partition): Wanted(
+            one.fetch_offset, one.partition_max_bytes, getattr(one, "current_leader_epoch", -1)
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    }
+
+
+def _forgotten(request: Any) -> list[TopicPartition]:
+    return [(topic.topic, one) for topic in getattr(request, "forgotten_topics_data", ()) for one in topic.partitions]
+
+
+def _read_of(node: Node, partition: TopicPartition, wanted: Wanted, *, committed_only: bool) -> PartitionRead:
+    topic, index = partition
     if topic == OFFSETS_TOPIC:
-        return OffsetsRead(node.offsets_topic, wanted)
-    return LogRead(node.topics.log(topic, wanted.partition), wanted, committed_only=committed_only)
+        return OffsetsRead(node.offsets_topic, index, wanted)
+    return LogRead(node.topics.log(topic, index), index, wanted, committed_only=committed_only)
 
 
 async def _read_all(
-    topics: list[tuple[str, list[PartitionRead]]], max_bytes: int
-) -> list[tuple[str, list[FetchedPartition]]]:
-    """Records of all partitions, in the order of the request, until `max_bytes`; at least one batch of the first."""
+    reads: dict[TopicPartition, PartitionRead], max_bytes: int
+) -> list[tuple[TopicPartition, FetchedPartition]]:
+    """Records of all partitions, in their order, until `max_bytes`; at least one batch of the first. Partitions that do
+    not exist come last, as in Kafka."""
     answers = []
     budget = max_bytes
     at_least_one = True
-    for name, reads in topics:
-        partitions = []
-        for read in reads:
-            partition = await read.read(budget, at_least_one=at_least_one)
-            budget = max(budget - len(partition.records), 0)
-            at_least_one = at_least_one and not partition.records
-            partitions.append(partition)
-        answers.append((name, partitions))
+    for partition, read in sorted(reads.items(), key=lambda one: one[1].code == codes.UNKNOWN_TOPIC_OR_PARTITION):
+        answer = await read.read(budget, at_least_one=at_least_one)
+        budget = max(budget - len(answer.records), 0)
+        at_least_one = at_least_one and not answer.records
+        answers.append((partition, answer))
     return answers
 
 
@@ -127,9 +150,13 @@ _NO_PREFERRED_REPLICA = int32(-1)
 
 
 def encode(
-    version: int, topics: Sequence[tuple[str, Sequence[FetchedPartition]]], *, error_code: int = 0
+    version: int,
+    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    *,
+    error_code: int = codes.NONE,
+    session_id: int = NO_SESSION,
 ) -> list[bytes]:
-    """The response's body, in parts, without a session: record bytes are not copied before the frame is joined."""
+    """The response's body, in parts: record bytes are not copied before the frame is joined."""
     is_flexible = version >= FLEXIBLE_VERSION
     write_string = compact_string if is_flexible else string
     write_length = compact_array_length if is_flexible else array_length
@@ -137,7 +164,7 @@ def encode(
     null_array = b"\0" if is_flexible else b"\xff\xff\xff\xff"
     parts = [int32(0)]
     if version >= _SESSION_VERSION:
-        parts += (int16(error_code), int32(0))
+        parts += (int16(error_code), int32(session_id))
     parts.append(write_length(len(topics)))
     for name, partitions in topics:
         parts += (write_string(name), write_length(len(partitions)))

@@ -1,0 +1,176 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and tells it only what has changed.
+
+A full fetch may open a session: its answer has an id, and tells of every partition. An incremental fetch of that id
+names only the partitions that it asks in another way than before, and those to forget; its answer tells only of
+partitions with records, with an error, or with another high watermark or log start offset than was told last. The
+session's epoch counts its fetches, so that none is lost or taken twice. A session belongs to whoever has its id, which
+is drawn at random, and to no connection or user.
+
+The rules are those of Apache Kafka's FetchSession, without its followers, who do not exist here. Pure: whoever calls
+gives the time and draws the ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from keylane.broker.reads import FetchedPartition, Wanted
+    from keylane.broker.topics import TopicPartition
+
+NO_SESSION = 0
+"""No session has this id."""
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+"""Of full fetches: the first closes the session that it names and asks for a new one, the other only closes."""
+LAST_EPOCH = 2**31 - 1
+EVICTION_MS = 120_000
+"""How long a session is safe: unused for longer it goes for any other, older than that for a larger one."""
+
+
+class _Remembered:
+    """A partition of a session: how it is read, and what the client was told of it."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def tell(self, answer: FetchedPartition) -> bool:
+        """Whether the client has to be told this; it is, then."""
+        has_error = answer.error_code != codes.NONE
+        before = (self.high_watermark, self.log_start_offset)
+        self.high_watermark = -1 if has_error else answer.high_watermark
+        self.log_start_offset = answer.log_start_offset
+        return has_error or bool(answer.records) or before != (answer.high_watermark, answer.log_start_offset)
+
+
+class _Session:
+    """One session. Its partitions are read in their order; those that gave records come last the next time."""
+
+    def __init__(self, session_id: int, now_ms: int) -> None:
+        self.session_id = session_id
+        self.epoch = INITIAL_EPOCH + 1
+        """That of the next fetch."""
+        self.partitions: dict[TopicPartition, _Remembered] = {}
+        self.opened_ms = self.used_ms = now_ms
+
+    def change(self, wanted: Mapping[TopicPartition, Wanted], forgotten: Iterable[TopicPartition]) -> None:
+        for partition, how in wanted.items():
+            known = self.partitions.get(partition)
+            if known is None:
+                self.partitions[partition] = _Remembered(how)
+            else:
+                known.wanted = how
+        for partition in forgotten:
+            self.partitions.pop(partition, None)
+
+    def tell(self, partition: TopicPartition, answer: FetchedPartition) -> bool:
+        """Whether the client has to be told this of a partition; it is, then."""
+        known = self.partitions[partition]
+        if answer.records:
+            del self.partitions[partition]
+            self.partitions[partition] = known
+        return known.tell(answer)
+
+
+class Begun(NamedTuple):
+    """A fetch that is under way."""
+
+    wanted: Mapping[TopicPartition, Wanted]
+    """What to read, in this order."""
+    code: int = codes.NONE
+    """What is wrong with its session: nothing is to be read then."""
+    opens: bool = False
+    session: _Session | None = None
+    epoch: int = INITIAL_EPOCH
+    """That of the session, as long as no other fetch of it has come."""
+
+
+class Finished(NamedTuple):
+    """What a fetch is answered."""
+
+    code: int
+    session_id: int
+    answers: Sequence[tuple[TopicPartition, FetchedPartition]]
+
+
+class FetchSessions:
+    """All sessions, of which there are at most `slots`. `new_id` draws ids, each from 1 to 2³¹ - 1."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: dict[int, _Session] = {}
+        """By id, in the order of their last use."""
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Mapping[TopicPartition, Wanted],
+        forgotten: Iterable[TopicPartition],
+        now_ms: int,
+    ) -> Begun:
+        """A fetch has come. A full one may name partitions to forget; that has no meaning."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            return Begun(wanted, opens=epoch == INITIAL_EPOCH)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return Begun({}, codes.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return Begun({}, codes.INVALID_FETCH_SESSION_EPOCH)
+        session.change(wanted, forgotten)
+        del self._sessions[session_id]
+        if not session.partitions:
+            return Begun(wanted)
+        self._sessions[session_id] = session
+        session.used_ms = now_ms
+        session.epoch = INITIAL_EPOCH + 1 if epoch == LAST_EPOCH else epoch + 1
+        everything = {partition: known.wanted for partition, known in session.partitions.items()}
+        return Begun(everything, session=session, epoch=session.epoch)
+
+    def finish(self, begun: Begun, answers: Sequence[tuple[TopicPartition, FetchedPartition]], now_ms: int) -> Finished:
+        """It was read: `answers` has each wanted partition once."""
+        session = begun.session
+        if session is None:
+            session_id = self._open(begun, answers, now_ms) if begun.opens else NO_SESSION
+            return Finished(begun.code, session_id, answers)
+        if session.epoch != begun.epoch:  # another fetch of it came while this one waited
+            return Finished(codes.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
+        told = [(partition, answer) for partition, answer in answers if session.tell(partition, answer)]
+        return Finished(codes.NONE, session.session_id, told)
+
+    def _open(self, begun: Begun, answers: Sequence[tuple[TopicPartition, FetchedPartition]], now_ms: int) -> int:
+        """The id of a new session that was told this, or NO_SESSION when there is no room for it."""
+        if len(self._sessions) >= self._slots and not self._evict(len(answers), now_ms):
+            return NO_SESSION
+        session_id = self._new_id()
+        while session_id in self._sessions:
+            session_id = self._new_id()
+        session = self._sessions[session_id] = _Session(session_id, now_ms)
+        session.change({partition: begun.wanted[partition] for partition, _ in answers}, ())
+        for partition, answer in answers:
+            session.partitions[partition].tell(answer)
+        return session_id
+
+    def _evict(self, size: int, now_ms: int) -> bool:
+        """Make room for a session of so many partitions, if another one is worth less."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.used_ms > EVICTION_MS:
+            del self._sessions[oldest.session_id]
+            return True
+        old = (one for one in self._sessions.values() if one.used_ms - one.opened_ms > EVICTION_MS)
+        smallest = min(old, key=lambda one: (len(one.partitions), one.session_id), default=None)
+        if smallest is None or len(smallest.partitions) >= size:
+            return False
+        del self._sessions[smallest.session_id]
+        return True

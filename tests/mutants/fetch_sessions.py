@@ -1,0 +1,131 @@
+"""Mutants of the broker's fetch sessions: what they tell, what their epochs refuse, which one goes for another."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+SESSIONS = "broker/fetch_sessions.py"
+ORACLE = "property/broker/test_fetch_sessions_properties.py::test_a_session_tells_what_a_whole_fetch_would"
+UNIT = "unit/broker/test_fetch_sessions.py"
+
+MUTANTS = [
+    Mutant(
+        "a session does not tell of a high watermark that moved alone",
+        SESSIONS,
+        "before != (answer.high_watermark, answer.log_start_offset)",
+        "before[1] != answer.log_start_offset",
+        ORACLE,
+    ),
+    Mutant(
+        "a session does not tell of a log start offset that moved alone",
+        SESSIONS,
+        "before != (answer.high_watermark, answer.log_start_offset)",
+        "before[0] != answer.high_watermark",
+        ORACLE,
+    ),
+    Mutant(
+        "a session tells of what has not changed",
+        SESSIONS,
+        "        self.log_start_offset = answer.log_start_offset\n",
+        "",
+        ORACLE,
+    ),
+    Mutant(
+        "a session does not tell that an error is over",
+        SESSIONS,
+        "        self.high_watermark = -1 if has_error else answer.high_watermark\n",
+        "        self.high_watermark = answer.high_watermark\n",
+        f"{UNIT}::test_the_end_of_an_error_is_told_though_the_log_has_not_moved",
+    ),
+    Mutant(
+        "a session reads on from where it was first asked",
+        SESSIONS,
+        "                known.wanted = how\n",
+        "                pass\n",
+        "interop/test_fetch_session_contract.py::test_a_session_tells_what_has_changed[keylane-12]",
+    ),
+    Mutant(
+        "a session goes on with partitions that its client has forgotten",
+        SESSIONS,
+        "            self.partitions.pop(partition, None)\n",
+        "            self.partitions.get(partition)\n",
+        "interop/test_fetch_session_contract.py::test_partitions_come_and_are_forgotten[keylane-12]",
+    ),
+    Mutant(
+        "a session reads busy partitions first, and the others starve",
+        SESSIONS,
+        "            del self.partitions[partition]\n",
+        "",
+        "interop/test_fetch_session_contract.py::test_what_gave_records_is_read_last_the_next_time[keylane]",
+    ),
+    Mutant(
+        "a fetch of an epoch that was taken already is taken again",
+        SESSIONS,
+        "        if session.epoch != epoch:\n",
+        "        if session.epoch < epoch:\n",
+        f"{UNIT}::test_epochs_and_ids_that_are_wrong",
+    ),
+    Mutant(
+        "a fetch that waited tells what the next one of its session has to tell",
+        SESSIONS,
+        "        if session.epoch != begun.epoch:",
+        "        if session.epoch < begun.epoch:",
+        "interop/test_fetch_session_contract.py::test_a_fetch_that_another_one_of_its_session_overtakes[keylane]",
+    ),
+    Mutant(
+        "a full fetch leaves the session that it closes",
+        SESSIONS,
+        "            self._sessions.pop(session_id, None)\n",
+        "            self._sessions.get(session_id)\n",
+        f"{UNIT}::test_a_full_fetch_closes_the_session_that_it_names",
+    ),
+    Mutant(
+        "a session without partitions stays for ever",
+        SESSIONS,
+        "        if not session.partitions:\n            return Begun(wanted)\n",
+        "",
+        f"{UNIT}::test_partitions_come_to_a_session_and_are_forgotten",
+    ),
+    Mutant(
+        "a session that was used a moment ago goes for a new one",
+        SESSIONS,
+        "        if now_ms - oldest.used_ms > EVICTION_MS:\n",
+        "        if now_ms - oldest.opened_ms > EVICTION_MS:\n",
+        f"{UNIT}::test_one_that_was_not_used_for_two_minutes_goes_for_any_other",
+    ),
+    Mutant(
+        "sessions of one size drive each other out",
+        SESSIONS,
+        "len(smallest.partitions) >= size",
+        "len(smallest.partitions) > size",
+        f"{UNIT}::test_one_that_is_older_than_two_minutes_goes_for_a_larger_one",
+    ),
+    Mutant(
+        "a young session goes for a larger one",
+        SESSIONS,
+        "one.used_ms - one.opened_ms > EVICTION_MS",
+        "one.used_ms >= one.opened_ms",
+        f"{UNIT}::test_one_that_is_older_than_two_minutes_goes_for_a_larger_one",
+    ),
+    Mutant(
+        "there are more sessions than slots",
+        SESSIONS,
+        "        if len(self._sessions) >= self._slots and",
+        "        if len(self._sessions) > self._slots and",
+        f"{UNIT}::test_without_room_a_full_fetch_is_answered_without_a_session",
+    ),
+    Mutant(
+        "a fetch that closes its session waits for records of nothing",
+        "broker/handlers/fetch.py",
+        "wait_s > 0 and reads and all(",
+        "wait_s > 0 and all(",
+        "integration/test_broker_protocol.py::test_a_fetch_of_nothing_waits_for_nothing",
+    ),
+    Mutant(
+        "partitions that do not exist stand among the others",
+        "broker/handlers/fetch.py",
+        "sorted(reads.items(), key=lambda one: one[1].code == codes.UNKNOWN_TOPIC_OR_PARTITION)",
+        "reads.items()",
+        "interop/test_fetch_session_contract.py::test_a_partition_that_does_not_exist[keylane-12]",
+    ),
+]
