@@ -43,15 +43,17 @@ _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 def read_committed(kafka: Settings, topic: str) -> Iterator[list[Record]]:
     """All committed records of a topic, up to the end that it has now. Raises what `bulk.read_to_end` does."""
-    settings = dict(connecting(kafka)) | {"isolation.level": "read_committed"}
-    return read_to_end(str(kafka["bootstrap.servers"]), topic, settings=settings)
+    return read_to_end(str(kafka["bootstrap.servers"]), topic, settings=_reading(kafka))
 
 
 def committed_record(kafka: Settings, topic: str, partition: int, offset: int) -> Record | None:
     """The committed record at an offset; None where there is none: compaction took it, its transaction was aborted, or
     it is a transaction's marker. The offset is within the log. Raises what `bulk.read_one` does."""
-    settings = dict(connecting(kafka)) | {"isolation.level": "read_committed"}
-    return read_one(str(kafka["bootstrap.servers"]), topic, partition, offset, settings=settings)
+    return read_one(str(kafka["bootstrap.servers"]), topic, partition, offset, settings=_reading(kafka))
+
+
+def _reading(kafka: Settings) -> Settings:
+    return dict(connecting(kafka)) | {"isolation.level": "read_committed"}
 
 
 def connecting(kafka: Settings) -> Settings:
