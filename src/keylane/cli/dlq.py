@@ -141,9 +141,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Show one letter; returns the exit code."""
-    from keylane.cli.dlq_letters import print_letter, show_report
+    from keylane.cli.dlq_letters import show_report
+    from keylane.cli.payloads import print_fields
 
-    return show(args, show_report(args), print_letter)
+    return show(args, show_report(args), print_fields)
 
 
 def run_redrive(args: argparse.Namespace) -> int:

@@ -5,19 +5,16 @@ Each report is what `--json` prints; `None` is what a letter does not say.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from bisect import insort
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from keylane.cli.arguments import milliseconds
+from keylane.cli.arguments import check_topic, milliseconds, place
 from keylane.cli.asking import admin_with, settings_of
+from keylane.cli.payloads import payload, sizes, time_text
 from keylane.cli.tables import print_table
 from keylane.consumer.dead_letters import Death, Letter, read
-from keylane.consumer.decoding import made_of
 from keylane.errors import UsageError
 from keylane.kafka.redriving import read_committed
 from keylane.offsets import decode
@@ -66,11 +63,7 @@ def queue_of(args: argparse.Namespace, topic: str | None = None) -> Queue:
     topic = topic or args.dlq or _dead_letter_topic(args.pipeline, pipeline)
     kafka = settings_of(args, pipeline.kafka if pipeline else {})
     admin = admin_with(args, kafka)
-    if topic not in (known := admin.topics()):
-        from keylane.telling import did_you_mean
-
-        hint = did_you_mean(topic, known) or "`keylane topics list` shows those that do"
-        raise UsageError(f"the topic {topic!r} does not exist: {hint}")
+    check_topic(topic, admin.topics())
     group = getattr(args, "group", None) or f"keylane-redrive-{topic}"
     return Queue(topic, group, kafka, admin, pipeline)
 
@@ -159,21 +152,17 @@ def _row(record: Record, letter: Letter) -> Report:
     death = letter.death
     return {
         "letter": f"{record.topic}:{record.partition}@{record.offset}",
-        "written": _time(record.timestamp_ms),
+        "written": time_text(record.timestamp_ms),
         "kind": death.kind,
         "topic": death.topic,
         "partition": death.partition,
         "offset": death.offset,
-        "timestamp": None if death.timestamp_ms is None else _time(death.timestamp_ms),
+        "timestamp": None if death.timestamp_ms is None else time_text(death.timestamp_ms),
         "error": death.error_class,
         "reason": death.error_text,
         "attempts": death.attempts,
         "rounds": letter.rounds,
     }
-
-
-def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def print_list(report: Report) -> None:
@@ -218,60 +207,16 @@ def _short(text: str | None) -> str | None:
 
 def show_report(args: argparse.Namespace) -> Report:
     """One letter. Raises `UsageError` for a name that is none, and for a letter that is not there."""
-    found = re.fullmatch(r"(.+):(\d{1,9})@(\d{1,18})", args.letter)
-    if found is None:
-        raise UsageError(f"{args.letter}: give a letter as TOPIC:PARTITION@OFFSET, like orders.dead:3@1041")
-    queue = queue_of(args, found[1])
-    place = (int(found[2]), int(found[3]))
+    topic, partition, offset = place("letter", args.letter)
+    queue = queue_of(args, topic)
     for record, letter in letters(queue):
-        if (record.partition, record.offset) == place:
-            sizes = {"key_bytes": _size(record.raw_key), "value_bytes": _size(record.raw_value)}
-            names = {"header_names": [name for name, _ in letter.headers]}
-            return _row(record, letter) | sizes | names | _payload(queue, record, letter, args)
-    raise UsageError(
-        f"{args.letter}: there is no such letter: `keylane dlq list {found[1]}` shows those that are there"
-    )
-
-
-def _size(data: bytes | None) -> int | None:
-    return None if data is None else len(data)
+        if (record.partition, record.offset) == (partition, offset):
+            return _row(record, letter) | sizes(record, letter.headers) | _payload(queue, record, letter, args)
+    raise UsageError(f"{args.letter}: there is no such letter: `keylane dlq list {topic}` shows those that are there")
 
 
 def _payload(queue: Queue, record: Record, letter: Letter, args: argparse.Namespace) -> Report:
     """Key, value and headers of the record, where they are asked for."""
     if not args.payload:
         return {}
-    pipeline = queue.pipeline
-    topic = letter.death.topic or record.topic
-    shown: Report = {}
-    for field, raw, deserializer in (
-        ("key", record.raw_key, pipeline and pipeline.key_deserializer),
-        ("value", record.raw_value, pipeline and pipeline.value_deserializer),
-    ):
-        try:
-            made = made_of(deserializer, raw, topic, field, letter.headers)
-        except Exception as error:  # why the record died, perhaps: its bytes are shown then
-            made = raw
-            shown[f"{field}_error"] = f"{type(error).__name__}: {error}"
-        shown[field] = _plain(made)
-    return shown | {"headers": [[name, _plain(value)] for name, value in letter.headers]}
-
-
-def _plain(made: object) -> object:
-    """What JSON can say of it."""
-    if isinstance(made, bytes):
-        try:
-            return made.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(made).decode()}
-    try:
-        json.dumps(made)
-    except (TypeError, ValueError):
-        return repr(made)
-    return made
-
-
-def print_letter(report: Report) -> None:
-    """A line each."""
-    for name, value in report.items():
-        print(f"{name}: {'–' if value is None else value}")
+    return payload(record, letter.death.topic or record.topic, letter.headers, queue.pipeline)

@@ -47,7 +47,7 @@ def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *
 
     Raises `UsageError` for a group with members, and for one without offsets where no topic is named.
     """
-    description = _check_empty(admin, group)
+    description = check_empty(admin, group)
     committed = admin.committed_offsets(group)
     names = selected(selections, admin.topics()) if selections else list(committed)
     if not names:
@@ -108,7 +108,7 @@ def delete(admin: Admin, groups: Iterable[str], *, execute: bool) -> dict[str, A
     names = list(dict.fromkeys(groups))
     rows = []
     for group in names:
-        description = _check_empty(admin, group)
+        description = check_empty(admin, group)
         committed = admin.committed_offsets(group)
         if description.state == "dead" and not committed:
             raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
@@ -153,12 +153,13 @@ def print_delete_offsets(report: dict[str, Any]) -> None:
     print(f"{len(report['partitions'])} offsets deleted" if report["executed"] else DRY_RUN)
 
 
-def _check_empty(admin: Admin, group: str) -> GroupDescription:
+def check_empty(admin: Admin, group: str) -> GroupDescription:
+    """The group, which has no members. Raises `UsageError` for one that has some."""
     description = admin.describe_group(group)
     if description.members or description.state not in ("empty", "dead"):
         clients = ", ".join(sorted({f"{one.client_id} on {one.host}" for one in description.members})) or "joining now"
         raise UsageError(
             f"the group {group!r} is {description.state} with {len(description.members)} members ({clients}): stop "
-            "them first; a live group's offsets are its members' to commit"
+            "them first; a live group's offsets are its members' to commit (`keylane operate` tells them what to do)"
         )
     return description

@@ -24,7 +24,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "offsets", "groups", "topics", "dlq", "operate")
+COMMANDS = ("demo", "run", "broker", "offsets", "groups", "records", "topics", "dlq", "operate")
 
 EXAMPLES = """\
 examples:
@@ -35,6 +35,7 @@ examples:
   keylane broker --data-dir data --port 9092     a durable broker for development and tests
   keylane offsets serve --log kafka1:9092        committed offsets on several servers, beside Apache Kafka
   keylane groups describe weather                members, offsets, maps and lag of a group
+  keylane records replay weather flights:3@1041  let one record run again, and no other
   keylane topics create flights --partitions 8   a topic, before records come
   keylane dlq list flights.dead                  dead letters: where from, and why
   keylane operate show weather                   the members of a group while they run, and what they do

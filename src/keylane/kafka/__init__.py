@@ -2,5 +2,5 @@
 
 Doors: `admin`, `bulk`, `consumer`, `fenced_log`, `group_descriptions`, `group_standing`, `java_settings`,
 `keyed_topic`, `link`, `log_group`, `login`, `logs`, `membership`, `missing_topics`, `open_transactions`, `producer`,
-`ranges`, `redriving`, `schema`, `sole_member`, `topics`, `transactional_producer`.
+`ranges`, `redriving`, `replacing`, `schema`, `sole_member`, `topics`, `transactional_producer`.
 """

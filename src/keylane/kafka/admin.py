@@ -360,11 +360,13 @@ class Admin:
         }
         return dict(sorted(found.items()))
 
-    def commit_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Commit for a group without members, with empty metadata. Raises `PeerError` when the coordinator refuses a
-        partition (for a group that has members, all of them); the others are committed then."""
+    def commit_offsets(
+        self, group: str, offsets: Mapping[Partition, int], metadata: Mapping[Partition, str] | None = None
+    ) -> None:
+        """Commit for a group without members, each with its metadata (default: empty). Raises `PeerError` when the
+        coordinator refuses a partition (for a group that has members, all of them); the others are committed then."""
         _check_name(group)
-        wanted = [_Offset(name, offset) for name, offset in offsets.items()]
+        wanted = [_Offset(name, offset, (metadata or {}).get(name, "")) for name, offset in offsets.items()]
         if not wanted:
             return
         consumer = self._consumer_of(group)

@@ -198,9 +198,28 @@ def read_to_end(
     Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown,
     cannot be read or is damaged, `BrokerUnavailableError` when nothing comes for 30 s.
     """
-    reader = client_of(
+    reader = _reader(servers, settings or {})
+    try:
+        yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
+    finally:
+        reader.close()
+
+
+def read_one(servers: str, topic: str, partition: int, offset: int, *, settings: Mapping[str, Any]) -> Record | None:
+    """The record at an offset of the log; None where the log has none there. Raises what `read_to_end` does."""
+    reader = _reader(servers, {"queued.min.messages": 1} | dict(settings))
+    try:
+        for batch in _read(reader, topic, {partition: (offset, offset + 1)}):
+            return batch[0]
+    finally:
+        reader.close()
+    return None
+
+
+def _reader(servers: str, settings: Mapping[str, Any]) -> Consumer:
+    return client_of(
         Consumer,
-        reading({"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG, **(settings or {})})
+        reading({"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG, **settings})
         | {
             "bootstrap.servers": servers,
             "group.id": f"keylane-reader-{uuid.uuid4()}",  # never joined, never committed to
@@ -209,10 +228,6 @@ def read_to_end(
             "auto.offset.reset": "error",
         },
     )
-    try:
-        yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
-    finally:
-        reader.close()
 
 
 def _spans(reader: Consumer, servers: str, topic: str, partitions: list[int] | None) -> dict[int, tuple[int, int]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.bulk import CLIENT_LOG, read_to_end
+from keylane.kafka.bulk import CLIENT_LOG, read_one, read_to_end
 from keylane.kafka.exact_transactions import send_offsets
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
@@ -43,8 +43,17 @@ _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 def read_committed(kafka: Settings, topic: str) -> Iterator[list[Record]]:
     """All committed records of a topic, up to the end that it has now. Raises what `bulk.read_to_end` does."""
-    settings = dict(connecting(kafka)) | {"isolation.level": "read_committed"}
-    return read_to_end(str(kafka["bootstrap.servers"]), topic, settings=settings)
+    return read_to_end(str(kafka["bootstrap.servers"]), topic, settings=_reading(kafka))
+
+
+def committed_record(kafka: Settings, topic: str, partition: int, offset: int) -> Record | None:
+    """The committed record at an offset; None where there is none: compaction took it, its transaction was aborted, or
+    it is a transaction's marker. The offset is within the log. Raises what `bulk.read_one` does."""
+    return read_one(str(kafka["bootstrap.servers"]), topic, partition, offset, settings=_reading(kafka))
+
+
+def _reading(kafka: Settings) -> Settings:
+    return dict(connecting(kafka)) | {"isolation.level": "read_committed"}
 
 
 def connecting(kafka: Settings) -> Settings:
