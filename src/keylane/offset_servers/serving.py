@@ -151,7 +151,7 @@ class OffsetServer:
             cast("Node", self),
             apis,
             self._security,
-            lambda close: Relay(self._passed, lambda: self._brokers(broker), self._login, close),
+            lambda client: [Relay(self._passed, lambda: self._brokers(broker), self._login, client.close)],
         )
         try:
             await door.start(host, port)

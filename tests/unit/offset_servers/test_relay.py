@@ -104,8 +104,7 @@ def test_answers_find_their_requests_and_acks_0_has_none() -> None:
         relay = Relay(PASSED, lambda: [address], Login(), lambda: None)
         frames = [request(1, 4, 1), produce(3, 2, 0), request(3, 12, 3), produce(9, 4, 0), produce(9, 5, -1)]
         for number, frame in enumerate(frames, 1):
-            assert relay.takes(frame)
-            relay.send(frame, teller(number))
+            assert relay.take(frame, teller(number))
         assert await broker.has(5) == frames, "unchanged and in order"
         assert told == [(2, None), (4, None)]
         for number in (1, 3, 5):
@@ -122,16 +121,16 @@ def test_answers_find_their_requests_and_acks_0_has_none() -> None:
 
 def test_versions_that_are_not_offered_are_refused_and_others_are_not_taken() -> None:
     relay = Relay(PASSED, list, Login(), lambda: None)
-    assert not relay.takes(request(8, 2, 1))
+    assert not relay.take(request(8, 2, 1), untold)
     with pytest.raises(MalformedRequestError, match="fetch version 11 is not offered"):
-        relay.takes(request(1, 11, 1))
+        relay.take(request(1, 11, 1), untold)
 
 
 def test_a_broker_that_is_gone_ends_the_clients_connection() -> None:
     async def check(broker: Broker, address: tuple[str, int]) -> None:
         closed = asyncio.Event()
         relay = Relay(PASSED, lambda: [address], Login(), closed.set)
-        relay.send(request(1, 4, 1), untold)
+        relay.take(request(1, 4, 1), untold)
         await broker.has(1)
         broker.close()
         await closed.wait()
@@ -146,11 +145,11 @@ def test_the_next_broker_is_asked_where_the_first_one_is_not_there() -> None:
         dead.close()
         closed = asyncio.Event()
         relay = Relay(PASSED, lambda: [nowhere, address], Login(), closed.set)
-        relay.send(request(1, 4, 1), untold)
+        relay.take(request(1, 4, 1), untold)
         assert await broker.has(1) == [request(1, 4, 1)]
         relay.close()
         nobody = Relay(PASSED, lambda: [nowhere], Login(), closed.set)
-        nobody.send(request(1, 4, 1), untold)
+        nobody.take(request(1, 4, 1), untold)
         await closed.wait()
 
     run(check)
