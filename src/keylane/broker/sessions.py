@@ -41,7 +41,7 @@ class Session:
     """Whether it is to be closed once its answers are written."""
     user: str | None = None
     forwarded_from: str | None = None
-    """The host of the client whose requests another server forwards on this connection; None: it is the client's own."""
+    """The host of the client whose requests another server forwards here; None: the connection is the client's own."""
 
     def forward_from(self, host: str) -> None:
         """From now on another server's client is behind it. Its authentication is the other server's to renew."""

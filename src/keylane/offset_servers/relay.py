@@ -59,7 +59,7 @@ class Relay:
         self._upstream = Upstream(brokers, login, lambda: login_requests(login), self._lost)
 
     def take(self, frame: bytes, told: Callable[[list[bytes] | None], None]) -> bool:
-        """Pass it on, if it is one to be passed on. Raises `MalformedRequestError` for a version that is not offered."""
+        """Pass it on, if it is one of those. Raises `MalformedRequestError` for a version that is not offered."""
         key, version = _KEY_AND_VERSION.unpack_from(frame)
         api = self._passed.get(key)
         if api is None or (api.applies is not None and not api.applies(frame)):
