@@ -134,7 +134,7 @@ def test_any_server_answers_any_request(servers: OffsetServers) -> None:
     group, local = group_at(servers, right), group_at(servers, wrong)
     before = counts(servers)
     asked: Counter[str] = Counter()
-    with ProtocolClient(wrong.address) as client:
+    with ProtocolClient(wrong.address, host="127.0.0.2") as client:
 
         def ask(api: str, version: int, **fields: Any) -> Any:
             asked[api] += 1
@@ -157,7 +157,7 @@ def test_any_server_answers_any_request(servers: OffsetServers) -> None:
         assert ask("heartbeat", 2, **member).error_code is ErrorCode.none
         (described,) = ask("describe_groups", 2, groups=(group,)).groups
         (found,) = described.members
-        assert (found.client_id, found.client_host) == ("keylane-testing", "/127.0.0.1")
+        assert (found.client_id, found.client_host) == ("keylane-testing", "/127.0.0.2")
         assert ask("leave_group", 2, group_id=group, member_id=joined.member_id).error_code is ErrorCode.none
         for name in (group, local):
             client.send("offset_commit", commit_of(name, 4))
