@@ -163,9 +163,9 @@ MUTANTS = [
     Mutant(
         "a client whose coordinator has moved is never told",
         _FORWARDING,
-        "            self._served.add(partition)\n",
+        "            self._here_until[partition] = math.inf\n",
         "",
-        f"{_FORWARDED}::test_a_client_whose_coordinator_has_moved_is_told_so_once",
+        f"{_FORWARDED}::test_a_client_whose_coordinator_has_moved_is_told_so_for_a_while",
     ),
     Mutant(
         "clients wait for a server that has left the group",

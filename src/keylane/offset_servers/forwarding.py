@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -42,6 +43,8 @@ logger = logging.getLogger("keylane.offsets")
 ANSWER_S = 25.0
 """How long a leader may take: less than the request time-outs of clients, of which Java's 30 s is the shortest. It is
 longer than a broker of the log takes to be replaced."""
+MOVED_S = 3.0
+"""How long clients of a group that has moved are told so. All servers know the new leader within a second or two."""
 JOIN_GROUP = 11
 
 
@@ -194,9 +197,9 @@ class Forwarder:
         self._forwarding = forwarding
         self._client = client
         self._links: dict[Address, _Link] = {}
-        self._served: set[int] = set()
-        """Offsets partitions for which this client was answered here: it has taken this server for their coordinator.
-        """
+        self._here_until: dict[int, float] = {}
+        """Offsets partitions for which this client was answered here, and so takes this server for their coordinator:
+        until when it is told the truth; for ever while they are led here."""
         self._is_closed = False
 
     def take(self, frame: bytes, told: Told) -> bool:
@@ -238,19 +241,21 @@ class Forwarder:
     def _leader(self, group: str) -> Address | None:
         """Who is asked; None: this server answers, if only that it does not lead the group.
 
-        A client that was answered here before is told so once, when the group has moved: it asks FindCoordinator then,
-        or it goes on here, and is forwarded.
+        A client that was answered here before is told so for a while, when the group has moved: it asks FindCoordinator
+        then, or it goes on here, and is forwarded.
         """
         known = self._forwarding
         if known.login is None or self._client.session.forwarded_from is not None:
             return None
         partition = known.leaders.partition_of(group)
         if known.leaders.leads(partition):
-            self._served.add(partition)
+            self._here_until[partition] = math.inf
             return None
-        if partition in self._served:
-            self._served.discard(partition)
-            return None
+        if partition in self._here_until:
+            now = asyncio.get_running_loop().time()
+            until = self._here_until[partition] = min(self._here_until[partition], now + MOVED_S)
+            if now < until:
+                return None
         return known.leaders.other_leader(partition)
 
     def _ask(self, leader: Address | None, frame: bytes, told: Told) -> None:

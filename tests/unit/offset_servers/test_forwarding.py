@@ -155,12 +155,18 @@ def test_what_is_forwarded_is_never_forwarded_again() -> None:
     run(check)
 
 
-def test_a_client_whose_coordinator_has_moved_is_told_so_once() -> None:
+def test_a_client_whose_coordinator_has_moved_is_told_so_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        began = now = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now)
         assert not world.ask(commit("o1", 1), 1)
         world.leaders.own.clear()
         world.leaders.others["o"] = world.leaders.others["x"]
         assert not world.ask(commit("o1", 2), 2), "NOT_COORDINATOR, and clients that can find the new one do"
+        now = began + module.MOVED_S - 0.1
+        assert not world.ask(commit("o1", 2), 2)
+        now = began + module.MOVED_S
         assert world.ask(commit("o1", 3), 3)
         assert await world.let_in(requests=1) == [commit("o1", 3)]
 
