@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import queue
+import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +28,8 @@ from keylane.offset_servers.topic import TOPIC
 from keylane.storage.filesystem import now_ms
 from keylane.wire.versions import request_type
 from kit.offset_fail_over import fail_over
+from kit.offset_histories import History, wait_for_commits
+from kit.offset_history import NOTHING, Verdict, judge
 from kit.offset_servers import OffsetServer, OffsetServers, free_row
 from kit.protocol import ProtocolClient, decode_answer
 
@@ -113,10 +117,8 @@ def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
     assert all(set(after[name]) == set(ones) - moved for name, ones in before.items()), "what stays does not move"
     for server in servers.running:
         others = [one for one in range(100) if partition_for(f"g{one}", PARTITIONS) not in after[server.address]]
+        leader = next(name for name, ones in after.items() if partition_for(f"g{others[0]}", PARTITIONS) in ones)
         with ProtocolClient(server.address) as client:
-            client.send("offset_commit", commit_of(f"g{others[0]}", 1))
-            assert committed(client) is ErrorCode.not_coordinator
-            leader = next(name for name, ones in after.items() if partition_for(f"g{others[0]}", PARTITIONS) in ones)
             deadline = time.monotonic() + 20  # it looks every second
             while True:
                 found = client.ask("find_coordinator", 2, key=f"g{others[0]}", key_type=0)
@@ -124,6 +126,99 @@ def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
                     break
                 assert time.monotonic() < deadline, f"{found}, and {leader} leads it"
                 time.sleep(0.1)
+
+
+def test_any_server_answers_any_request(servers: OffsetServers) -> None:
+    """A client that never asks who leads what."""
+    wrong, right = servers.running
+    group, local = group_at(servers, right), group_at(servers, wrong)
+    before = counts(servers)
+    asked: Counter[str] = Counter()
+    with ProtocolClient(wrong.address, host="127.0.0.2") as client:
+
+        def ask(api: str, version: int, **fields: Any) -> Any:
+            asked[api] += 1
+            return client.ask(api, version, **fields)
+
+        join = {
+            "group_id": group,
+            "session_timeout": datetime.timedelta(seconds=10),
+            "rebalance_timeout": datetime.timedelta(seconds=10),
+            "protocol_type": "consumer",
+            "protocols": (entities("join_group", 3).JoinGroupRequestProtocol(name="range", metadata=b"m"),),
+        }
+        joined = ask("join_group", 3, member_id="", **join)
+        while joined.error_code is ErrorCode.coordinator_load_in_progress:
+            joined = ask("join_group", 3, member_id="", **join)
+        assert joined.error_code is ErrorCode.none
+        member = {"group_id": group, "generation_id": joined.generation_id, "member_id": joined.member_id}
+        given = entities("sync_group", 2).SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
+        assert ask("sync_group", 2, assignments=(given,), **member).assignment == b"all"
+        assert ask("heartbeat", 2, **member).error_code is ErrorCode.none
+        (described,) = ask("describe_groups", 2, groups=(group,)).groups
+        (found,) = described.members
+        assert (found.client_id, found.client_host) == ("keylane-testing", "/127.0.0.2")
+        assert ask("leave_group", 2, group_id=group, member_id=joined.member_id).error_code is ErrorCode.none
+        for name in (group, local):
+            client.send("offset_commit", commit_of(name, 4))
+            assert committed(client) is ErrorCode.none
+        client.send("offset_fetch", fetch_of(group))
+        assert fetched(client) == (ErrorCode.none, 4)
+        asked["offsets"] += 2
+        names = (group, local, "absent")
+        both = ask("describe_groups", 2, groups=names).groups
+        assert [(one.group_id, one.group_state) for one in both] == [
+            (group, "Empty"),
+            (local, "Empty"),
+            ("absent", "Dead"),
+        ]
+        deleted = ask("delete_groups", 1, groups_names=names).results
+        assert [one.error_code for one in deleted] == [ErrorCode.none] * 2 + [ErrorCode.group_id_not_found]
+    after = counts(servers)
+    assert after[wrong.address][1] - before[wrong.address][1] == asked.total(), "forwarded"
+    assert after[wrong.address][0] - before[wrong.address][0] == 1, "the local group's commit"
+    assert after[right.address][0] - before[right.address][0] == asked.total()
+    assert after[right.address][1] == 0
+
+
+def counts(servers: OffsetServers) -> dict[str, tuple[int, int]]:
+    """What each server has answered, and forwarded."""
+    return {one["server"]: (one["answered"], one["forwarded"]) for one in servers.status()["servers"]}
+
+
+def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
+    servers: OffsetServers, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Many commits and reads at once, at a server that lives on: none is lost, partial, or behind an earlier one."""
+    chance = random.Random(1)
+    wrong, _ = servers.running
+    leads = servers.settled()
+    Admin({"bootstrap.servers": servers.bootstrap}).create_topics({"flights": 3})
+    groups = [f"g{number}" for number in range(100)]
+    led_elsewhere = [one for one in groups if partition_for(one, PARTITIONS) not in leads[wrong.address]]
+    histories = [History(tmp_path, group, "flights", 3) for group in led_elsewhere[:3]]
+    for history in histories:
+        history.start(wrong.address, chance.randrange(10**6))
+    try:
+        for _ in range(2):
+            wait_for_commits(histories)
+            (victim,) = (one for one in servers.running if one is not wrong)
+            servers.kill(victim)
+            wait_for_commits(histories)
+            servers.add()
+            servers.settled()
+        wait_for_commits(histories)
+    finally:
+        for history in histories:
+            history.stop()
+    total = NOTHING
+    for history in histories:
+        total += judge([*history.events(), history.last_read(wrong.address)])
+    record_property("commits", total.commits)
+    assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
+    assert total.reads > 0
+    assert counts(servers)[wrong.address][1] > 0
+    assert "Traceback" not in servers.told()
 
 
 def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) -> None:
@@ -134,10 +229,11 @@ def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) ->
         assert committed(asked) is ErrorCode.none
         asked.send("offset_fetch", fetch_of(group))
         assert fetched(asked) == (ErrorCode.none, 5)
-        other.send("offset_commit", commit_of(group, 6))
-        assert committed(other) is ErrorCode.not_coordinator
         old.freeze()
         servers.remove(old)
+        # What is forwarded to it is refused when it has left the group, and then led elsewhere.
+        other.send("offset_commit", commit_of(group, 6))
+        assert committed(other) is ErrorCode.not_coordinator
         servers.settled()
         other.send("offset_commit", commit_of(group, 7))
         while (code := committed(other)) is ErrorCode.coordinator_load_in_progress:

@@ -29,11 +29,16 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.kafka.conditional import Change, ConditionalCommits
 from keylane.kafka.link import Link, address_of
-from keylane.kafka.login import LoginError, before_login_of
+from keylane.kafka.login import LoginError, before_login_of, login_of
 from keylane.kafka.presence import offers_kip_848
+from keylane.offset_servers.between import BEGIN_FORWARDING, encode_error
 from keylane.records import Output
+from keylane.wire import codes
+from keylane.wire.primitives import string
+from keylane.wire.versions import encode_response
 from kit.log_writer import LogWriter
 from kit.offset_servers import OffsetServers
+from kit.samples import sample_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +49,9 @@ if TYPE_CHECKING:
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 USER, PASSWORD = "alice", "wonder=land, 北"
 TIMEOUT_S = 20
+NO_MEMBER = {"generation_id_or_member_epoch": -1, "partition_index": 0, "committed_offset": 5}
+NOT_NOW = (b"\0\x0e", b"\0\x10")
+"""How an answer for one partition ends: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR."""
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +131,7 @@ def test_a_log_of_our_own(broker: BrokerProcess, certificates: Certificates) -> 
 
 def test_offset_servers(broker: BrokerProcess, users_file: Path, certificates: Certificates, tmp_path: Path) -> None:
     """TLS and SASL from the client to the server, and from there to the broker that it passes on to."""
-    properties = tmp_path / "log.properties"
-    log = librdkafka(certificates, MECHANISMS[2])
-    properties.write_text("".join(f"{name}={value}\n" for name, value in log.items()))
+    properties = write_properties(tmp_path / "log.properties", librdkafka(certificates, MECHANISMS[2]))
     settings = {
         "keylane.users.file": str(users_file),
         "ssl.certificate.location": certificates.certificate,
@@ -133,7 +139,7 @@ def test_offset_servers(broker: BrokerProcess, users_file: Path, certificates: C
         "offsets.topic.num.partitions": "2",
     }
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    options += ["--allow-unreplicated-log", "--command-config", str(properties)]
+    options += ["--allow-unreplicated-log", "--command-config", properties]
     with OffsetServers(broker.bootstrap, tmp_path, 1, *options, protocol="SASL_SSL") as servers:
         servers.settled()
         client = librdkafka(certificates, MECHANISMS[0])
@@ -146,6 +152,45 @@ def test_offset_servers(broker: BrokerProcess, users_file: Path, certificates: C
         assert admin.committed_offsets("relayed")["relayed", 0].offset == 1
         with pytest.raises(BrokerUnavailableError):
             Admin({"bootstrap.servers": servers.bootstrap} | client | {"sasl.password": "x"}, timeout_ms=2_000).topics()
+
+
+def test_offset_servers_log_in_at_each_other(
+    broker: BrokerProcess, users_file: Path, certificates: Certificates, tmp_path: Path
+) -> None:
+    """The server that a client is at authenticates it; the one that leads its group believes the servers' user."""
+    add_user(users_file, "servers", "their own")
+    at_servers = librdkafka(certificates, MECHANISMS[1], sasl_username="servers", sasl_password="their own")
+    options = ["--command-config", write_properties(tmp_path / "log", librdkafka(certificates, MECHANISMS[2]))]
+    options += ["--servers-config", write_properties(tmp_path / "servers", at_servers)]
+    settings = {
+        "keylane.users.file": str(users_file),
+        "ssl.certificate.location": certificates.certificate,
+        "ssl.key.location": certificates.key,
+    }
+    options += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    options += ["--set", "offsets.topic.num.partitions=2"]
+    with OffsetServers(
+        broker.bootstrap, tmp_path, 2, *options, "--allow-unreplicated-log", protocol="SASL_SSL"
+    ) as servers:
+        servers.settled()
+        client = login_of(librdkafka(certificates, MECHANISMS[0]))
+        for server in servers.running:
+            with closing(Link(address_of(server.address), client, TIMEOUT_S)) as link:
+                for group in ("a", "b"):  # of two offsets partitions, and so of two servers
+                    request = sample_request("offset_commit", 2, group_id=group, member_id="", **NO_MEMBER)
+                    deadline = time.monotonic() + TIMEOUT_S
+                    while (answer := link.ask(8, 2, encode_response(request)))[-2:] != b"\0\0":
+                        assert answer[-2:] in NOT_NOW, answer
+                        assert time.monotonic() < deadline, "it never learns who leads it"
+                answer = link.ask(BEGIN_FORWARDING, 0, string("192.0.2.1"))
+                assert answer == encode_error(codes.CLUSTER_AUTHORIZATION_FAILED), "a client is no server"
+        found = servers.status()["servers"]
+        assert all(one["answered"] >= 2 and one["forwarded"] >= 1 for one in found), found
+
+
+def write_properties(path: Path, settings: dict[str, Any]) -> str:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return str(path)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -127,9 +127,10 @@ class OffsetServers:
     def status(self) -> dict[str, Any]:
         """What `keylane offsets status` says."""
         options = [one for one in self._arguments if one == "--allow-unreplicated-log"]
-        if "--command-config" in self._arguments:
-            at = self._arguments.index("--command-config")
-            options += self._arguments[at : at + 2]
+        for name in ("--command-config", "--servers-config"):
+            if name in self._arguments:
+                at = self._arguments.index(name)
+                options += self._arguments[at : at + 2]
         command = [sys.executable, "-m", "keylane", "offsets", "status", "--json", "--log", self.log, *options]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode in (0, 1), ran.stderr

@@ -41,9 +41,10 @@ def decode_answer(api: str, version: int, frame: bytes) -> tuple[int, Any]:
 class ProtocolClient:
     """One connection. `ask` waits for its answer; `send` and `receive` pipeline."""
 
-    def __init__(self, bootstrap: str) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+    def __init__(self, bootstrap: str, host: str = "") -> None:
+        """`host`: the address that it comes from; empty for the system's choice."""
+        server, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((server, int(port)), _TIMEOUT_S, source_address=(host, 0))
         self._correlation_id = 0
 
     def __enter__(self) -> Self:

@@ -8,6 +8,8 @@ _HISTORIES = "property/coordinator/replicated/test_offset_servers.py::test_every
 _UNIT = "unit/coordinator/replicated/test_log_journal.py"
 _LEADERSHIP = "coordinator/replicated/leadership.py"
 _JOURNAL = "coordinator/replicated/journal.py"
+_FORWARDING = "offset_servers/forwarding.py"
+_FORWARDED = "unit/offset_servers/test_forwarding.py"
 
 MUTANTS = [
     Mutant(
@@ -122,5 +124,61 @@ MUTANTS = [
         "    if in_sync < 2:",
         "    if in_sync < 1:",
         "unit/offset_servers/test_topic.py::test_each_fault_is_named",
+    ),
+    Mutant(
+        "two servers forward a request to each other",
+        _FORWARDING,
+        "        if known.login is None or self._client.session.forwarded_from is not None:",
+        "        if known.login is None:",
+        f"{_FORWARDED}::test_what_is_forwarded_is_never_forwarded_again",
+    ),
+    Mutant(
+        "what a leader has not answered is asked again",
+        _FORWARDING,
+        "                self._answer(NOBODY, frame, told)",
+        "                self._ask(link.address, frame, told)",
+        f"{_FORWARDED}::test_the_next_request_goes_over_a_new_connection",
+    ),
+    Mutant(
+        "a conditional commit whose outcome is not known is told to be refused",
+        _FORWARDING,
+        "            if link.is_open and key_and_version",
+        "            if not link.is_open and key_and_version",
+        f"{_FORWARDED}::test_a_leader_that_is_gone_is_answered_with_an_error_and_asked_no_more",
+    ),
+    Mutant(
+        "any user speaks for other clients",
+        _FORWARDING,
+        "session.user == self.login.username)",
+        "session.user != self.login.mechanism)",
+        f"{_FORWARDED}::test_only_the_servers_user_speaks_for_other_clients",
+    ),
+    Mutant(
+        "a member that waits for the others is late",
+        _FORWARDING,
+        "        within_s = ANSWER_S + _rebalance_s(self._waiting[0].frame, self._forwarding.apis)",
+        "        within_s = ANSWER_S",
+        f"{_FORWARDED}::test_a_leader_has_its_time_and_a_join_the_rebalances_time_too",
+    ),
+    Mutant(
+        "a client whose coordinator has moved is never told",
+        _FORWARDING,
+        "            self._here_until[partition] = math.inf\n",
+        "",
+        f"{_FORWARDED}::test_a_client_whose_coordinator_has_moved_is_told_so_for_a_while",
+    ),
+    Mutant(
+        "clients wait for a server that has left the group",
+        _FORWARDING,
+        "if one.address not in servers]:",
+        "if one.address in servers]:",
+        f"{_FORWARDED}::test_nobody_waits_for_a_server_that_has_left_the_group",
+    ),
+    Mutant(
+        "members are told to be at the server that forwards for them",
+        "broker/server.py",
+        "decode_request(frame, self._session.forwarded_from or self._host,",
+        "decode_request(frame, self._host,",
+        "integration/test_offset_servers.py::test_any_server_answers_any_request",
     ),
 ]

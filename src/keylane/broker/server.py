@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keylane.broker.dispatch import (
     Api,
@@ -30,11 +30,12 @@ from keylane.broker.sessions import NotAuthenticatedError
 from keylane.errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
     from keylane.broker.security import Security
+    from keylane.broker.sessions import Session
     from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.broker")
@@ -48,15 +49,21 @@ READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
 
+class Client(NamedTuple):
+    """Of one connection, what relays know of it."""
+
+    host: str
+    session: Session
+    close: Callable[[], None]
+    """Ends the connection."""
+
+
 class Relay(Protocol):
     """Of one connection: has some of its requests answered elsewhere."""
 
-    def takes(self, frame: bytes) -> bool:
-        """Whether this request is one of them. Raises `MalformedRequestError`."""
-        ...
-
-    def send(self, frame: bytes, told: Callable[[list[bytes] | None], None]) -> None:
-        """`told` takes the whole frame of the answer, in parts; None when none is due."""
+    def take(self, frame: bytes, told: Callable[[list[bytes] | None], None]) -> bool:
+        """Whether this request is one of them. `told` then takes the whole frame of the answer, in parts; None when
+        none is due. Raises `MalformedRequestError`."""
         ...
 
     def pause(self) -> None:
@@ -155,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._host = ""
-        self._relay = None if server.new_relay is None else server.new_relay(self.close)
+        self._relays: Sequence[Relay] = ()
         self._is_reading = True
         self._may_write = True
         self._flush_is_due = False
@@ -166,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         address = transport.get_extra_info("peername") or ("?", 0)
         self._host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self._relays = self._server.new_relays(Client(self._host, self._session, self.close))
         self._server.connections.add(self)
         self.last_active = self._server.loop.time()
         try:
@@ -184,8 +192,8 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
         for poll in self._polls:
             poll.cancel()
-        if self._relay is not None:
-            self._relay.close()
+        for relay in self._relays:
+            relay.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         return self._server.read_buffer
@@ -203,14 +211,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._may_write = False
-        if self._relay is not None:
-            self._relay.pause()
+        for relay in self._relays:
+            relay.pause()
         self.regulate()
 
     def resume_writing(self) -> None:
         self._may_write = True
-        if self._relay is not None:
-            self._relay.resume()
+        for relay in self._relays:
+            relay.resume()
         self._next_turn()
         self.regulate()
 
@@ -241,21 +249,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._must_authenticate:
             self._session.admit(int.from_bytes(frame[:2], "big"))
         place = _Answer(len(frame))
-        if self._relay is not None and self._relay.takes(frame):
-            self._answers.append(place)
-            self._bytes_in_flight += place.size
-            self._relay.send(frame, lambda parts: self._answered(place, parts))
-            return
-        answer = self._server.known.recognise(frame)
-        if answer is not None:
-            self._answers.append(place)
-            self._bytes_in_flight += place.size
-            self._put(None, place, answer)
-            return
-        call = decode_request(frame, self._host, self._server.apis, self._session)
-        self._server.known.remember(frame, call.request)
         self._answers.append(place)
         self._bytes_in_flight += place.size
+        for relay in self._relays:
+            if relay.take(frame, lambda parts: self._answered(place, parts)):
+                return
+        answer = self._server.known.recognise(frame)
+        if answer is not None:
+            self._put(None, place, answer)
+            return
+        call = decode_request(frame, self._session.forwarded_from or self._host, self._server.apis, self._session)
+        self._server.known.remember(frame, call.request)
         if call.api.begin is not None:
             begin = call.api.begin
             self.advance(call, place, lambda: begin(call.request, call.header, self._server.node))
@@ -380,11 +384,11 @@ class BrokerServer:
         node: Node,
         apis: dict[int, Api],
         security: Security = OPEN,
-        new_relay: Callable[[Callable[[], None]], Relay] | None = None,
+        new_relays: Callable[[Client], Sequence[Relay]] = lambda _: (),
     ) -> None:
-        """`new_relay` makes a connection's relay, which is given what ends the connection."""
+        """`new_relays` makes a connection's relays: the first that takes a request has it answered."""
         self.node = node
-        self.new_relay = new_relay
+        self.new_relays = new_relays
         self.security = security
         self.limits = ConnectionLimits(node.config)
         self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)

@@ -40,6 +40,12 @@ class Session:
     has_failed = False
     """Whether it is to be closed once its answers are written."""
     user: str | None = None
+    forwarded_from: str | None = None
+    """The host of the client whose requests another server forwards here; None: the connection is the client's own."""
+
+    def forward_from(self, host: str) -> None:
+        """From now on another server's client is behind it. Its authentication is the other server's to renew."""
+        self.forwarded_from = host
 
     def admit(self, api_key: int) -> None:
         """A request has come. Raises `NotAuthenticatedError` when it may not be asked now."""
@@ -65,6 +71,10 @@ class SaslSession(Session):
         self._first_mechanism: str | None = None
         self._scram: ScramServer | None = None
         self._is_at_work = False
+
+    def forward_from(self, host: str) -> None:
+        super().forward_from(host)
+        self._expires_at = 0
 
     def admit(self, api_key: int) -> None:
         if self._is_at_work or self.has_failed:

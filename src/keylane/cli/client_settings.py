@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def read_client_settings(name: str) -> dict[str, str]:
+def read_client_settings(name: str, option: str = "--command-config") -> dict[str, str]:
     """librdkafka's settings, or those of Kafka's Java tools where they have a counterpart, one NAME=VALUE a line.
 
-    Raises `UsageError`.
+    `option` is the one that names the file. Raises `UsageError`.
     """
     from keylane.broker.config import parse_properties
     from keylane.errors import UsageError
@@ -18,5 +18,5 @@ def read_client_settings(name: str) -> dict[str, str]:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"--command-config {name}: cannot be read: {reason}") from None
+        raise UsageError(f"{option} {name}: cannot be read: {reason}") from None
     return translate(parse_properties(text, name))

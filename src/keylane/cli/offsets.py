@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from keylane.cli.asking import add_command, admin_of, show
 from keylane.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from keylane.cli.asking import Report
+    from keylane.offset_servers.nodes import Address
 
 DESCRIPTION = "Committed offsets on several servers, in a replicated log of Apache Kafka."
+
+SERVERS_CONFIG = "--servers-config"
+COUNTS_S = 2.0
+"""How long a server may take to tell its counts."""
 
 SERVE_EXAMPLES = """\
 examples:
   keylane offsets serve --log kafka1:9092,kafka2:9092,kafka3:9092 --advertise 127.0.0.1:9192
   keylane offsets serve --log kafka1:9092 --command-config log.properties --listen SASL_SSL://0.0.0.0:9192 \\
-      --advertise offsets1.example:9192 --set keylane.users.file=users.json --set ssl.certificate.location=server.pem
+      --servers-config servers.properties --advertise offsets1.example:9192 --set keylane.users.file=users.json \\
+      --set ssl.certificate.location=server.pem
   keylane offsets serve --log 127.0.0.1:9092 --allow-unreplicated-log        for a trial, beside one broker
 
 Run as many as you like, on as many machines; they keep nothing on disk. Clients have them as bootstrap.servers. For
@@ -27,7 +36,7 @@ broker b of the log's cluster a server listens on its port + 1 + b as well, and 
 STATUS_EXAMPLES = """\
 examples:
   keylane offsets status --log kafka1:9092
-  keylane offsets status --log kafka1:9092 --command-config log.properties --json
+  keylane offsets status --log kafka1:9092 --command-config log.properties --servers-config servers.properties --json
 
 exit codes: 0; 1 when a partition has no leader, or the log is not safe, or no broker answers; 2 for wrong usage
 """
@@ -42,7 +51,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     _add_serve(commands)
     status = add_command(commands, "status", "the servers, and what each of them leads", STATUS_EXAMPLES, run_status)
     status.add_argument("--log", dest="bootstrap", metavar="HOST:PORT", help="the same as --bootstrap")
+    _add_servers_config(status, "client settings for the servers (TLS, SASL), which are asked for their counts")
     _add_names(status)
+
+
+def _add_servers_config(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(SERVERS_CONFIG, metavar="FILE", help=f"{what}, a line NAME=VALUE each")
+
+
+def _servers_settings(args: argparse.Namespace) -> dict[str, str] | None:
+    """Raises `UsageError`."""
+    from keylane.cli.client_settings import read_client_settings
+
+    return read_client_settings(args.servers_config, SERVERS_CONFIG) if args.servers_config else None
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +91,7 @@ def _add_serve(commands: argparse._SubParsersAction[Any]) -> None:
     add = serve.add_argument
     add("--log", required=True, metavar="HOST:PORT,…", help="brokers of the log's cluster")
     add("--command-config", metavar="FILE", help="client settings for them (TLS, SASL), a line NAME=VALUE each")
+    _add_servers_config(serve, "client settings for the other servers (TLS, SASL), the same for all")
     add("--listen", metavar="[PROTOCOL://]HOST:PORT", help="where to listen (default 127.0.0.1:9192)")
     add("--advertise", metavar="HOST:PORT", help="what clients are told to connect to (default: as --listen)")
     add("--config", metavar="FILE", help="properties file with options of `keylane broker` under Kafka's names")
@@ -100,6 +122,7 @@ def run_serve(args: argparse.Namespace) -> int:
     serve(
         Arguments(
             log | {"bootstrap.servers": args.log},
+            _servers_settings(args),
             args.listen,
             args.advertise,
             settings_of(args),
@@ -136,6 +159,7 @@ def status(args: argparse.Namespace) -> Report:
     found = admin.describe_group(args.group)
     leaders = leaders_of(found)
     servers = sorted({server for one in found.members if (server := server_of(one.client_id)) is not None})
+    counts = _counts(servers, _servers_settings(args))
     return {
         "topic": args.topic,
         "partitions": len(topic.partitions),
@@ -149,16 +173,50 @@ def status(args: argparse.Namespace) -> Report:
                 "node_id": node_at(server).node_id,
                 "leads": sorted(partition for partition, leader in leaders.items() if leader == server),
             }
+            | counts[server]
             for server in servers
         ],
         "without_leader": sorted(topic.partitions.keys() - leaders.keys()),
     }
 
 
+def _counts(servers: Sequence[Address], settings: Mapping[str, str] | None) -> dict[Address, dict[str, int | None]]:
+    """What each server has answered and forwarded; None where it does not say. Raises `UsageError`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from keylane.errors import PeerError
+    from keylane.kafka.link import Link
+    from keylane.kafka.login import login_of
+    from keylane.offset_servers.between import REQUEST_COUNTS, VERSION, Counts, read_counts
+    from keylane.wire.primitives import FieldError
+
+    login = login_of(settings or {})
+
+    def ask(server: Address) -> dict[str, int | None]:
+        try:
+            with closing(Link(server, login, COUNTS_S)) as link:
+                return read_counts(link.ask(REQUEST_COUNTS, VERSION, b""))._asdict()
+        except (OSError, PeerError, FieldError):
+            return dict.fromkeys(Counts._fields)
+
+    with ThreadPoolExecutor(max(len(servers), 1)) as threads:
+        return dict(zip(servers, threads.map(ask, servers), strict=True))
+
+
 def print_status(report: Report) -> None:
-    rows = [(one["server"], one["node_id"], len(one["leads"]), _numbers(one["leads"])) for one in report["servers"]]
+    rows = [
+        (
+            one["server"],
+            one["node_id"],
+            len(one["leads"]),
+            _number(one["answered"]),
+            _number(one["forwarded"]),
+            _numbers(one["leads"]),
+        )
+        for one in report["servers"]
+    ]
     if rows:
-        print_table(("SERVER", "NODE", "LEADS", "PARTITIONS"), rows)
+        print_table(("SERVER", "NODE", "LEADS", "ANSWERED", "FORWARDED", "PARTITIONS"), rows)
     else:
         print("no servers")
     sizes = f"{report['partitions']} partitions, {report['replicas']} replicas"
@@ -167,6 +225,10 @@ def print_status(report: Report) -> None:
         print(f"without a leader: {_numbers(report['without_leader'])}")
     for fault in report["faults"]:
         print(f"not safe: {fault}")
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 def _numbers(numbers: list[int]) -> str:

@@ -4,12 +4,16 @@
 
     serving       one server: its doors, its partitions, and what it knows of the others
     relay         requests that are answered by a broker of the log's cluster, and their answers
+    forwarding    requests that are answered by the server that leads their group
+    upstream      one connection to who answers in place of this server
     apis          the APIs that are answered otherwise than by the embedded broker
     coordinators  the coordinators of all offsets partitions, as one
     partitions    the offsets partitions, each followed by a warm table or led
+    group_requests  the groups that a request is for, purely
+    between       what servers ask of each other, purely
     members       the servers as members of their group, purely
     nodes         names and addresses that clients are told, purely
     topic         the log's topic: made, or refused with what is wrong with it
 
-Doors: `members`, `nodes`, `run`, `topic`.
+Doors: `between`, `members`, `nodes`, `run`, `topic`.
 """

@@ -1,5 +1,6 @@
-"""The APIs of an offset server: those of groups and offsets are the embedded broker's; those that tell of nodes are
-answered here; the others are passed on to a broker of the log's cluster.
+"""The APIs of an offset server: those of groups and offsets are the embedded broker's, and a server that does not
+lead the group forwards them; those that tell of nodes are answered here; the others are passed on to a broker of the
+log's cluster.
 
 What is passed on is listed, with versions whose answers name no broker: Produce from 10 and Fetch from 16 on tell
 addresses (KIP-951), Fetch from 11 on a preferred replica (KIP-392). What is not listed is not offered, offsets in a
@@ -14,33 +15,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from keylane.broker.dispatch import Api, decode_request, load_apis
 from keylane.broker.handlers import api_versions, describe_cluster, find_coordinator, list_groups
+from keylane.offset_servers import between, group_requests
 from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
 from keylane.offset_servers.relay import Passed
 from keylane.wire import codes
-from keylane.wire.versions import encode_response, read_response
+from keylane.wire.versions import RequestSchema, encode_response, read_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.dispatch import Begin, RequestHeader
     from keylane.broker.handlers.find_coordinator import Found
+    from keylane.offset_servers.forwarding import Forwarding
     from keylane.offset_servers.nodes import Address, Cluster
     from keylane.wire.versions import Entity
 
-HERE = (
-    "conditional_commit",
-    "delete_groups",
-    "describe_groups",
-    "heartbeat",
-    "join_group",
-    "leave_group",
-    "offset_commit",
-    "offset_delete",
-    "offset_fetch",
-    "sasl_authenticate",
-    "sasl_handshake",
-    "sync_group",
-)
+HERE = (*group_requests.APIS, "sasl_authenticate", "sasl_handshake")
 """Served by the embedded broker's handlers."""
 API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, LIST_GROUPS, METADATA = 18, 60, 10, 16, 3
 PASSED_ON = {
@@ -80,6 +70,9 @@ class Guide(Protocol):
         """The server that coordinates a group; None while nobody is known to."""
         ...
 
+    @property
+    def forwarding(self) -> Forwarding: ...
+
 
 def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dict[int, Api]:
     """What is answered in this process, on a server's own port or on that of a pair."""
@@ -111,9 +104,45 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
     if is_pair:
         own[LIST_GROUPS] = no_groups
     found |= {key: known[key]._replace(handle=handle) for key, handle in own.items()}
+    found |= _between(server)
     offered |= {key: (api.min_version, api.max_version) for key, api in found.items()}
     rows = tuple(sorted((key, *range_) for key, range_ in offered.items()))
     return found
+
+
+def _between(server: Guide) -> dict[int, Api]:
+    """What other servers ask, and `keylane offsets status`."""
+
+    def forward(host: str, header: RequestHeader, _node: object) -> bytes:
+        return between.encode_error(server.forwarding.accept(header.session, host))
+
+    def counts(_request: object, _header: RequestHeader, _node: object) -> bytes:
+        return between.encode_counts(server.forwarding.counts)
+
+    def read_nothing(_buffer: bytes, _position: int) -> tuple[None, int]:
+        return None, 0
+
+    return {
+        between.BEGIN_FORWARDING: _own_api("begin_forwarding", between.BEGIN_FORWARDING, between.read_host, forward),
+        between.REQUEST_COUNTS: _own_api("request_counts", between.REQUEST_COUNTS, read_nothing, counts),
+    }
+
+
+def _own_api(name: str, key: int, read: Callable[[bytes, int], tuple[Entity, int]], begin: Begin) -> Api:
+    schema = RequestSchema(read, is_flexible=False, has_flexible_response_header=False)
+    return Api(
+        name,
+        key,
+        between.VERSION,
+        between.VERSION,
+        lacks="nothing",
+        handle=None,
+        begin=begin,
+        schema=lambda _: schema,
+        has_large_answers=False,
+        may_poll=False,
+        short_way=None,
+    )
 
 
 def _coordinator(group: str, key_type: int, server: Guide) -> Found:

@@ -1,6 +1,7 @@
 """`Coordinators`: the coordinators of all offsets partitions as one, which is what handlers ask.
 
-A group's is the one of its offsets partition; it answers NOT_COORDINATOR while another server leads that.
+A group's is the one of its offsets partition; it answers NOT_COORDINATOR while another server leads that. `Nobody`
+answers so always.
 """
 
 from __future__ import annotations
@@ -8,21 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.formats import partition_for
+from keylane.coordinator.groups.protocol import GroupDescription, JoinAnswer, SyncAnswer
 from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keylane.coordinator.coordinator import Coordinator, DeleteResult, ListedGroup
-    from keylane.coordinator.groups.protocol import (
-        GroupDescription,
-        JoinAnswer,
-        JoinRequest,
-        Leaver,
-        Left,
-        SyncAnswer,
-        SyncRequest,
-    )
+    from keylane.coordinator.groups.protocol import JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.offset_service import (
         CommitRequest,
         CommitResult,
@@ -104,3 +98,33 @@ class Coordinators:
                 return error, ()
             listed += some
         return codes.NONE, listed
+
+
+def _refuse(*_: object, **__: object) -> int:
+    return codes.NOT_COORDINATOR
+
+
+class Nobody:
+    """What `Coordinator` says of a group that another server leads."""
+
+    commit = commit_if = fetch = delete_group = delete_offsets = heartbeat = staticmethod(_refuse)
+
+    @staticmethod
+    def confirm(_group: str) -> None:
+        """There is nothing to wait for."""
+
+    @staticmethod
+    async def join(_group: str, request: JoinRequest) -> JoinAnswer:
+        return JoinAnswer(codes.NOT_COORDINATOR, request.member_id)
+
+    @staticmethod
+    async def sync(_group: str, _request: SyncRequest) -> SyncAnswer:
+        return SyncAnswer(codes.NOT_COORDINATOR)
+
+    @staticmethod
+    async def leave(_group: str, _leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
+        return codes.NOT_COORDINATOR, ()
+
+    @staticmethod
+    def describe(group: str) -> tuple[int, GroupDescription]:
+        return codes.NOT_COORDINATOR, GroupDescription(group, "", "", "", ())

@@ -163,6 +163,10 @@ class Partitions:
         """What is led here, or about to be."""
         return [one.partition for one in self._replicas if one.is_led]
 
+    def is_led(self, partition: int) -> bool:
+        """Whether this one is."""
+        return self._replicas[partition].is_led
+
     def lead(self, partitions: Iterable[int]) -> None:
         """The group has given these to this server."""
         for partition in partitions:

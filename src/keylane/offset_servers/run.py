@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,13 +13,16 @@ from keylane.broker.run import allow_many_files, collect_less_often, leave_hypot
 from keylane.broker.security import secure
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.login import Login, login_of
 from keylane.offset_servers.topic import prepare
 from keylane.storage.filesystem import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keylane.broker.config import BrokerConfig
+    from keylane.broker.config import BrokerConfig, Listener
+
+logger = logging.getLogger("keylane.offsets")
 
 DEFAULT_LISTENER = "PLAINTEXT://127.0.0.1:9192"
 PARTITIONS = kafka_name("offsets_topic_num_partitions")
@@ -29,6 +33,8 @@ class Arguments(NamedTuple):
 
     log: Mapping[str, str]
     """librdkafka's settings for the log's cluster."""
+    servers: Mapping[str, str] | None
+    """The same for the other servers."""
     listen: str | None
     """`HOST:PORT`, or `PROTOCOL://HOST:PORT`."""
     advertise: str | None
@@ -60,6 +66,25 @@ def config_of(arguments: Arguments) -> BrokerConfig:
     return config
 
 
+def login_at_servers(settings: Mapping[str, str] | None, listener: Listener) -> Login | None:
+    """How a server logs in at the others, which listen as it does; None where it cannot. Raises `UsageError`."""
+    if settings is None:
+        if listener.has_tls or listener.has_sasl:
+            logger.warning(
+                "requests for groups of other servers are not forwarded: %s needs --servers-config for that", listener
+            )
+            return None
+        return Login()
+    login = login_of(settings)
+    if (login.tls is not None, login.mechanism is not None) != (listener.has_tls, listener.has_sasl):
+        protocol = settings.get("security.protocol", "plaintext")
+        raise UsageError(
+            f"--servers-config says security.protocol={protocol}, and the servers listen with {listener.protocol}: "
+            f"give security.protocol={listener.protocol.lower()}"
+        )
+    return login
+
+
 def serve(arguments: Arguments) -> None:
     """Serve until a signal. Raises `UsageError` and `PeerError`."""
     config = config_of(arguments)
@@ -81,6 +106,7 @@ async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
 
     listener = config.listener()
     security = secure(config, listener, now_ms)
+    servers = login_at_servers(arguments.servers, listener)
     collect_less_often()
     partitions = config.offsets_topic_num_partitions if PARTITIONS in arguments.settings else None
     admin = Admin(arguments.log)
@@ -92,7 +118,7 @@ async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
     )
     listen = (listener.host, listener.port)
     places = Places(listen, config.advertised_address() or listen)
-    server = OffsetServer(config, security, places, topic, arguments.log, arguments.group, fail)
+    server = OffsetServer(config, security, places, topic, arguments.log, servers, arguments.group, fail)
     try:
         await server.start()
         host, port = places.advertised

@@ -19,6 +19,7 @@ from keylane.kafka.log_group import LogGroup
 from keylane.kafka.login import login_of
 from keylane.offset_servers.apis import passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
+from keylane.offset_servers.forwarding import Forwarder, Forwarding
 from keylane.offset_servers.members import member_name, seen
 from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
 from keylane.offset_servers.partitions import Partitions, Shared
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
     from keylane.broker.security import Security
+    from keylane.broker.server import Client
+    from keylane.broker.server import Relay as RelayPort
+    from keylane.kafka.login import Login
     from keylane.offset_servers.apis import Versions
     from keylane.offset_servers.nodes import Address
     from keylane.offset_servers.topic import LogTopic
@@ -72,10 +76,12 @@ class OffsetServer:
         places: Places,
         topic: LogTopic,
         log: Mapping[str, object],
+        servers: Login | None,
         group: str,
         failed: Callable[[Exception], None],
     ) -> None:
-        """`log`: librdkafka's settings for the log's cluster; `failed` is told why this server cannot go on."""
+        """`log`: librdkafka's settings for the log's cluster; `servers`: how this server logs in at the others, None if
+        it forwards nothing to them; `failed` is told why this server cannot go on."""
         self.config = config
         """For the broker's handlers, as `coordinator`."""
         self._security = security
@@ -103,14 +109,27 @@ class OffsetServer:
         host, port = places.advertised
         self._partitions = Partitions(Shared(log, topic, config, f"{host}:{port}"), self._group.rejoin, failed)
         self.coordinator = Coordinators(self._partitions)
+        # The handlers of groups and offsets ask a node for its config and its coordinator alone.
+        self._node = cast("Node", self)
+        self.forwarding = Forwarding(self, self._node, servers)
         self._watching: asyncio.Task[None] | None = None
         self._has_failed_to_look = False
 
     def leader_of(self, group: str) -> Address | None:
         """The server that coordinates a group; None while nobody is known to."""
-        partition = self.coordinator.partition_of(group)
-        if partition in self._partitions.led():
-            return self._places.advertised
+        partition = self.partition_of(group)
+        return self._places.advertised if self.leads(partition) else self.other_leader(partition)
+
+    def partition_of(self, group: str) -> int:
+        """The offsets partition of a group."""
+        return self.coordinator.partition_of(group)
+
+    def leads(self, partition: int) -> bool:
+        """Whether this server does, or is about to."""
+        return self._partitions.is_led(partition)
+
+    def other_leader(self, partition: int) -> Address | None:
+        """The other server that leads it; None while none is known."""
         found = self.cluster.leaders.get(partition)
         return None if found == self._places.advertised else found
 
@@ -146,13 +165,12 @@ class OffsetServer:
         """Listen on the own port, or for a broker of the log's cluster. Raises `PeerError`."""
         host, port = self._places.listen if broker is None else self._places.listen_for(broker)
         apis = served(self, self._passed, is_pair=broker is not None)
-        # The handlers of groups and offsets ask a node for its config and its coordinator alone.
-        door = BrokerServer(
-            cast("Node", self),
-            apis,
-            self._security,
-            lambda close: Relay(self._passed, lambda: self._brokers(broker), self._login, close),
-        )
+
+        def relays(client: Client) -> Sequence[RelayPort]:
+            relay = Relay(self._passed, lambda: self._brokers(broker), self._login, client.close)
+            return relay, Forwarder(self.forwarding, client)
+
+        door = BrokerServer(self._node, apis, self._security, relays)
         try:
             await door.start(host, port)
         except OSError as error:
@@ -180,6 +198,7 @@ class OffsetServer:
                 self._has_failed_to_look = True
                 continue
             self._has_failed_to_look = False
+            self.forwarding.see(self.cluster.servers)
             for broker in self.cluster.brokers.keys() - self._doors.keys():
                 try:
                     await self._open(broker)

@@ -11,6 +11,7 @@ import pytest
 from keylane.broker.dispatch import MalformedRequestError
 from keylane.kafka.login import Login
 from keylane.offset_servers.relay import Passed, Relay
+from kit.upstream import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,45 +31,6 @@ def produce(version: int, number: int, acks: int) -> bytes:
     if version >= 9:
         return request(0, version, number, b"\0" + b"\0" + struct.pack(">h", acks))
     return request(0, version, number, struct.pack(">hh", -1, acks))
-
-
-class Broker:
-    """Takes what comes, and answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.came = asyncio.Event()
-        self.writers: list[asyncio.StreamWriter] = []
-
-    async def start(self) -> tuple[str, int]:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        return host, port
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.append(writer)
-        try:
-            while True:
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                self.frames.append(await reader.readexactly(size))
-                self.came.set()
-        except asyncio.IncompleteReadError:
-            writer.close()
-
-    async def has(self, count: int) -> list[bytes]:
-        while len(self.frames) < count:
-            self.came.clear()
-            await self.came.wait()
-        return self.frames
-
-    def answer(self, number: int, body: bytes) -> None:
-        frame = struct.pack(">i", number) + body
-        self.writers[0].write(struct.pack(">i", len(frame)) + frame)
-
-    def close(self) -> None:
-        self._server.close()
-        for writer in self.writers:
-            writer.close()
 
 
 def untold(parts: list[bytes] | None) -> None:
@@ -104,8 +66,7 @@ def test_answers_find_their_requests_and_acks_0_has_none() -> None:
         relay = Relay(PASSED, lambda: [address], Login(), lambda: None)
         frames = [request(1, 4, 1), produce(3, 2, 0), request(3, 12, 3), produce(9, 4, 0), produce(9, 5, -1)]
         for number, frame in enumerate(frames, 1):
-            assert relay.takes(frame)
-            relay.send(frame, teller(number))
+            assert relay.take(frame, teller(number))
         assert await broker.has(5) == frames, "unchanged and in order"
         assert told == [(2, None), (4, None)]
         for number in (1, 3, 5):
@@ -122,16 +83,16 @@ def test_answers_find_their_requests_and_acks_0_has_none() -> None:
 
 def test_versions_that_are_not_offered_are_refused_and_others_are_not_taken() -> None:
     relay = Relay(PASSED, list, Login(), lambda: None)
-    assert not relay.takes(request(8, 2, 1))
+    assert not relay.take(request(8, 2, 1), untold)
     with pytest.raises(MalformedRequestError, match="fetch version 11 is not offered"):
-        relay.takes(request(1, 11, 1))
+        relay.take(request(1, 11, 1), untold)
 
 
 def test_a_broker_that_is_gone_ends_the_clients_connection() -> None:
     async def check(broker: Broker, address: tuple[str, int]) -> None:
         closed = asyncio.Event()
         relay = Relay(PASSED, lambda: [address], Login(), closed.set)
-        relay.send(request(1, 4, 1), untold)
+        relay.take(request(1, 4, 1), untold)
         await broker.has(1)
         broker.close()
         await closed.wait()
@@ -146,11 +107,11 @@ def test_the_next_broker_is_asked_where_the_first_one_is_not_there() -> None:
         dead.close()
         closed = asyncio.Event()
         relay = Relay(PASSED, lambda: [nowhere, address], Login(), closed.set)
-        relay.send(request(1, 4, 1), untold)
+        relay.take(request(1, 4, 1), untold)
         assert await broker.has(1) == [request(1, 4, 1)]
         relay.close()
         nobody = Relay(PASSED, lambda: [nowhere], Login(), closed.set)
-        nobody.send(request(1, 4, 1), untold)
+        nobody.take(request(1, 4, 1), untold)
         await closed.wait()
 
     run(check)

@@ -1,0 +1,65 @@
+"""Histories of offsets, each of one group's client, which may live many times."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from keylane.kafka.admin import Admin
+from kit.offset_history import Event, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+COMMITS_BEFORE_A_KILL = 60
+DEADLINE_S = 60.0
+"""How long a phase may take on a busy machine."""
+
+
+class History:
+    """One group's client, over all its lives."""
+
+    def __init__(self, folder: Path, group: str, topic: str, partitions: int) -> None:
+        self.group = group
+        self.path = folder / f"{group}.jsonl"
+        self.path.touch()
+        self._topic = topic
+        self._partitions = partitions
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, bootstrap: str, seed: int) -> None:
+        first = max((event.numbers[0] for event in self.events() if event.kind == "commit"), default=0)
+        arguments = [bootstrap, self.group, self._topic, str(self._partitions), str(seed), str(first)]
+        command = [sys.executable, "-m", "kit.offset_history", *arguments]
+        with self.path.open("ab") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+
+    def stop(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(DEADLINE_S) == 0, "the client saw an error that it must not see"
+
+    def events(self) -> list[Event]:
+        return read_events(self.path.read_text())
+
+    def acknowledged(self) -> int:
+        return sum(event.kind == "commit" and event.ended is not None for event in self.events())
+
+    def last_read(self, bootstrap: str) -> Event:
+        """What is said in the end, to everybody."""
+        found = Admin({"bootstrap.servers": bootstrap}).committed_offsets(self.group)
+        offsets = tuple(found[self._topic, one].offset for one in range(self._partitions))
+        return Event("read", time.monotonic(), time.monotonic(), offsets)
+
+
+def wait_for_commits(histories: Sequence[History]) -> None:
+    """Until every client has had so many more commits acknowledged."""
+    goals = {history.group: history.acknowledged() + COMMITS_BEFORE_A_KILL for history in histories}
+    deadline = time.monotonic() + DEADLINE_S
+    while any(history.acknowledged() < goals[history.group] for history in histories):
+        assert time.monotonic() < deadline, "the clients do not come forward"
+        time.sleep(0.02)
