@@ -109,9 +109,11 @@ def test_metrics_are_served_while_it_runs(write: Any, broker: BrokerProcess) -> 
         [url] = re.findall(r"^metrics at (http://127\.0\.0\.1:\d+/metrics)$", running.stdout.readline(), re.MULTILINE)
         label = f'{{group="{path.parent.name}"}}'
         until(lambda: f"keylane_processed_total{label} {RECORDS}.0\n" in scrape(url), "all are through and counted")
-        assert f'keylane_handler_seconds_bucket{{group="{path.parent.name}",le="+Inf"}} {RECORDS}.0' in scrape(url)
+        page = scrape(url)
         running.send_signal(signal.SIGINT)
         assert running.wait(TIMEOUT_S) == 0
+    assert f'keylane_handler_seconds_bucket{{group="{path.parent.name}",le="+Inf"}} {RECORDS}.0' in page
+    assert f"keylane_ready{label} 1.0\n" in page
 
 
 def scrape(url: str) -> str:

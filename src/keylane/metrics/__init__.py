@@ -4,9 +4,9 @@ The idea: there is one truth, `consumer.snapshot()`, and nothing is counted twic
 named counters, gauges and histograms when somebody looks, so that records cost nothing more; an adapter
 (`keylane.metrics.prometheus`) turns those into what its system wants.
 
-Doors: `pages`, `prometheus`.
+Doors: the package itself, `pages`, `prometheus`.
 """
 
-from keylane.metrics.families import Family, Sample, families
+from keylane.metrics.families import Family, Lane, Sample, families
 
-__all__ = ["Family", "Sample", "families"]
+__all__ = ["Family", "Lane", "Sample", "families"]
