@@ -33,6 +33,7 @@ FOLDER = ROOT / "examples" / "monitoring"
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"][0]["rules"]
 CASES = yaml.safe_load((FOLDER / "alerts.test.yaml").read_text())["tests"]
 PANELS = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+SCALED = yaml.safe_load((ROOT / "examples/kubernetes/scaledobject.yaml").read_text())["spec"]["triggers"][0]["metadata"]
 ALERTS = {rule["alert"]: rule for rule in RULES}
 SHOWN = [target["expr"] for panel in PANELS for target in panel["targets"]]
 OF_THE_TARGET = {"job", "instance", "pod"}
@@ -104,8 +105,8 @@ def unknown(expression: str, served: dict[str, set[str]]) -> list[str]:
     return [one for one in names if one not in served] + [one for one in labels if one not in has]
 
 
-def test_alerts_and_dashboard_are_over_what_a_running_member_serves(served: dict[str, set[str]]) -> None:
-    expressions = [rule["expr"] for rule in RULES] + SHOWN
+def test_alerts_dashboard_and_scaling_are_over_what_a_running_member_serves(served: dict[str, set[str]]) -> None:
+    expressions = [rule["expr"] for rule in RULES] + SHOWN + [SCALED["query"]]
     assert {one: found for one in expressions if (found := unknown(one, served))} == {}
     told = re.findall(r"\$labels\.(\w+)", (FOLDER / "alerts.yaml").read_text())
     told += re.findall(r"{{(\w+)}}", json.dumps(PANELS))
@@ -211,7 +212,7 @@ scrape_configs:
 
 
 @needs_prometheus
-def test_a_prometheus_that_scrapes_a_member_has_what_each_panel_shows(tmp_path: Path, address: str) -> None:
+def test_a_prometheus_that_scrapes_a_member_has_what_panels_show_and_what_scales(tmp_path: Path, address: str) -> None:
     shutil.copy(FOLDER / "alerts.yaml", tmp_path)
     (tmp_path / "prometheus.yaml").write_text(CONFIG.replace("ADDRESS", address))
     (port,) = free_ports(1)
@@ -242,6 +243,9 @@ def test_a_prometheus_that_scrapes_a_member_has_what_each_panel_shows(tmp_path: 
             until(lambda: has("rate(keylane_processed_total[1m])"), "two scrapes")
             asked = {one: one.replace("$group", "scoring").replace("$__rate_interval", "1m") for one in SHOWN}
             assert [one for one, expression in asked.items() if not has(expression)] == []
+            scaling = SCALED["query"].replace('group="orders"', 'group="scoring"')
+            (sample,) = ask("query", query=scaling)["result"]
+            assert sample["value"][1] == "1", "the record that is held"
             until(lambda: has("ALERTS"), "the rules are evaluated")
             (group,) = ask("rules")["groups"]
             assert {rule["name"]: rule["health"] for rule in group["rules"]} == dict.fromkeys(ALERTS, "ok")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -22,6 +23,12 @@ from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
 TIMEOUT_S = 60
+MANIFESTS = Path(__file__).parents[2] / "examples" / "kubernetes" / "pipeline.yaml"
+_, DEPLOYMENT = yaml.safe_load_all(MANIFESTS.read_text())
+IN_A_POD = [
+    "0" if word == "9100" else word for word in DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["command"][3:]
+]
+"""What a pod's command says behind the file, with a free port."""
 RECORDS = 400
 
 PIPELINE = """
@@ -122,7 +129,9 @@ def scrape(url: str) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--available-now"], 130)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 0), (["--available-now"], 130), pytest.param(IN_A_POD, 0, id="in a pod")]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_drains_commits_and_says_where(
     write: Any, arguments: list[str], code: int, number: signal.Signals
