@@ -221,4 +221,11 @@ MUTANTS = [
         "SnapshotCollector(source, labels, None, lanes)",
         "integration/test_run_command.py::test_metrics_are_served_while_it_runs",
     ),
+    Mutant(
+        "lanes that `keylane run` starts have no metrics",
+        "cli/run.py",
+        "serving(query, pipeline, watch, args, lambda: query.lanes)",
+        "serving(query, pipeline, watch, args)",
+        "spark/drivers/test_run.py::test_keylane_run_on_spark_ends_at_lag_0",
+    ),
 ]
