@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -22,6 +23,12 @@ from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
 TIMEOUT_S = 60
+MANIFESTS = Path(__file__).parents[2] / "examples" / "kubernetes" / "pipeline.yaml"
+_, DEPLOYMENT = yaml.safe_load_all(MANIFESTS.read_text())
+IN_A_POD = [
+    "0" if word == "9100" else word for word in DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["command"][3:]
+]
+"""What a pod's command says behind the file, with a free port."""
 RECORDS = 400
 
 PIPELINE = """
@@ -109,9 +116,11 @@ def test_metrics_are_served_while_it_runs(write: Any, broker: BrokerProcess) -> 
         [url] = re.findall(r"^metrics at (http://127\.0\.0\.1:\d+/metrics)$", running.stdout.readline(), re.MULTILINE)
         label = f'{{group="{path.parent.name}"}}'
         until(lambda: f"keylane_processed_total{label} {RECORDS}.0\n" in scrape(url), "all are through and counted")
-        assert f'keylane_handler_seconds_bucket{{group="{path.parent.name}",le="+Inf"}} {RECORDS}.0' in scrape(url)
+        page = scrape(url)
         running.send_signal(signal.SIGINT)
         assert running.wait(TIMEOUT_S) == 0
+    assert f'keylane_handler_seconds_bucket{{group="{path.parent.name}",le="+Inf"}} {RECORDS}.0' in page
+    assert f"keylane_ready{label} 1.0\n" in page
 
 
 def scrape(url: str) -> str:
@@ -120,7 +129,9 @@ def scrape(url: str) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--available-now"], 130)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 0), (["--available-now"], 130), pytest.param(IN_A_POD, 0, id="in a pod")]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_drains_commits_and_says_where(
     write: Any, arguments: list[str], code: int, number: signal.Signals

@@ -6,6 +6,7 @@ from mutants import Mutant
 
 COMMANDS = "unit/operations/test_commands.py"
 MEMBERS = "integration/test_operations.py"
+FAMILIES = "unit/metrics/test_families.py"
 WORK = "unit/engine/test_engine_work.py"
 
 MUTANTS = [
@@ -198,5 +199,33 @@ MUTANTS = [
         "        elif isinstance(what, TellWork):\n            call.waits_for = set(self._has)\n",
         "        elif isinstance(what, TellWork):\n            pass\n",
         "unit/spark/test_spark_controls.py::test_every_lane_tells_of_its_work",
+    ),
+    Mutant(
+        "a member that is not ready is told as ready while it is alive",
+        "metrics/families.py",
+        "int(health.unready is None)",
+        "int(health.fault is None)",
+        f"{FAMILIES}::test_what_probes_are_told_is_a_metric_too",
+    ),
+    Mutant(
+        "a lane that backs off counts as running",
+        "metrics/families.py",
+        'lane.state == "running"',
+        'lane.state != "ended"',
+        f"{FAMILIES}::test_each_lane_says_whether_it_runs_and_how_often_it_was_started",
+    ),
+    Mutant(
+        "metrics of the probes are not served",
+        "metrics/prometheus.py",
+        "SnapshotCollector(source, labels, health, lanes)",
+        "SnapshotCollector(source, labels, None, lanes)",
+        "integration/test_run_command.py::test_metrics_are_served_while_it_runs",
+    ),
+    Mutant(
+        "lanes that `keylane run` starts have no metrics",
+        "cli/run.py",
+        "serving(query, pipeline, watch, args, lambda: query.lanes)",
+        "serving(query, pipeline, watch, args)",
+        "spark/drivers/test_run.py::test_keylane_run_on_spark_ends_at_lag_0",
     ),
 ]

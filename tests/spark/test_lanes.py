@@ -204,7 +204,8 @@ def test_metrics_of_all_lanes_are_served_by_the_driver(
 ) -> None:
     work.fill(400)
     query = kl.spark.start(work.pipeline(), spark, lanes=2)
-    with MetricsServer(query.snapshot, port=0, labels={"group": work.group}) as server:
+    labels = {"group": work.group}
+    with MetricsServer(query.snapshot, port=0, labels=labels, health=query.health, lanes=lambda: query.lanes) as server:
 
         def lines() -> list[str]:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
@@ -215,6 +216,9 @@ def test_metrics_of_all_lanes_are_served_by_the_driver(
         assert f'keylane_handler_seconds_count{{group="{work.group}"}} 400.0' in lines()
         of_partitions = [line for line in lines() if line.startswith("keylane_partition_position{")]
         assert len(of_partitions) == 4, "each partition once, whichever lane has it"
+        assert f'keylane_ready{{group="{work.group}"}} 1.0' in lines()
+        for lane in range(2):
+            assert f'keylane_lane_launches_total{{group="{work.group}",lane="{lane}"}} 1.0' in lines()
         query.stop()
 
 

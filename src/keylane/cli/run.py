@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.kafka.group_standing import Standing
+    from keylane.metrics import Lane
     from keylane.pipeline import Pipeline
 
 DESCRIPTION = """\
@@ -159,7 +160,7 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
         query = keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger)
         try:
             with (
-                serving(query, pipeline, watch, args),
+                serving(query, pipeline, watch, args, lambda: query.lanes),
                 watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"),
             ):
                 while not query.awaitTermination(WAIT_S):
@@ -175,7 +176,13 @@ def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argp
 
 
 @contextmanager
-def serving(running: Running, pipeline: Pipeline, watch: Watch, args: argparse.Namespace) -> Iterator[None]:
+def serving(
+    running: Running,
+    pipeline: Pipeline,
+    watch: Watch,
+    args: argparse.Namespace,
+    lanes: Callable[[], Iterable[Lane]] | None = None,
+) -> Iterator[None]:
     """`/metrics`, `/healthz` and `/readyz` until the block ends, on the ports that were given."""
     with ExitStack() as servers:
         if args.metrics_port is not None:
@@ -183,7 +190,7 @@ def serving(running: Running, pipeline: Pipeline, watch: Watch, args: argparse.N
 
             labels = {"group": pipeline.group_id}
             metrics = servers.enter_context(
-                MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels, running.health)
+                MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels, running.health, lanes)
             )
             watch.progress.say(f"metrics at http://{args.metrics_host}:{metrics.port}/metrics")
         if args.health_port is not None:

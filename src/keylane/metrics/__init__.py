@@ -2,11 +2,12 @@
 
 The idea: there is one truth, `consumer.snapshot()`, and nothing is counted twice. `families` turns a snapshot into
 named counters, gauges and histograms when somebody looks, so that records cost nothing more; an adapter
-(`keylane.metrics.prometheus`) turns those into what its system wants.
+(`keylane.metrics.prometheus`) turns those into what its system wants. What the probes say, and how the lanes of a query
+stand, is named in the same way.
 
-Doors: `pages`, `prometheus`.
+Doors: the package itself, `pages`, `prometheus`.
 """
 
-from keylane.metrics.families import Family, Sample, families
+from keylane.metrics.families import Family, Lane, Sample, families
 
-__all__ = ["Family", "Sample", "families"]
+__all__ = ["Family", "Lane", "Sample", "families"]

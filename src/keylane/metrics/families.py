@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from keylane.consumer.health import Health
     from keylane.consumer.snapshot import PartitionSnapshot, Snapshot
     from keylane.flow.workers import Histogram
 
@@ -30,6 +31,17 @@ class Family:
     kind: Kind
     help: str
     samples: tuple[Sample, ...]
+
+
+class Lane(Protocol):
+    """One lane of a query, as `LaneQuery.lanes` has it."""
+
+    @property
+    def lane(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def launches(self) -> int: ...
 
 
 COUNTERS = {
@@ -95,6 +107,26 @@ def families(snapshot: Snapshot) -> list[Family]:
     made += _by_partition(snapshot.partitions)
     made += _head_of_line(snapshot)
     return made
+
+
+def health_families(health: Health) -> list[Family]:
+    """What the probes are told, as two metrics. The reason is on their pages alone: as a label it would never end."""
+    return [
+        _plain("alive", "gauge", "1 while /healthz says that it is alive", int(health.fault is None)),
+        _plain("ready", "gauge", "1 while /readyz says that it is ready", int(health.unready is None)),
+    ]
+
+
+def lane_families(lanes: Iterable[Lane]) -> list[Family]:
+    """Of a query of lanes: whether each runs, and how often it was started."""
+    each = [(lane, {"lane": str(lane.lane)}) for lane in lanes]
+    running = tuple(Sample(int(lane.state == "running"), labels) for lane, labels in each)
+    launches = tuple(Sample(lane.launches, labels) for lane, labels in each)
+    text = "Spark jobs started for the lane: more than 1 after failures"
+    return [
+        Family("keylane_lane_running", "gauge", "1 while the lane runs", running),
+        Family("keylane_lane_launches", "counter", text, launches),
+    ]
 
 
 def _plain(name: str, kind: Kind, text: str, value: float | Histogram) -> Family:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.flow.workers import BUCKETS, Histogram, upper_bound_s
-from keylane.metrics.families import families
+from keylane.metrics.families import families, health_families, lane_families
 from keylane.metrics.pages import Page, PageServer, health_pages
 
 try:
@@ -20,13 +20,13 @@ except ImportError:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
     from keylane.consumer.health import Health
     from keylane.consumer.snapshot import Snapshot
-    from keylane.metrics.families import Family
+    from keylane.metrics.families import Family, Lane
 
 _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
@@ -34,15 +34,28 @@ _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram
 class SnapshotCollector(Collector):
     """Asks for a snapshot at each scrape: `REGISTRY.register(SnapshotCollector(consumer.snapshot))`.
 
-    `labels` are put on every sample, to tell consumers of one process apart. Thread safety: as `source` is.
+    `labels` are put on every sample, to tell consumers of one process apart. With `health` (`consumer.health`) there
+    are the metrics of the probes, with `lanes` (`lambda: query.lanes`) those of each lane. Thread safety: as these are.
     """
 
-    def __init__(self, source: Callable[[], Snapshot], labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: Callable[[], Snapshot],
+        labels: Mapping[str, str] | None = None,
+        health: Callable[[], Health] | None = None,
+        lanes: Callable[[], Iterable[Lane]] | None = None,
+    ) -> None:
         self._source = source
         self._labels = dict(labels or {})
+        self._health = health
+        self._lanes = lanes
 
     def collect(self) -> Iterator[Metric]:
         for family in families(self._source()):
+            yield self._metric(family)
+        for family in health_families(self._health()) if self._health is not None else ():
+            yield self._metric(family)
+        for family in lane_families(self._lanes()) if self._lanes is not None else ():
             yield self._metric(family)
 
     def describe(self) -> Iterator[Metric]:
@@ -74,6 +87,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
 
 class MetricsServer(PageServer):
     """Serves `/metrics` on a thread of its own while its `with` block runs; with `health`, `/healthz` and `/readyz`.
+    What `labels`, `health` and `lanes` add to the metrics is `SnapshotCollector`'s.
 
     Raises `PeerError` when the port cannot be had. Port 0 takes a free one; `port` says which.
     """
@@ -85,9 +99,10 @@ class MetricsServer(PageServer):
         host: str = "127.0.0.1",
         labels: Mapping[str, str] | None = None,
         health: Callable[[], Health] | None = None,
+        lanes: Callable[[], Iterable[Lane]] | None = None,
     ) -> None:
         registry = CollectorRegistry()
-        registry.register(SnapshotCollector(source, labels))
+        registry.register(SnapshotCollector(source, labels, health, lanes))
 
         def metrics(accepted: str) -> Page:
             encode, content_type = choose_encoder(accepted)

@@ -12,11 +12,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keylane import PeerError, Snapshot
+from keylane.consumer.health import Health
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
+from keylane.flow.breakers import OpenBreaker
 from keylane.flow.workers import Meter
 from keylane.metrics import families
-from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES
+from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES, health_families, lane_families
 from keylane.metrics.prometheus import MetricsServer, SnapshotCollector
+from keylane.spark.lane_record import LaneStatus
 
 
 def snapshot() -> Snapshot:
@@ -31,6 +34,7 @@ def snapshot() -> Snapshot:
         handler_latency=meter.histogram(),
         oldest=OldestRecord("t", 3, 5, 2_500),
         partitions=(part, fresh),
+        breakers=(OpenBreaker("https://service", 4_000),),
     )
 
 
@@ -48,10 +52,10 @@ def test_names_are_once_and_speak_for_themselves() -> None:
     assert all(name.startswith("keylane_") and one.help for name, one in zip(names, made, strict=True))
 
 
-def scraped(made: Snapshot, labels: dict[str, str] | None = None) -> dict[tuple[str, tuple[Any, ...]], float]:
+def scraped(made: Snapshot, *more: Any) -> dict[tuple[str, tuple[Any, ...]], float]:
     """What Prometheus's own parser reads of it: name and labels to value."""
     registry = CollectorRegistry()
-    registry.register(SnapshotCollector(lambda: made, labels))
+    registry.register(SnapshotCollector(lambda: made, *more))
     text = generate_latest(registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples}
@@ -82,6 +86,7 @@ PART = (("partition", "3"), ("topic", "t"))
         ("keylane_handler_seconds_bucket", (("le", "0.000524288"),), 1),
         ("keylane_handler_seconds_bucket", (("le", "+Inf"),), 3),
         ("keylane_commit_seconds_count", (), 0),
+        ("keylane_breaker_open_seconds", (("target", "https://service"),), 4),
     ],
 )
 def test_prometheus_reads_it(name: str, labels: Any, value: float) -> None:
@@ -96,6 +101,29 @@ def test_what_has_no_value_is_left_out() -> None:
 
 def test_labels_are_on_every_sample() -> None:
     assert all(("group", "g") in labels for _, labels in scraped(snapshot(), {"group": "g"}))
+
+
+@pytest.mark.parametrize(
+    ("health", "alive", "ready"),
+    [(Health(), 1, 1), (Health(unready="the group is gone"), 1, 0), (Health("it failed", "it failed"), 0, 0)],
+)
+def test_what_probes_are_told_is_a_metric_too(health: Health, alive: int, ready: int) -> None:
+    found = scraped(Snapshot(), {"group": "g"}, lambda: health)
+    probes = {place: value for place, value in found.items() if place[0] in ("keylane_alive", "keylane_ready")}
+    label = (("group", "g"),)  # and no reason
+    assert probes == {("keylane_alive", label): alive, ("keylane_ready", label): ready}
+
+
+LANES = (
+    LaneStatus(0, "running", 1, "host", "1", 1, 0, ()),
+    LaneStatus(1, "backing off", None, None, None, 3, 2, ()),
+)
+
+
+def test_each_lane_says_whether_it_runs_and_how_often_it_was_started() -> None:
+    found = scraped(Snapshot(), None, None, lambda: LANES)
+    assert [found["keylane_lane_running", (("lane", lane),)] for lane in "01"] == [1, 0]
+    assert [found["keylane_lane_launches_total", (("lane", lane),)] for lane in "01"] == [1, 3]
 
 
 def test_a_server_serves_until_its_block_ends() -> None:
@@ -121,4 +149,5 @@ def test_the_metrics_page_has_every_metric_and_no_other() -> None:
     rows = [row for row in page.read_text().splitlines() if row.startswith("| `")]
     said = {tuple(cell.strip(" `") for cell in row.strip("|").split(" | ")) for row in rows}
     suffix = {"counter": "_total", "gauge": "", "histogram": ""}
-    assert said == {(one.name + suffix[one.kind], one.kind, one.help) for one in families(snapshot())}
+    made = families(snapshot()) + health_families(Health()) + lane_families(LANES)
+    assert said == {(one.name + suffix[one.kind], one.kind, one.help) for one in made}
