@@ -79,10 +79,17 @@ class _Parser(argparse.ArgumentParser):
     def _hint(self, message: str) -> str:
         """Which option or command may be meant. Those of commands are the outer parser's to complain about."""
         if found := re.match(r"unrecognized arguments: (--[^\s=]+)", message):
-            return did_you_mean(found[1], self.options())
+            elsewhere = self.having(found[1])
+            return f"that is an option of {elsewhere}" if elsewhere else did_you_mean(found[1], self.options())
         if found := re.match(r"argument \w+: invalid choice: '([^']*)'", message):
             return did_you_mean(found[1], [name for action in self._commands() for name in _parsers(action)])
         return ""
+
+    def having(self, option: str) -> str:
+        """The commands that have this option; empty when none has."""
+        own = f"`{self.prog}`" if option in self._option_string_actions else ""
+        below = [one.having(option) for action in self._commands() for one in _parsers(action).values()]
+        return ", ".join(one for one in [own, *below] if one)
 
     def options(self) -> set[str]:
         """Of this parser and of those of its commands."""
