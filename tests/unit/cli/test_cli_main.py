@@ -83,7 +83,10 @@ def test_an_unexpected_exception_keeps_its_traceback_and_is_called_a_defect(
         (["grops", "list"], "did you mean groups? (see `keylane --help`)"),
         (["groups", "descibe", "g"], "did you mean describe? (see `keylane groups --help`)"),
         (["groups", "list", "--bootstrap-sever", "a:1"], "did you mean --bootstrap-server?"),
-        (["records", "show", "g", "t:0@1", "--execute"], "an option of `keylane records replay`, `keylane records skip`"),
+        (
+            ["records", "show", "g", "t:0@1", "--execute"],
+            "an option of `keylane records replay`, `keylane records skip`",
+        ),
         (["run", "x.py", "--availabel-now"], "did you mean --available-now?"),
         (["broker", "--port", "x"], "argument --port: invalid int value: 'x' (see `keylane broker --help`)"),
         (["broker", "--no-such"], "unrecognized arguments: --no-such"),
