@@ -35,6 +35,8 @@ CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
 """What takes longest first, after the groups."""
+FAILED = pytest.StashKey[bool]()
+"""Whether the test has failed."""
 LEAVING_S = 200
 """Longer than a member whose broker has gone takes to give up to leave its group."""
 
@@ -126,11 +128,13 @@ def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
-    """Every test ends with keylane's threads that it began with: a member whose broker has gone may take its session to
-    leave, and would log into another test's output."""
+def no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test that passes ends with the threads of keylane that it began with: a member whose broker has gone may
+    take its session to leave, and would log into another test's output."""
     before = set(threading.enumerate())
     yield
+    if request.node.stash.get(FAILED, False):
+        return
     pooled = re.compile(r"_\d+")  # an embedded broker's that other tests use as well
     began = [one for one in set(threading.enumerate()) - before if "keylane" in one.name]
     left = [one for one in began if not pooled.search(one.name)]
@@ -198,9 +202,10 @@ def make_certificate(folder: Path, name: str) -> tuple[str, str, str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """`make test-full` counts a skip as a failure, with the skip's reason."""
     report = yield
+    item.stash[FAILED] = report.failed
     if report.skipped and os.environ.get("KEYLANE_NO_SKIPS") == "1" and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, which test-full does not allow: {report.longrepr}"
