@@ -14,10 +14,12 @@ LOADED = [
     *("pytest", "_pytest.assertion.rewrite", "hypothesis.stateful", "_hypothesis_pytestplugin", "xdist.plugin"),
     *("aiohttp", "confluent_kafka.admin", "cryptography.x509", "numpy", "pyarrow", "pyspark.sql"),
 ]
+RAN = 100
+"""Added to pytest's exit code: a process that ends by itself before pytest has run has another one."""
 
 
 def exit_code(tree: Path, test: str, timeout_s: float) -> int | None:
-    """Of pytest with this test; none when it hangs."""
+    """Of pytest with this test, negative where it was not run; none when it hangs."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(LOADED)
     process = forks.Process(target=_run, args=(tree, test))
@@ -27,7 +29,8 @@ def exit_code(tree: Path, test: str, timeout_s: float) -> int | None:
         process.kill()
         process.join()
         return None
-    return process.exitcode
+    assert process.exitcode is not None, "it was joined, and is not alive"
+    return process.exitcode - RAN
 
 
 def environment(tree: Path) -> dict[str, str]:
@@ -48,4 +51,4 @@ def _run(tree: Path, test: str) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    sys.exit(pytest.main(pytest_arguments(test)))
+    sys.exit(RAN + pytest.main(pytest_arguments(test)))
