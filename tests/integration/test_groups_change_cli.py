@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.offsets import OffsetMap, encode
-from kit.stage import until
+from kit.outside_commits import commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,23 +41,6 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 producer.produce("flights", b"x", partition=partition, timestamp=T0 + number * 1_000)
         assert producer.flush(30) == 0
         yield broker.bootstrap
-
-
-def commit(servers: str, group: str, offsets: list[TopicPartition]) -> None:
-    with closing(Consumer({"bootstrap.servers": servers, "group.id": group})) as consumer:
-
-        def is_committed() -> bool:
-            """Not while Apache Kafka makes its offsets topic, or loads a partition of it."""
-            try:
-                committed = consumer.commit(offsets=offsets, asynchronous=False) or []
-            except KafkaException as raised:
-                if raised.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
-                    return False
-                raise
-            assert [one.error for one in committed] == [None] * len(offsets)
-            return True
-
-        until(is_committed, "the coordinator takes commits")
 
 
 def keylane(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> tuple[int, str, str]:

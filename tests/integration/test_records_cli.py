@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
@@ -20,6 +20,7 @@ from keylane.errors import HandlerError, PeerError
 from keylane.kafka.admin import Admin, CommittedOffset
 from keylane.kafka.replacing import replace
 from keylane.offsets import OffsetMap, encode
+from kit import outside_commits
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -84,20 +85,7 @@ class Runs:
 def commit(stage: Stage, offsets: Mapping[int, CommittedOffset]) -> None:
     """By partition."""
     wanted = [TopicPartition(stage.topic, number, one.offset, one.metadata) for number, one in offsets.items()]
-    with closing(Consumer({"bootstrap.servers": stage.servers, "group.id": stage.group})) as consumer:
-
-        def is_committed() -> bool:
-            """Not while Apache Kafka makes its offsets topic, or loads a partition of it."""
-            try:
-                committed = consumer.commit(offsets=wanted, asynchronous=False) or []
-            except KafkaException as raised:
-                if raised.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
-                    return False
-                raise
-            assert [one.error for one in committed] == [None] * len(wanted)
-            return True
-
-        until(is_committed, "the coordinator takes commits")
+    outside_commits.commit(stage.servers, stage.group, wanted)
 
 
 def commit_map(stage: Stage, found: OffsetMap, partition: int = 0) -> None:
