@@ -9,8 +9,8 @@ import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
-from kit.offset_histories import COMMITS_BEFORE_A_KILL, History, wait_for_commits
-from kit.offset_history import NOTHING, Event, Verdict, judge, read_events
+from kit.offset_histories import COMMITS_BEFORE_A_KILL, History, running, verdict, wait_for_commits
+from kit.offset_history import Event, Verdict, judge, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,19 +62,12 @@ def test_histories_under_kills(
     settings = {"offsets.topic.segment.bytes": "200000"}  # rolls and snapshots while it runs
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         Admin({"bootstrap.servers": broker.bootstrap}).create_topics({TOPIC: PARTITIONS})
-        for history in histories:
-            history.start(broker.bootstrap, chance.randrange(10**6))
-        try:
+        with running(histories, broker.bootstrap, chance):
             for _ in range(kills):
                 wait_for_commits(histories)
                 broker.restart()
             wait_for_commits(histories)
-        finally:
-            for history in histories:
-                history.stop()
-        total = NOTHING
-        for history in histories:
-            total += judge([*history.events(), history.last_read(broker.bootstrap)])
+        total = verdict(histories, broker.bootstrap)
     record_property("commits", total.commits)
     record_property("reads", total.reads)
     assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)

@@ -28,8 +28,8 @@ from keylane.offset_servers.topic import TOPIC
 from keylane.storage.filesystem import now_ms
 from keylane.wire.versions import request_type
 from kit.offset_fail_over import fail_over
-from kit.offset_histories import History, wait_for_commits
-from kit.offset_history import NOTHING, Verdict, judge
+from kit.offset_histories import History, running, verdict, wait_for_commits
+from kit.offset_history import Verdict
 from kit.offset_servers import OffsetServer, OffsetServers, free_row
 from kit.protocol import ProtocolClient, decode_answer
 
@@ -197,9 +197,7 @@ def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
     groups = [f"g{number}" for number in range(100)]
     led_elsewhere = [one for one in groups if partition_for(one, PARTITIONS) not in leads[wrong.address]]
     histories = [History(tmp_path, group, "flights", 3) for group in led_elsewhere[:3]]
-    for history in histories:
-        history.start(wrong.address, chance.randrange(10**6))
-    try:
+    with running(histories, wrong.address, chance):
         for _ in range(2):
             wait_for_commits(histories)
             (victim,) = (one for one in servers.running if one is not wrong)
@@ -208,12 +206,7 @@ def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
             servers.add()
             servers.settled()
         wait_for_commits(histories)
-    finally:
-        for history in histories:
-            history.stop()
-    total = NOTHING
-    for history in histories:
-        total += judge([*history.events(), history.last_read(wrong.address)])
+    total = verdict(histories, wrong.address)
     record_property("commits", total.commits)
     assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
     assert total.reads > 0

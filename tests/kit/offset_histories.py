@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from keylane.kafka.admin import Admin
-from kit.offset_history import Event, read_events
+from kit.offset_history import NOTHING, Event, Verdict, judge, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import random
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 COMMITS_BEFORE_A_KILL = 60
@@ -63,3 +65,23 @@ def wait_for_commits(histories: Sequence[History]) -> None:
     while any(history.acknowledged() < goals[history.group] for history in histories):
         assert time.monotonic() < deadline, "the clients do not come forward"
         time.sleep(0.02)
+
+
+@contextmanager
+def running(histories: Sequence[History], bootstrap: str, chance: random.Random) -> Iterator[None]:
+    """The clients, at this address, inside the block. After it each has told of no error that it must not see."""
+    for history in histories:
+        history.start(bootstrap, chance.randrange(10**6))
+    try:
+        yield
+    finally:
+        for history in histories:
+            history.stop()
+
+
+def verdict(histories: Sequence[History], bootstrap: str) -> Verdict:
+    """On all of them, each with what is said in the end."""
+    total = NOTHING
+    for history in histories:
+        total += judge([*history.events(), history.last_read(bootstrap)])
+    return total
