@@ -7,14 +7,13 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.offsets import OffsetMap, encode
+from kit.either_broker import either_broker
 from kit.outside_commits import commit
 
 if TYPE_CHECKING:
@@ -28,12 +27,7 @@ WRITTEN_BY_THE_JVM = "bAAGNgA="
 
 @pytest.fixture(scope="module", params=["keylane", "apache"])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "apache" and (what := peers.missing()):
-        pytest.skip(f"Apache Kafka cannot run here: {what}")
-    started: Any = (
-        BrokerProcess(tmp_path_factory.mktemp("broker") / "data") if request.param == "keylane" else peers.ApacheKafka()
-    )
-    with started as broker:
+    with either_broker(request.param, tmp_path_factory.mktemp("broker")) as broker:
         Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"flights": 3, "weather": 1})
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for partition, records in enumerate((120, 10, 0)):

@@ -9,18 +9,17 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import keylane as kl
-from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.errors import HandlerError, PeerError
 from keylane.kafka.admin import Admin, CommittedOffset
 from keylane.kafka.replacing import replace
 from keylane.offsets import OffsetMap, encode
 from kit import outside_commits
+from kit.either_broker import either_broker
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -36,14 +35,7 @@ WRITTEN_BY_THE_JVM = "bAAGNgA="
 
 @pytest.fixture(scope="module", params=["keylane", "apache"])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "apache" and (what := peers.missing()):
-        pytest.skip(f"Apache Kafka cannot run here: {what}")
-    started: Any = (
-        BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS)
-        if request.param == "keylane"
-        else peers.ApacheKafka(SETTINGS)
-    )
-    with started as broker:
+    with either_broker(request.param, tmp_path_factory.mktemp("broker"), SETTINGS) as broker:
         yield broker.bootstrap
 
 

@@ -9,7 +9,6 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -17,6 +16,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.kafka.admin import Admin
 from keylane.records import Output
+from kit.either_broker import either_broker
 from kit.filling import filling
 from kit.stage import until
 
@@ -29,15 +29,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "apache" and (what := peers.missing()):
-        pytest.skip(f"Apache Kafka cannot run here: {what}")
-    settings = {"num.partitions": "3"}
-    started: Any = (
-        BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings)
-        if request.param == "keylane"
-        else peers.ApacheKafka(settings)
-    )
-    with started as broker:
+    with either_broker(request.param, tmp_path_factory.mktemp("broker"), {"num.partitions": "3"}) as broker:
         yield broker.bootstrap
 
 
