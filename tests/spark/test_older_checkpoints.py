@@ -82,6 +82,7 @@ def test_a_query_with_a_built_in_sink_goes_on(spark: SparkSession, older: Broker
         assert query.awaitTermination(120)
     finally:
         spark.streams.removeListener(listener)
+        listener.close()
     done = [(one.batchId, one.numInputRows) for one in query.recentProgress if one.numInputRows]
     assert done == [(3, 2), (4, 3)], "the batch that the checkpoint did not have, and what is new"
 

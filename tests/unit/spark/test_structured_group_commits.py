@@ -72,6 +72,15 @@ def test_it_leaves_the_group_at_the_end_of_its_own_run_alone() -> None:
     assert member.commits == [{T0: 3}, {}]
 
 
+def test_nothing_is_committed_once_it_is_closed() -> None:
+    """By an event that was under way when the listener was removed, which would join the group anew."""
+    listener, member = GroupCommits(KAFKA), Member()
+    listener._member = member  # type: ignore[assignment]
+    listener.close()
+    listener.onQueryProgress(progress(3))
+    assert (member.commits, listener._member) == ([{}], None)
+
+
 @pytest.mark.parametrize("name", KAFKA)
 def test_broker_and_group_are_needed(name: str) -> None:
     with pytest.raises(UsageError, match=f"kafka\\['{name}'\\] is missing"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import KeylaneError, UsageError
@@ -50,10 +51,12 @@ class GroupCommits(QueryListener):
         self._run_id: str | None = None
         """Of the query's run that was heard of last."""
         self._stopped = False
+        self._using = threading.Lock()
+        """Guards the member: Spark's thread tells of progress while the caller closes."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's names
         progress = event.progress
-        if self._stopped or (self._query is not None and progress.name != self._query):
+        if self._query is not None and progress.name != self._query:
             return
         ended: dict[tuple[str, int], OffsetMap] = {}
         for source in progress.sources:
@@ -61,18 +64,28 @@ class GroupCommits(QueryListener):
         if not ended:
             return
         self._run_id = str(progress.runId)
-        try:
-            self._joined({topic for topic, _ in ended}).commit(to_commit(ended))
-        except KeylaneError:
-            logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
-            self._stopped = True
+        with self._using:
+            if self._stopped:
+                return
+            try:
+                self._joined({topic for topic, _ in ended}).commit(to_commit(ended))
+            except KeylaneError:
+                logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
+                self._stopped = True
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         if str(event.runId) == self._run_id:
-            self.close()
+            with self._using:
+                self._leave()
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group and commit nothing more. For a listener that is removed before its query has ended: it does
+        not hear of that end."""
+        with self._using:
+            self._stopped = True
+            self._leave()
+
+    def _leave(self) -> None:
         member, self._member = self._member, None
         if member is not None:
             member.close()
