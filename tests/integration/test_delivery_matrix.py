@@ -183,6 +183,7 @@ def test_a_rebalance_in_the_middle(servers: str, tmp_path: Path, server: Postgre
     assert wrong_ones(cells, EXPECTED) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database", DATABASES)
 def test_members_that_are_killed_leave_no_identities(
     servers: str, tmp_path: Path, server: PostgresServer | None, database: str

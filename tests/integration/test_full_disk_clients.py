@@ -169,6 +169,7 @@ def test_a_marker_that_finds_no_room_in_its_topic_is_written_later(broker: Broke
     until(lambda: len(values(broker)) == 50, "the marker was not written")
 
 
+@pytest.mark.full
 def test_commits_and_topics_are_refused_and_go_on(broker: BrokerProcess) -> None:
     admin = Admin({"bootstrap.servers": broker.bootstrap})
     admin.commit_offsets("g", {(TOPIC, 0): 1})

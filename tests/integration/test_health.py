@@ -191,6 +191,7 @@ def test_a_member_that_lost_its_group_is_not_ready_until_it_is_back_and_stays_al
         watched.until("/readyz", 200, 30)
 
 
+@pytest.mark.full
 def test_an_outage_of_the_broker_restarts_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         fill(broker.bootstrap)

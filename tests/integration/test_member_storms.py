@@ -173,6 +173,7 @@ def storm(tmp_path: Path, seed: int, kills: int, most: int, within_s: float) -> 
     return running
 
 
+@pytest.mark.full
 def test_a_short_storm_loses_nothing_and_repeats_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert storm(tmp_path, 1, kills=4, most=3, within_s=40).kills >= 1
 

@@ -65,6 +65,17 @@ def group_at(servers: OffsetServers, server: OffsetServer) -> str:
     return next(name for number in range(1_000) if partition_for(name := f"g{number}", PARTITIONS) in leads)
 
 
+def wait_until_named(client: ProtocolClient, group: str, leader: str) -> None:
+    """Until this server has heard who leads the group."""
+    deadline = time.monotonic() + 20  # it looks every second
+    while True:
+        found = client.ask("find_coordinator", 2, key=group, key_type=0)
+        if f"{found.host}:{found.port}" == leader:
+            return
+        assert time.monotonic() < deadline, f"{found}, and {leader} leads it"
+        time.sleep(0.1)
+
+
 def entities(api: str, version: int) -> Any:
     """kio's module with the request class and its parts."""
     return sys.modules[request_type(api, version).__module__]
@@ -99,6 +110,7 @@ def fetched(client: ProtocolClient) -> tuple[ErrorCode, int]:
     return answer.error_code, rows[0].committed_offset if rows else -1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_clients_of_three_libraries_go_on_when_their_server_goes(
     servers: OffsetServers, tmp_path: Path, how: str, record_property: Callable[[str, object], None]
@@ -119,22 +131,17 @@ def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
         others = [one for one in range(100) if partition_for(f"g{one}", PARTITIONS) not in after[server.address]]
         leader = next(name for name, ones in after.items() if partition_for(f"g{others[0]}", PARTITIONS) in ones)
         with ProtocolClient(server.address) as client:
-            deadline = time.monotonic() + 20  # it looks every second
-            while True:
-                found = client.ask("find_coordinator", 2, key=f"g{others[0]}", key_type=0)
-                if f"{found.host}:{found.port}" == leader:
-                    break
-                assert time.monotonic() < deadline, f"{found}, and {leader} leads it"
-                time.sleep(0.1)
+            wait_until_named(client, f"g{others[0]}", leader)
 
 
 def test_any_server_answers_any_request(servers: OffsetServers) -> None:
     """A client that never asks who leads what."""
     wrong, right = servers.running
     group, local = group_at(servers, right), group_at(servers, wrong)
-    before = counts(servers)
     asked: Counter[str] = Counter()
     with ProtocolClient(wrong.address, host="127.0.0.2") as client:
+        wait_until_named(client, group, right.address)
+        before = counts(servers)
 
         def ask(api: str, version: int, **fields: Any) -> Any:
             asked[api] += 1
@@ -186,6 +193,7 @@ def counts(servers: OffsetServers) -> dict[str, tuple[int, int]]:
     return {one["server"]: (one["answered"], one["forwarded"]) for one in servers.status()["servers"]}
 
 
+@pytest.mark.full
 def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
     servers: OffsetServers, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

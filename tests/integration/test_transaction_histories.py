@@ -125,6 +125,7 @@ def copy_under_kills(folder: Path, seed: int, *, each: int, kills: int) -> None:
         assert rows == list(range(each)), f"seed {seed}, partition {partition}: lost, duplicated, aborted or reordered"
 
 
+@pytest.mark.full
 def test_a_topic_is_copied_exactly_once_under_kills(tmp_path: Path) -> None:
     copy_under_kills(tmp_path, 1, each=200, kills=5)
 

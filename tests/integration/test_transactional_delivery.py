@@ -143,6 +143,7 @@ def _source(record: Any) -> tuple[str, bytes | None]:
     return record.value.decode(), record.key
 
 
+@pytest.mark.full
 def test_kills_at_every_place(servers: str) -> None:
     """A static member: its successor has the same transactional.id, and ends what it left open."""
     copy = Copy(servers, "places", 700)

@@ -44,6 +44,7 @@ PARTS = {
     ),
     "`parallel_map`": ("test_versions.py::test_a_killed_worker_of_parallel_map",),
     "source, sink, `GroupCommits`": ("test_versions.py::test_a_killed_stream_from_source_to_sink",),
+    "the sink exactly once": ("test_versions.py::test_a_killed_stream_into_the_exactly_once_sink",),
     "`acknowledged`": ("test_versions.py::test_a_killed_acknowledged_stream",),
     "`availableNow`": (
         "test_versions.py::test_a_killed_run_of_available_now",

@@ -46,6 +46,7 @@ def enriched(broker: BrokerProcess) -> str:
     return topic
 
 
+@pytest.mark.full
 def test_spark_and_python_agree_on_the_delays(
     spark: SparkSession, broker: BrokerProcess, enriched: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ import pytest
 import keylane as kl
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.spark import parallel_map
-from keylane.spark.versions import ADMISSION, DATA_SOURCES, TASK_CPUS, installed, version_of
+from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS, DATA_SOURCES, TASK_CPUS, installed, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +119,7 @@ def fill(work: Any, first: int) -> None:
 
 
 def read(work: Any) -> list[int]:
-    """What the output topic has."""
+    """What the output topic has for a reader of committed records."""
     return [int(one.value or b"") for some in read_to_end(work.servers, work.output) for one in some]
 
 
@@ -155,6 +155,15 @@ def killed_twice(
 def test_a_killed_stream_from_source_to_sink(java: None, work: Any, tmp_path: Path, until: Callable[..., None]) -> None:
     """At least once: nothing is lost. `GroupCommits` commits."""
     killed_twice(work, Stream(work, tmp_path, "sink"), until, lambda: read(work), "sink")
+
+
+@pytest.mark.skipif(not ARROW_STREAM_SINKS.here, reason="the source needs Spark 4.1 for a sink that is exactly once")
+def test_a_killed_stream_into_the_exactly_once_sink(
+    java: None, work: Any, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """A reader of committed records has each row once."""
+    found = killed_twice(work, Stream(work, tmp_path, "exact"), until, lambda: read(work), "exact")
+    assert len(found) == len(set(found))
 
 
 @without_sources
@@ -217,7 +226,7 @@ def test_a_killed_stream_of_sparks_connector(java: None, work: Any, tmp_path: Pa
     killed_twice(work, Stream(work, tmp_path, "connector", jars), until, lambda: read(work), "connector")
 
 
-def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any) -> None:
+def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any, tmp_path: Path) -> None:
     """With the version that has it."""
     if not TASK_CPUS.here:
         with pytest.raises(kl.UsageError, match=rf"task_cpus=0.25 needs Spark 4.3, and this is {installed()}"):
@@ -226,7 +235,13 @@ def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any
         for one in (spark.read, spark.readStream, spark.range(1).write):
             with pytest.raises(kl.UsageError, match=r'format\("keylane"\) needs Spark 4.0, .*GroupCommits'):
                 one.format("keylane")
-    elif not ADMISSION.here:
+    elif not ARROW_STREAM_SINKS.here:
+        options = {"kafka.bootstrap.servers": work.servers, "topic": work.output, "delivery": "exactly_once"}
+        writer = spark.readStream.format("rate").load().selectExpr("CAST(value AS binary) AS value").writeStream
+        place = {"checkpointLocation": str(tmp_path), "sinkName": "refused"}
+        with pytest.raises(Exception, match=r"delivery=exactly_once needs Spark 4\.1"):
+            writer.format("keylane").options(**options, **place).start().awaitTermination()
+    if DATA_SOURCES.here and not ADMISSION.here:
         options = {"kafka.bootstrap.servers": work.servers, "subscribe": work.topic, "maxOffsetsPerTrigger": "7"}
         frame = spark.readStream.format("keylane").options(**options).load()
         with pytest.raises(Exception, match=r"option maxOffsetsPerTrigger=7 needs Spark 4\.2"):

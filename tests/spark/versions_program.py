@@ -1,9 +1,9 @@
 """A streaming query in a process of its own: a source, `parallel_map`, a sink. A test starts it to kill it.
 
 Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER KIND [JARS]. KIND: `sink` reads and writes with keylane and commits with
-`GroupCommits`; `connector` does so with Spark's own Kafka connector, of these jars; `acknowledged` writes a file a
-batch; `available` does so too, and ends when what was there at its start is written. The others run until they are
-killed.
+`GroupCommits`; `exact` does so exactly once; `connector` does so with Spark's own Kafka connector, of these jars;
+`acknowledged` writes a file a batch; `available` does so too, and ends when what was there at its start is written. The
+others run until they are killed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def main() -> None:
     else:
         writer = writer.format("kafka" if jars else "keylane")
         writer = writer.options(**{"kafka.bootstrap.servers": servers, "topic": output})
+        writer = writer.options(delivery="exactly_once", sinkName=output) if kind == "exact" else writer
         spark.streams.addListener(GroupCommits({"bootstrap.servers": servers, "group.id": kind}, query=kind))
     if kind == "available":
         writer = writer.trigger(availableNow=True)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "features.md"
 PLANNED = "*planned*"
-MARKS = ("soak", "cluster")
+MARKS = ("soak", "cluster", "full")
 
 
 def rows() -> list[list[str]]:

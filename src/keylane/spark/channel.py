@@ -310,6 +310,8 @@ class DriverSocket:
                 self._closed = True
                 self._wake_up()
         self._thread.join()
+        self._wake.close()  # not by the thread, which may end before it is woken
+        self._woken.close()
 
     def _wake_up(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it has enough to wake for
@@ -317,7 +319,7 @@ class DriverSocket:
 
     def _serve(self) -> None:
         ends: set[DriverEnd] = set()
-        with selectors.DefaultSelector() as ready, self._server, self._wake, self._woken:
+        with selectors.DefaultSelector() as ready, self._server:
             ready.register(self._server, selectors.EVENT_READ)
             ready.register(self._woken, selectors.EVENT_READ)
             while not self._closed:

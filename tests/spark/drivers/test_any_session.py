@@ -69,6 +69,7 @@ def servers(broker: BrokerProcess) -> str:
 LATER = ["True", *["7 rows"] * 3]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("program", "says", "driver"),
     [

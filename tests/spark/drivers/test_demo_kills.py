@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+import pytest
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -126,6 +127,7 @@ def kill(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_kills_in_the_middle_lose_nothing_and_the_run_finishes_by_itself(tmp_path: Path) -> None:
     """First the worker of one lane, then the executor of the other one, and while both come back the broker."""
     with demo(tmp_path) as run:

@@ -240,6 +240,19 @@ def test_a_message_that_comes_in_pieces_holds_up_no_other_lane(driver: DriverSoc
     other.close()
 
 
+def test_the_thread_may_have_ended_before_close_wakes_it(driver: DriverSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that has just been let in woke it, and it sees that it is to end."""
+    wake_up = driver._wake_up
+
+    def late() -> None:
+        wake_up()
+        driver._thread.join()
+        wake_up()
+
+    monkeypatch.setattr(driver, "_wake_up", late)
+    driver.close()
+
+
 def test_a_message_that_cannot_be_taken_closes_its_lane_alone(
     driver: DriverSocket, events: Events, caplog: pytest.LogCaptureFixture
 ) -> None:
