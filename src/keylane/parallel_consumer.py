@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.delivery.exactly_once import Once
+    from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Seek
     from keylane.operations.agent import Agent
     from keylane.operations.commands import Said
@@ -103,7 +104,7 @@ class ParallelConsumer:
         """Guards that a consumer runs once, and that closing knows of a run."""
         self._telling = threading.Lock()
         """Guards that what is told before there is a loop comes before what is told after."""
-        self._told: list[events.Adjust | events.Pause | events.Resume] = []
+        self._told: list[Change] = []
         self._begun = False
         self._stopped = False
         self._loop: Loop | None = None
@@ -229,6 +230,10 @@ class ParallelConsumer:
         """
         self._tell(adjusted(max_concurrency, rates))
 
+    def rule_keys(self, rules: tuple[KeyRule, ...]) -> None:
+        """keylane's: from now on these hold for records by their keys, and no others."""
+        self._tell(events.RuleKeys(rules))
+
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
 
@@ -311,7 +316,7 @@ class ParallelConsumer:
         before and after the run."""
         return Work() if self._loop is None else self._loop.work()
 
-    def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+    def _tell(self, event: Change) -> None:
         with self._telling:
             self._told.append(event)
             if self._loop is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.snapshot import Snapshot
     from keylane.flow.items import Source, Unit
+    from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome as CoreOutcome
     from keylane.flow.workers import Capacity, Running
     from keylane.offsets import OffsetMap
@@ -226,6 +227,9 @@ class CoreEngine:
     def resume(self, names: Iterable[TopicPartition] | None) -> None:
         self._core.resume(names)
 
+    def rule_keys(self, rules: Sequence[KeyRule]) -> None:
+        self._core.rule_keys(rules)
+
     # --- what to do ---
 
     def plan(self, now: float) -> Plan:
@@ -270,6 +274,10 @@ class CoreEngine:
     @property
     def lease_until(self) -> float:
         return self._lease.until
+
+    def is_complete(self, name: TopicPartition, offset: int) -> bool:
+        partition = self._core.partitions.open.get(name)
+        return partition is not None and partition.tracker.is_complete(offset)
 
     @property
     def holds_back(self) -> bool:

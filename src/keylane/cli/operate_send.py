@@ -1,4 +1,4 @@
-"""`keylane operate pause | resume | drain | adjust | seek`: one command to the members of a group, and their answers.
+"""`keylane operate pause | resume | drain | adjust | seek | …-key`: one command to members, and their answers.
 
 The idea: a member that is heard is expected to answer; what it does not say is said here. A seek is looked at by
 partition as well: each is done by the member that has it, or by nobody.
@@ -64,6 +64,7 @@ def send(args: argparse.Namespace, ask: Callable[[Admin], Asked], *, drains: boo
         Operations(token=token)  # refused here as it is there
     with Operator(kafka, args.group, token, admin) as operator:
         members = _expected(operator, args.group, asked)
+        operator.check(asked)
         if not args.execute:
             return _report(args, None, [_row(one, "", "") for one in members.values()], []), 0
         if token is None:

@@ -13,6 +13,7 @@ from keylane.consumer.dead_letters import dead_letter
 from keylane.consumer.outputs import Delivery
 from keylane.consumer.own_topics import OwnTopics
 from keylane.errors import HandlerError
+from keylane.flow.keys import PassedOver
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
 from keylane.options import DeadLetter, Skip
@@ -135,6 +136,10 @@ class Deliveries:
     def ended(self, item: Item, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Failure):
             self._given_up(item, outcome, now)
+        elif isinstance(outcome, PassedOver):
+            self._log.info("skipped %s: by a rule of an operator, and not processed", item.name)
+            self._counters["skipped"] += 1
+            self._flow.release(item, now)
         elif (refused := self._own_topics.refused(outcome)) is not None:
             self._flow.fail(item, refused, now)
         else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.start import Start, TopicPartition
     from keylane.consumer.work import Work
+    from keylane.flow.keys import KeyRule
     from keylane.options import Rates
 
 
@@ -130,6 +131,12 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Resume:
     names: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleKeys:
+    rules: tuple[KeyRule, ...]
+    """All that hold from now on."""
 
 
 @dataclass(frozen=True, slots=True)

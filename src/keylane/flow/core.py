@@ -24,6 +24,7 @@ from keylane.flow.admission import UNLIMITED, Buckets
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
 from keylane.flow.items import Batch, Call, joined
+from keylane.flow.keys import KeyGate
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.work import Task
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from keylane.flow.admission import HandOver
     from keylane.flow.breakers import OpenBreaker
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
+    from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome
     from keylane.flow.work import Queue, Why
     from keylane.options import Flow, Rates
@@ -122,6 +124,9 @@ class FlowCore:
         """The same sources."""
         self._order = count()
         self._schedule = Schedule()
+        self._ordering = options.ordering
+        self._gate: KeyGate | None = None
+        """While there are rules by key."""
         self._turned_over: list[Item] = []
         self._out: dict[Unit, None] = {}
         """Handed over and not reported, of closed sources, too: the oldest first."""
@@ -154,6 +159,8 @@ class FlowCore:
     def forget_closed(self) -> None:
         """Sources were closed."""
         self._schedule.forget_closed()
+        if self._gate is not None:
+            self._gate.forget_closed()
 
     # --- the user's hand ---
 
@@ -172,6 +179,27 @@ class FlowCore:
         for source in rested:
             self.offer(source)
 
+    def change_rules(self, rules: Sequence[KeyRule]) -> None:
+        """From now on these hold, by key, and no others. What has waited for one that is gone goes on."""
+        before = [item for item in self.held if item.source.wanted]
+        self._gate = KeyGate(rules, self._ordering) if rules else None
+        self._go_on(sorted(before, key=attrgetter("number"), reverse=True))
+
+    @property
+    def has_rules(self) -> bool:
+        return self._gate is not None
+
+    @property
+    def held(self) -> Iterable[Item]:
+        """What waits for a rule by its key."""
+        return () if self._gate is None else (item for _, item, _ in self._gate.waiting)
+
+    def _go_on(self, items: Iterable[Item]) -> None:
+        """What waited is ready, the last of these first."""
+        for item in items:
+            item.source.again(item)
+            self.offer(item.source)
+
     # --- what is seen from outside ---
 
     def work(self, sources: Iterable[Source], now: float, most: int) -> list[Task]:
@@ -183,6 +211,11 @@ class FlowCore:
             since = item.first_s
             task = Task(item.source.name, item.number, self._why(item, down), item.attempt, since, due)
             tasks[item.source, item.number] = task
+        for rule, item, goes_on in () if self._gate is None else self._gate.waiting:
+            why: Why = "paused" if rule.do == "hold" else "rate"
+            tasks[item.source, item.number] = Task(
+                item.source.name, item.number, why, item.attempt, item.first_s, goes_on, key=item.payload.key()
+            )
         heads = dict(tasks.keys())  # of a source with one shard, the one that there is
         others: list[tuple[Source, Queue]] = []
         for source in sources:
@@ -198,8 +231,8 @@ class FlowCore:
                 ready[source] = dict.fromkeys(source.ready)
             number = next(iter(ready[source]), None) if queue.head is None else queue.head
             if number is not None:
-                why = self._stands(source, number, ready[source])
-                tasks[source, number] = Task(source.name, number, why, behind=queue.behind, key=queue.key)
+                stands = self._stands(source, number, ready[source])
+                tasks[source, number] = Task(source.name, number, stands, behind=queue.behind, key=queue.key)
         return list(tasks.values())
 
     def _stands(self, source: Source, number: int, ready: Container[int]) -> Why:
@@ -235,6 +268,8 @@ class FlowCore:
             source = heapq.heappop(self._resting)[2]
             self._at_rest.discard(source)
             self.offer(source)
+        if self._gate is not None:
+            self._go_on(reversed(self._gate.pop_due(now)))
         taken = self._take_calls(now) if self._batch_size == 1 else self._take_batches(now)
         if self._auto is not None and self._rotation and self.calls >= self.hand_over.size:
             self._auto.full()
@@ -248,10 +283,11 @@ class FlowCore:
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._room(now))
         rotation, is_limited = self._rotation, self._buckets.limited
-        several, in_a_row = 1, False
-        if self._may_group and not is_limited:
+        several, in_a_row, gate = 1, False, self._gate
+        if self._may_group and not is_limited and (gate is None or not gate.paces):
             waiting = (source.waiting() for source in rotation)
-            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=self._may_chain)
+            may_follow = self._may_chain and (gate is None or not gate.looks_at_each)
+            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=may_follow)
         taken: list[Unit] = []
         while rotation and room > 0:
             share = room if self._depth_first else room // len(rotation) or 1
@@ -275,6 +311,9 @@ class FlowCore:
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
+        if self._gate is not None:
+            calls = self._let_in(calls, self._gate, now)
+            items = sum(map(len, calls))
         if looks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
             items = len(calls)
@@ -316,6 +355,57 @@ class FlowCore:
             self._rotation.appendleft(source)
         else:
             self._rotation.append(source)
+
+    # --- rules by key ---
+
+    def _let_in(self, calls: Iterable[Call], gate: KeyGate, now: float) -> list[Call]:
+        """Those whose keys may run now. Of several in one call the others go on; what follows a stopped one in its
+        shard waits for it."""
+        passed: list[Call] = []
+        for call in calls:
+            looked_at = call.payloads[:1] if call.ordered else call.payloads
+            stopped = [at for at, payload in enumerate(looked_at) if gate.rule_of(payload) is not None]
+            if not stopped:
+                passed.append(call)
+                continue
+            source, numbers, payloads = call.source, call.numbers, call.payloads
+            if len(numbers) == 1:
+                if self._is_let_in(call.item_at(0), gate, now):
+                    passed.append(call)
+                continue
+            if call.ordered:
+                source.put_back(numbers[1:], payloads[1:], behind=True)
+            elif others := [at for at in range(len(numbers)) if at not in stopped]:
+                passed.append(Call(source, [numbers[at] for at in others], [payloads[at] for at in others], now))
+            for at in stopped:
+                is_let_in = self._is_let_in(call.item_at(at), gate, now)
+                assert not is_let_in, "what a limit lets in goes alone"
+        return passed
+
+    def _let_in_batch(self, items: Iterable[Item], gate: KeyGate, now: float) -> list[Item]:
+        passed = []
+        for item in items:
+            together = item.chain
+            if item.void:
+                continue
+            is_head = together is None or together.head is item
+            if is_head and gate.rule_of(item.payload) is not None:
+                if together is not None:
+                    self._undo(together)
+                if not self._is_let_in(item, gate, now):
+                    continue
+            passed.append(item)
+        return passed
+
+    def _is_let_in(self, item: Item, gate: KeyGate, now: float) -> bool:
+        if item.source.is_due(item.number):  # it has run
+            return True
+        verdict = gate.admit(item, now)
+        if verdict == "wait":
+            item.source.put_off()
+        elif verdict != "go":
+            item.source.owner.ended(item, verdict, now)
+        return verdict == "go"
 
     # --- services that are down ---
 
@@ -415,9 +505,13 @@ class FlowCore:
         while self._rotation and (room := min(size - len(batch), self._room(now))) > 0:
             source = self._rotation.popleft()
             room = min(room, self._room_of(source, now))
-            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues
+            gate = self._gate
+            looks_at_each = gate is not None and gate.looks_at_each
+            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues or looks_at_each
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(source, is_taken=bool(items))
+            if gate is not None:
+                items = self._let_in_batch(items, gate, now)
             if source.has_dues or self._asks:
                 items = [one for one in items if self._starts(one, now)]
             if items and items[0].attempt > 1:
@@ -735,6 +829,8 @@ class FlowCore:
     def next_check(self, now: float) -> float | None:
         """When there is something to hand over even if nothing happens."""
         times = [self._resting[0][0]] if self._resting else []
+        if self._gate is not None and (due := self._gate.next_due) is not None:
+            times.append(due)
         if self._rotation and self.calls < self.hand_over.size:
             if self._breakers is not None and not self._breakers.room(now):
                 times.append(self._breakers.due() or now)

@@ -297,8 +297,8 @@ class Source:
     | state | who holds it | what brings it there | it becomes |
     |---|---|---|---|
     | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
-    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its service is down); ready (`not_begun`, `put_back`) |
-    | waiting | the flow's `Schedule`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
+    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its key is held, its service is down); ready (`not_begun`, `put_back`) |
+    | waiting | the flow's `Schedule`, its `KeyGate`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
     | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
     | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |
 
@@ -376,7 +376,7 @@ class Source:
 
     def has_turn(self) -> bool:
         """Whether something of it may run, as far as it goes."""
-        return self.may_take and not self._is_paused and bool(self._ready.count or self._again or self._beyond)
+        return self.goes_on and bool(self._ready.count or self._again or self._beyond)
 
     def waiting(self) -> int:
         """Shards that have an item ready."""
@@ -405,7 +405,7 @@ class Source:
 
     def _limit(self) -> int:
         """The highest number that may start; what was beyond an earlier one, and is not any more, comes first."""
-        if not self.may_take or self._is_paused:
+        if not self.goes_on:
             return -1
         limit = self.owner.may_start()
         back = []
@@ -561,6 +561,11 @@ class Source:
     @property
     def is_paused(self) -> bool:
         return self._is_paused
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything of it is handed over."""
+        return self.may_take and not self._is_paused
 
     def stop(self, *, may_begin: bool = False) -> None:
         """Hand over nothing more of it; `may_begin`: what was handed over may run still."""

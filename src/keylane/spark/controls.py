@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.settings import Change, Settings
 from keylane.errors import PeerError
 from keylane.kafka.membership import Seek
@@ -108,7 +108,14 @@ class _Call(Generic[Lane]):
         return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
 
 
-_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness", TellWork: "work"}
+_NAMES = {
+    Pause: "pause",
+    Resume: "resume",
+    Adjust: "adjust",
+    RuleKeys: "rules by key",
+    TellLiveness: "liveness",
+    TellWork: "work",
+}
 
 
 def _at(lane: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from keylane.consumer.events import Pause, Resume
+from keylane.consumer.events import Pause, Resume, RuleKeys
 from keylane.consumer.intake import Liveness
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import Snapshot
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keylane.consumer.health import Health
     from keylane.consumer.settings import Change
     from keylane.consumer.streams import Stream
+    from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Target
     from keylane.operations.commands import Said
     from keylane.operations.reports import Runs
@@ -138,6 +139,10 @@ class LaneQuery:
         """Change how many handlers each lane runs at once (threads: within `threads`), or the rates of each, from now
         on; None leaves it. Raises `UsageError` for what cannot work."""
         self._supervisor.ask(adjusted(max_concurrency, rates))
+
+    def rule_keys(self, rules: tuple[KeyRule, ...]) -> None:
+        """keylane's: from now on these hold for records by their keys, on all lanes, and no others."""
+        self._supervisor.ask(RuleKeys(rules))
 
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, on the lanes that have them.
