@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.flow.outcomes import Failure
-    from keylane.records import Message
+    from keylane.records import Message, Record
 
     Headers = list[tuple[str, bytes | None]]
 
@@ -142,6 +142,17 @@ def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -
     place = (message.topic(), message.partition(), message.offset())
     said = said_of(place, message.timestamp()[1], failure.error, attempts)
     return Output(topic, key=message.key(), value=message.value(), headers=[*as_it_was(message.headers() or ()), *said])
+
+
+PARKED = "parked"
+"""What a letter has for the error's class of a record that an operator has set aside."""
+
+
+def parked(record: Record, topic: str, why: str, attempts: int = 0) -> Output:
+    """A record that an operator sets aside, as it was, with headers that say where it came from."""
+    place = (record.topic, record.partition, record.offset)
+    said = _said(Death("keylane", *place, record.timestamp_ms, PARKED, why, attempts))
+    return Output(topic, key=record.raw_key, value=record.raw_value, headers=[*as_it_was(record.headers), *said])
 
 
 def as_it_was(headers: Iterable[tuple[str, bytes | None]]) -> Headers:

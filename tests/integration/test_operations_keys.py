@@ -1,0 +1,152 @@
+"""Rules by key on real members, in processes that are killed meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+import keylane as kl
+from keylane.cli import main
+from keylane.testing import EmbeddedBroker
+from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, import_commands, operate, refused
+from kit.stage import Stage, ThreadMember, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands() -> None:
+    import_commands()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
+    stage = Stage(broker.bootstrap_servers, request.node.name.removeprefix("test_")[:60])
+    stage.create(PARTITIONS)
+    return stage
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+
+
+@pytest.mark.usefixtures("token")
+def test_a_held_key_stays_held_while_members_are_killed_and_all_others_go_on(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Members(stage, tmp_path) as members:
+        first = members.start()
+        members.start()
+        until(lambda: are_heard(capsys, stage, 2), "both members report")
+        would = operate(capsys, stage, "hold-key", "--key", "3")
+        assert (would["executed"], len(would["members"])) == (False, 2)
+        began = time.monotonic()
+        held = operate(capsys, stage, "hold-key", "--key", "3", "--execute")
+        assert [one["state"] for one in held["members"]] == ["done", "done"]
+        assert time.monotonic() - began < 5.0
+        fill(stage, 210)
+        others = {source for source, key in stage.sources() if key != b"3"}
+        assert len(others) == 180
+        until(lambda: members.ledger.done_times().keys() == others, "all other keys are done")
+        until(lambda: others == stage.covered(), "and committed: what is not would run again after a death")
+        first.kill()
+        until(lambda: members.has(1), "the killed member's session ends")
+        members.start()
+        until(lambda: members.has(2), "another member has joined")
+        fill(stage, 21)
+        others = {source for source, key in stage.sources() if key != b"3"}
+        until(lambda: members.ledger.done_times().keys() == others, "others go on there, too")
+        until(lambda: are_heard(capsys, stage, 2), "the killed member is silent")
+
+        def waiting() -> dict[int, tuple[str, int]]:
+            queues = operate(capsys, stage, "keys")["queues"]
+            return {one["partition"]: (one["why"], one["behind"]) for one in queues}
+
+        until(lambda: waiting() == dict.fromkeys(range(PARTITIONS), ("paused", 10)), "the first of each waits")
+        (rule,) = operate(capsys, stage, "show")["members"][0]["holding"]["keys"]
+        assert rule == {"where": "key=3", "do": "hold", "per_s": None}
+        assert main(["operate", "show", stage.group, "--bootstrap", stage.servers]) == 0
+        assert "holds: records with key=3: held" in capsys.readouterr().out
+        released = operate(capsys, stage, "release-key", "--key", "3", "--execute")
+        assert [one["state"] for one in released["members"]] == ["done", "done"]
+        until(lambda: len(members.ledger.done_times()) == 231, "all is done")
+        until(stage.all_is_committed, "and committed")
+        assert set(members.ledger.done_times().values()) == {1}, "each record once"
+        assert members.ledger.disorders("key", stage.sources()) == []
+        log = operate(capsys, stage, "log")["commands"]
+        assert [(one["do"], one["about"]) for one in log] == [("hold-key", "key=3"), ("release-key", "key=3")]
+
+
+@pytest.mark.usefixtures("token")
+def test_a_skipped_key_never_runs_and_is_complete_and_so_it_is_after_a_death(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Members(stage, tmp_path) as members:
+        first = members.start()
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        operate(capsys, stage, "skip-key", "--where", "key=3*", "--execute")
+        fill(stage, 210)
+        until(stage.all_is_committed, "all is committed")
+        shown = operate(capsys, stage, "show")["members"]
+        assert [one["snapshot"]["skipped"] for one in shown if not one["silent"]] == [30]
+        first.kill()
+        members.start()
+        fill(stage, 21)
+        until(stage.all_is_committed, "all is committed", 90)
+        assert members.ledger.done_times().keys() == {source for source, key in stage.sources() if key != b"3"}
+        assert set(members.ledger.done_times().values()) == {1}
+
+
+@pytest.mark.usefixtures("token")
+def test_a_slow_key_is_slow_by_its_header_and_others_are_not(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    times: dict[tuple[int, bytes], float] = {}
+    operations = kl.Operations(**OPERATIONS)
+    member = ThreadMember(
+        stage.pipeline(
+            lambda record: times.setdefault((record.offset, record.key or b""), time.monotonic()), operations=operations
+        ),
+        "m",
+    )
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        operate(capsys, stage, "limit-key", "--where", "header.tenant=acme", "--per-s", "10", "--execute")
+        producer = Producer({"bootstrap.servers": stage.servers})
+        for number in range(40):
+            tenant = b"acme" if number % 2 else b"other"
+            producer.produce(stage.topic, b"v", b"k%d" % number, 0, headers=[("tenant", tenant)])
+        assert producer.flush(30) == 0
+        until(lambda: len(times) == 40, "all have run")
+    finally:
+        member.consumer.stop()
+        member.end()
+    slow = [at for (offset, _), at in times.items() if offset % 2]
+    fast = [at for (offset, _), at in times.items() if not offset % 2]
+    assert max(slow) - min(slow) >= 1.8, "nineteen tenths of a second, but for the burst"
+    assert max(fast) - min(fast) < 1.0
+
+
+@pytest.mark.usefixtures("token")
+def test_what_cannot_be_ruled_is_refused(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    member = ThreadMember(stage.pipeline(lambda _: None, operations=kl.Operations(**OPERATIONS)), "m")
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        assert "no rule holds for 'key=a'" in refused(capsys, stage, "release-key", "--key", "a", "--execute")
+        assert "no rule holds for any key" in refused(capsys, stage, "release-key", "--all", "--execute")
+        assert "name a key or a header" in refused(capsys, stage, "hold-key", "--where", "topic=t", "--execute")
+        assert "records a second" in refused(capsys, stage, "limit-key", "--key", "a", "--per-s", "0", "--execute")
+        assert operate(capsys, stage, "log")["commands"] == []
+    finally:
+        member.consumer.stop()
+        member.end()
