@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.loop import Loop
     from keylane.consumer.outputs import Delivery
+    from keylane.consumer.passing import Passing, Told
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.delivery.exactly_once import Once
@@ -234,6 +235,18 @@ class ParallelConsumer:
         """keylane's: from now on these hold for records by their keys, and no others."""
         self._tell(events.RuleKeys(rules))
 
+    def pass_over(self, asked: Passing, told: Callable[[Told], None]) -> None:
+        """keylane's: skip or park records that wait, as far as this member has them, and tell of each, once, on a
+        thread of its own."""
+        if self._loop is None:
+            raise UsageError("the consumer does not run yet: send this again")
+        self._loop.tell(events.PassOver(asked, told))
+
+    @property
+    def has_ended(self) -> bool:
+        """keylane's: nothing more comes of it."""
+        return self._loop is not None and self._loop.ended.is_set()
+
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
 
@@ -405,6 +418,10 @@ class ParallelConsumer:
             self._on_progress(self.snapshot())
 
 
+PASS_OVER_S = 20.0
+"""How long it may take until a commit has records that an operator has passed over."""
+
+
 class OperatedConsumer:
     """A consumer, as operations see it. Thread safety: that of the consumer."""
 
@@ -427,6 +444,17 @@ class OperatedConsumer:
     def change(self, change: Change) -> None:
         apply(self._consumer, change)
         self._consumer.snapshot()  # which its loop makes after the change
+
+    def pass_over(self, asked: Passing) -> Told:
+        told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._consumer.pass_over(asked, told.put)
+        until = monotonic() + PASS_OVER_S
+        while monotonic() < until and not self._consumer.has_ended:
+            try:
+                return told.get(timeout=0.1)
+            except queue.Empty:
+                continue
+        raise PeerError("nobody has said what became of the records: `keylane records show` says where they stand")
 
     def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
         moved: queue.SimpleQueue[Sequence[tuple[str, int]]] = queue.SimpleQueue()

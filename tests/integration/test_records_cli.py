@@ -219,7 +219,7 @@ def test_a_parked_record_is_a_letter_and_its_key_goes_on_and_it_comes_back_by_a_
     assert (done["had_letters"], done["partitions"][0]["new_offset"]) == (0, 5)
     ((key, value, headers),) = parked(stage)
     assert (key, value) == (b"key-4", b"4")
-    assert (headers["keylane.offset"], headers["keylane.error.class"]) == (b"2", b"parked")
+    assert (headers["keylane.offset"], headers["keylane.error.class"]) == (b"2", b"keylane.errors.ParkedError")
     assert (headers["keylane.error.text"] or b"").endswith(b": ticket 481")
     assert stage.committed()[stage.topic, 0] == OffsetMap(5, [5], 9)
     assert Runs(stage).run() == [(0, 5)]

@@ -184,6 +184,7 @@ class Simulation:
             (self._drop_log, 1),
             (self._interfere, self.settings.hands),
             (self._rule, self.settings.rules),
+            (self._skip, self.settings.rules),
             (self._crash, 1),
             (self._stop, 1),
         ]
@@ -386,6 +387,21 @@ class Simulation:
         others = [rule for rule in kept if rule.where != one]
         self._rule_keys([*others, made] if self.random.random() < 0.6 else others)
         self.seen[made.do] += 1
+
+    def _skip(self) -> None:
+        """An operator skips one record: it is skipped if it is the first of its shard and does not run."""
+        log = self.random.choice(self.logs)
+        if not log.assigned or not log.todo or log.name in self.revoking:
+            return
+        offset = self.random.choice(list(log.todo)[:8])
+        shard = log.shard(log.todo[offset], self.settings.ordering)
+        if not self.engine.skip(log.name, offset, self.now):
+            return
+        for one in [one for one in log.todo if one < offset]:
+            is_behind = shard is not None and log.shard(log.todo[one], self.settings.ordering) == shard
+            self.check(not is_behind, "{}: {} was skipped before {} of its shard", log.name, offset, one)
+        self.seen["skipped alone"] += 1
+        self._passed_over(log, offset)
 
     def _rule_keys(self, rules: list[KeyRule]) -> None:
         self.keys = KeyOracle(rules)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from keylane.cli.arguments import add_offset_targets
 from keylane.cli.asking import add_command, add_execute, show
 from keylane.cli.operate_keys import add_key_commands
+from keylane.cli.operate_records import add_record_commands
 
 if TYPE_CHECKING:
     import argparse
@@ -134,13 +135,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     adjust = add_command(commands, "adjust", "change concurrency and rates", ADJUST_EXAMPLES, run_adjust)
     seek = add_command(commands, "seek", "go on at other offsets", SEEK_EXAMPLES, run_seek)
     by_key = add_key_commands(commands, lambda args, asked: _send(args, lambda _: asked))
-    for command in (show_, keys, log, pause, resume, drain, adjust, seek, *by_key):
+    records = add_record_commands(commands, _send)
+    for command in (show_, keys, log, pause, resume, drain, adjust, seek, *by_key, *records):
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
+    for command in records:
+        command.add_argument("records", metavar="TOPIC:N@OFFSET", nargs="+", help="a record: topic, partition, offset")
     for command in (pause, resume, drain, seek):
         command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
     _add_adjust(adjust)
     add_offset_targets(seek)
-    for command in (pause, resume, drain, adjust, seek, *by_key):
+    for command in (pause, resume, drain, adjust, seek, *by_key, *records):
         command.add_argument("--token-file", metavar="FILE", help="a file with the token of the members")
         wait = "how long to wait for the members' answers (default %(default)s)"
         command.add_argument("--wait-ms", type=int, default=30_000, metavar="N", help=wait)

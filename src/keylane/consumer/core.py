@@ -27,6 +27,7 @@ from keylane.consumer.modes.at_most_once import AtMostOnce
 from keylane.consumer.modes.transactional import Transactional
 from keylane.consumer.outputs import NO_RESULTS
 from keylane.consumer.partitions import Partitions
+from keylane.consumer.passing import Passings
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.consumer.work import MOST, Work
@@ -110,6 +111,7 @@ class Core:
         )
         self._commits = Commits(pipeline, self._counters, log, self.fail, may_put_off=mode.may_put_off)
         self._acknowledgements = Acknowledgements(pipeline, results, keeps_records=mode.keeps_records)
+        self.passings = Passings(pipeline, self.partitions, self.flow, self._deliveries)
         self._held_keys = HeldKeys(pipeline.group_id, log)
         self._revokes = Revokes(pipeline.revoke_timeout_ms / 1000, log)
         self._next = Plan()
@@ -360,6 +362,7 @@ class Core:
         self._mode.commit(plan, now, is_due=self._commit_is_due(now))
         if self.flow.has_rules:
             self._held_keys.look(self.flow.held, self.partitions.open.values(), now)
+        self.passings.look()
         return plan
 
     def _see_to_the_end(self, now: float) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keylane.errors import ParkedError
 from keylane.records import Output
 
 if TYPE_CHECKING:
@@ -144,14 +145,10 @@ def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -
     return Output(topic, key=message.key(), value=message.value(), headers=[*as_it_was(message.headers() or ()), *said])
 
 
-PARKED = "parked"
-"""What a letter has for the error's class of a record that an operator has set aside."""
-
-
-def parked(record: Record, topic: str, why: str, attempts: int = 0) -> Output:
+def parked(record: Record, topic: str, why: str) -> Output:
     """A record that an operator sets aside, as it was, with headers that say where it came from."""
     place = (record.topic, record.partition, record.offset)
-    said = _said(Death("keylane", *place, record.timestamp_ms, PARKED, why, attempts))
+    said = said_of(place, record.timestamp_ms, ParkedError(why), 0)
     return Output(topic, key=record.raw_key, value=record.raw_value, headers=[*as_it_was(record.headers), *said])
 
 

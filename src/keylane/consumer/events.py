@@ -7,11 +7,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.outputs import Answers
+    from keylane.consumer.passing import Passing, Told
     from keylane.consumer.ports import Polled
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.start import Start, TopicPartition
@@ -137,6 +138,12 @@ class Resume:
 class RuleKeys:
     rules: tuple[KeyRule, ...]
     """All that hold from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassOver:
+    asked: Passing
+    answer: Callable[[Told], None]
 
 
 @dataclass(frozen=True, slots=True)

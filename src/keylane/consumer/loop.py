@@ -118,6 +118,7 @@ class Loop:
             events.Pause: lambda event, _: core.pause(event.names),
             events.Resume: lambda event, _: core.resume(event.names),
             events.RuleKeys: lambda event, _: core.rule_keys(event.rules),
+            events.PassOver: lambda event, now: core.passings.begin(event.asked, event.answer, now),
             events.SnapshotRequest: lambda event, now: event.answer.put(self._snapshot(now)),
             events.WorkRequest: lambda event, now: event.answer.put(core.work(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
@@ -139,7 +140,7 @@ class Loop:
     def stop(self, mode: CloseMode = "in_flight", timeout_s: float | None = None) -> None:
         self._inbox.put(events.Stop(mode, timeout_s))
 
-    def tell(self, event: Change) -> None:
+    def tell(self, event: Change | events.PassOver) -> None:
         self._inbox.put(event)
 
     def snapshot(self) -> Snapshot:

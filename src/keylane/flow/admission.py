@@ -20,6 +20,7 @@ Pure: time is passed in.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Protocol
@@ -81,6 +82,19 @@ class Ready:
         self.count -= len(numbers)
         return numbers, payloads
 
+    def take_out(self, number: int) -> Payload | None:
+        """This one may not run; None, if it is not here."""
+        for at, (numbers, payloads) in enumerate(self._runs):
+            where = bisect_left(numbers, number)
+            if where < len(numbers) and numbers[where] == number:
+                left = [(numbers[:where], payloads[:where]), (numbers[where + 1 :], payloads[where + 1 :])]
+                runs = list(self._runs)
+                runs[at : at + 1] = [one for one in left if one[0]]
+                self._runs = deque(runs)
+                self.count -= 1
+                return payloads[where]
+        return None
+
 
 class Shards:
     """The ordering of one source's items. As it is UNORDERED: every item may run.
@@ -104,6 +118,10 @@ class Shards:
     def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - for others
         """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
         return []
+
+    def is_behind(self, number: int) -> bool:  # noqa: ARG002 - for others
+        """Whether an item waits behind another one."""
+        return False
 
     def queues(self) -> Iterator[Queue]:
         """Of the shards in which items wait for their head."""
@@ -149,6 +167,9 @@ class ByPartition(Shards):
         while skipped < len(waiting) and waiting[skipped].offset() <= number:
             skipped += 1
         return list(takewhile(lambda one: one.offset() <= limit, islice(waiting, skipped, skipped + most)))
+
+    def is_behind(self, number: int) -> bool:
+        return any(one.offset() == number for one in self._waiting)
 
     def queues(self) -> Iterator[Queue]:
         if self._waiting:
@@ -207,6 +228,9 @@ class ByKey(Shards):
             behind.append(one)
             one = nexts.get(number)
         return behind
+
+    def is_behind(self, number: int) -> bool:
+        return any(one.offset() == number for one in self._next.values())
 
     def queues(self) -> Iterator[Queue]:
         nexts = self._next

@@ -17,7 +17,7 @@ from collections import deque
 from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from keylane.errors import UsageError
 from keylane.flow.admission import UNLIMITED, Buckets
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Outcome
     from keylane.flow.work import Queue, Why
     from keylane.options import Flow, Rates
+
+Stands = Literal["running", "queued", "delivering", "behind", "commit"]
+"""Where an item is that can not be taken out: as in `keylane.flow.work.Why`; behind: an earlier one of its shard."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -199,6 +202,26 @@ class FlowCore:
         for item in items:
             item.source.again(item)
             self.offer(item.source)
+
+    def take_out(self, source: Source, number: int, now: float) -> Item | Stands:
+        """One that is ready or waits is its owner's from now on, and does not run; else where it stands."""
+        item = self._schedule.take_out(source, number)
+        if item is None and self._gate is not None:
+            item = self._gate.take_out(source, number)
+        if item is not None:
+            source.back_out()
+        elif not source.is_due(number) and number <= source.owner.may_start():
+            item = source.take_out(number)
+        if item is not None:
+            item.begin(now)
+            return item
+        if number in source.ready:
+            return "delivering" if source.is_due(number) else "commit"
+        for unit in self._out:
+            for of, head, task in in_hand(unit):
+                if of is source and number in (head, task.number):
+                    return "queued" if task.why == "queued" and task.number == number else "running"
+        return "behind" if source.is_behind(number) else "delivering"
 
     # --- what is seen from outside ---
 

@@ -296,10 +296,10 @@ class Source:
 
     | state | who holds it | what brings it there | it becomes |
     |---|---|---|---|
-    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
+    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); held by its owner (`take_out`); gone (`close`) |
     | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its key is held, its service is down); ready (`not_begun`, `put_back`) |
     | waiting | the flow's `Schedule`, its `KeyGate`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
-    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
+    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `take_out`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
     | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |
 
     A source that comes again is another one: what names a closed one changes nothing. Thread safety: the flow's, but
@@ -504,6 +504,19 @@ class Source:
             self.owner.started(max(item.number for item in batch))
         return batch
 
+    def take_out(self, number: int) -> Item | None:
+        """One that is ready is held by its owner; None, if it is not ready, or behind another one."""
+        item = next((one for one in self._again if one.number == number), None)
+        if item is not None:
+            self._again.remove(item)
+        elif (payload := self._ready.take_out(number)) is not None:
+            item = Item(self, number, payload)
+            self.owner.started(number)
+        else:
+            return None
+        self.out += 1
+        return item
+
     # --- running, held -> waiting, gone ---
 
     def put_off(self) -> None:
@@ -578,6 +591,10 @@ class Source:
         self._ready = Ready()
         self._again.clear()
         self._beyond.clear()
+
+    def is_behind(self, number: int) -> bool:
+        """Whether it waits for an earlier one of its shard."""
+        return self._shards.is_behind(number)
 
     def queues(self) -> Iterator[Queue]:
         """Of the shards in which items wait for their head."""

@@ -21,7 +21,7 @@ from keylane.flow.admission import Bucket
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keylane.flow.items import Item
+    from keylane.flow.items import Item, Source
     from keylane.options import Ordering
 
 MAX_CHARACTERS = 1_000
@@ -209,10 +209,7 @@ _FIRST: dict[Treatment, int] = {"hold": 0, "skip": 1, "limit": 2}
 class PassedOver:
     """What became of an item without a call of the function."""
 
-    __slots__ = ("rule",)
-
-    def __init__(self, rule: KeyRule) -> None:
-        self.rule = rule
+    __slots__ = ()
 
 
 class _Queue:
@@ -264,6 +261,12 @@ class _Queue:
         waits = self.bucket is not None and any(item.source.goes_on for item in self.items)
         return self.bucket.due() if waits and self.bucket is not None else None
 
+    def take_out(self, source: Source, number: int) -> Item | None:
+        found = next((one for one in self.items if one.number == number and one.source is source), None)
+        if found is not None:
+            self.items.remove(found)
+        return found
+
     def forget_closed(self) -> None:
         self.items = deque(item for item in self.items if item.source.wanted)
         self.called = {item for item in self.called if item.source.wanted}
@@ -313,8 +316,12 @@ class KeyGate:
         if queue is None:
             return "go"
         if queue.rule.do == "skip":
-            return PassedOver(queue.rule)
+            return PassedOver()
         return "go" if queue.lets_in(item, now) else "wait"
+
+    def take_out(self, source: Source, number: int) -> Item | None:
+        """It waits here no more; None, if it did not."""
+        return next((one for queue in self._queues if (one := queue.take_out(source, number)) is not None), None)
 
     def pop_due(self, now: float) -> list[Item]:
         """What has waited for its limit long enough, the first first."""

@@ -17,6 +17,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
@@ -26,6 +27,7 @@ from keylane.options import Rates, check_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from keylane.consumer.passing import Place
     from keylane.consumer.settings import Change
     from keylane.pipeline import Pipeline
 
@@ -38,7 +40,20 @@ MAC = "keylane.mac"
 LATE_MS = 60_000
 """A command that is done once and comes later than this is not done: who sent it has been told so long since."""
 
-Verb = Literal["pause", "resume", "adjust", "seek", "hold-key", "skip-key", "limit-key", "release-key"]
+Verb = Literal[
+    "pause",
+    "resume",
+    "adjust",
+    "seek",
+    "hold-key",
+    "skip-key",
+    "limit-key",
+    "release-key",
+    "skip-record",
+    "park-record",
+]
+MOST_RECORDS = 100
+"""That one command may name."""
 Name = tuple[str, int]
 """Topic and partition."""
 
@@ -66,7 +81,7 @@ class Release:
     """None: every rule."""
 
 
-Asked: TypeAlias = Pause | Resume | Adjusting | Seek | KeyRule | Release
+Asked: TypeAlias = Pause | Resume | Adjusting | Seek | KeyRule | Release | Passing
 """What a command asks for."""
 
 
@@ -102,6 +117,8 @@ class Command:
                 return "limit-key"
             case Release():
                 return "release-key"
+            case Passing():
+                return "skip-record" if self.asked.dlq is None else "park-record"
 
     @property
     def partitions(self) -> tuple[Name, ...] | None:
@@ -111,6 +128,8 @@ class Command:
                 return names
             case Seek(targets):
                 return tuple(sorted(targets))
+            case Passing(records):
+                return tuple(sorted({(topic, partition) for topic, partition, _ in records}))
             case Adjusting() | KeyRule() | Release():
                 return None
 
@@ -131,10 +150,12 @@ class Command:
                 return str(where) if per_s is None else f"{where} at most {per_s:g}/s"
             case Release(where):
                 return "all" if where is None else str(where)
+            case Passing(records, dlq):
+                return ", ".join(map(named, records)) + ("" if dlq is None else f" to {dlq}")
 
     def is_late(self, now_ms: int) -> bool:
         """Whether it is too late to do it, where it is done once."""
-        return isinstance(self.asked, Seek) and now_ms - self.sent_ms > LATE_MS
+        return isinstance(self.asked, Seek | Passing) and now_ms - self.sent_ms > LATE_MS
 
     def value(self) -> bytes:
         """As the topic has it."""
@@ -149,6 +170,12 @@ class Command:
             **_written(self.asked),
         }
         return json.dumps(said, sort_keys=True).encode()
+
+
+def named(record: Place) -> str:
+    """As the command line has it."""
+    topic, partition, offset = record
+    return f"{topic}:{partition}@{offset}"
 
 
 def _place(target: Target) -> str:
@@ -167,6 +194,8 @@ def _written(asked: Asked) -> Said:
             return {"where": str(where), "per_s": per_s}
         case Release(where):
             return {"where": None if where is None else str(where)}
+        case Passing(records, dlq, why):
+            return {"records": [list(one) for one in records], "dlq": dlq, "why": why}
 
 
 def read(value: bytes) -> Command:
@@ -199,12 +228,27 @@ def _asked(said: Said) -> Asked:
             return KeyRule(Where.parse(said["where"]), "limit", float(said["per_s"]))
         case "release-key":
             return Release(None if said["where"] is None else Where.parse(said["where"]))
+        case "skip-record":
+            return passing(_records(said["records"]))
+        case "park-record":
+            return passing(_records(said["records"]), str(said["dlq"]), str(said["why"]))
         case other:
             raise UsageError(f"this keylane does not know the command {other!r}")
 
 
 def _names(written: list[tuple[str, int]] | None) -> tuple[Name, ...] | None:
     return None if written is None else tuple((str(topic), int(partition)) for topic, partition in written)
+
+
+def _records(written: Iterable[tuple[str, int, int]]) -> list[Place]:
+    return [(str(topic), int(partition), int(offset)) for topic, partition, offset in written]
+
+
+def passing(records: Sequence[Place], dlq: str | None = None, why: str = "") -> Passing:
+    """Raises `UsageError` for none, and for too many."""
+    if not 0 < len(records) <= MOST_RECORDS:
+        raise UsageError(f"{len(records)} records: name at most {MOST_RECORDS} in one command, and at least one")
+    return Passing(tuple((topic, partition, offset) for topic, partition, offset in records), dlq, why)
 
 
 def adjusting(most: int | None, rates: Mapping[str, float | None] | None, *, as_in_pipeline: bool = False) -> Adjusting:
@@ -238,7 +282,7 @@ class Holding:
 
     def after(self, asked: Asked) -> Holding:
         match asked:
-            case Seek():
+            case Seek() | Passing():
                 return self
             case Adjusting(as_in_pipeline=True):
                 return Holding(replace(self.settings, max_concurrency=None))

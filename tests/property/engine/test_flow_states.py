@@ -196,6 +196,20 @@ class World:
             self.source.back_out()
             self.owner.held.append(self.owner.waiting.pop())
 
+    def take_out(self) -> None:
+        """One that runs, or is behind another one, stays where it is."""
+        if not self.fed:
+            return
+        number = self.random.randrange(self.fed)
+        before = self.places()[number]
+        found = self.flow.take_out(self.source, number, self.now)
+        if isinstance(found, str):
+            assert self.places()[number] == before
+            assert before != ["waiting"] or any(one.number == number for one in self.owner.waiting)
+        else:
+            assert before in (["ready"], ["waiting"])
+            self.owner.held.append(found)
+
     def change_rules(self) -> None:
         """Some keys are held, slow, or passed over from now on."""
         rules = [
@@ -284,7 +298,7 @@ class World:
 STEPS = {
     World.feed: 4, World.take: 8, World.complete: 8, World.run_on: 4, World.pass_time: 3, World.withdraw: 1,
     World.see_through: 4, World.back_out: 1, World.turn_over: 1, World.take_turned_over: 3, World.move_bound: 2,
-    World.change_rules: 2,
+    World.change_rules: 2, World.take_out: 2,
 }  # fmt: skip
 """What happens, and how often."""
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import (
@@ -27,6 +28,7 @@ from keylane.operations.commands import (
     adjusting,
     done_with,
     mac_of,
+    passing,
     read,
 )
 
@@ -45,10 +47,13 @@ rates = st.dictionaries(
     st.sampled_from(["records_per_s", "per_partition", "per_key"]), st.none() | st.integers(1, 9).map(float)
 )
 wheres = st.sampled_from(["key=a", "key=a*", "header.tenant=acme"]).map(Where.parse)
+records = st.lists(st.tuples(st.sampled_from(["orders", "payments"]), st.integers(0, 2), st.integers(0, 9)), min_size=1)
 asks: st.SearchStrategy[Asked] = st.one_of(
     st.builds(KeyRule, wheres, st.sampled_from(["hold", "skip"])),
     st.builds(KeyRule, wheres, st.just("limit"), st.integers(1, 9).map(float)),
     st.builds(Release, st.none() | wheres),
+    st.builds(passing, records),
+    st.builds(passing, records, st.just("dead"), st.text(max_size=5)),
     st.builds(Pause, some),
     st.builds(Resume, some),
     st.builds(Adjusting, st.none() | st.integers(1, 9), rates),
@@ -208,6 +213,8 @@ def test_what_later_commands_have_undone_is_deleted_once_it_is_old() -> None:
 
 def test_only_what_is_done_once_is_ever_late() -> None:
     seek, pause = command(1, Seek({("orders", 0): Target(1)})), command(1, Pause(None))
+    skip = command(1, Passing((("orders", 0, 1),)))
+    assert (skip.is_late(LATE_MS), skip.is_late(LATE_MS + 1)) == (False, True)
     assert (seek.is_late(LATE_MS), seek.is_late(LATE_MS + 1), pause.is_late(LATE_MS + 1)) == (False, True, False)
 
 
