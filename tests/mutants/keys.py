@@ -19,9 +19,9 @@ MUTANTS = [
     ),
     Mutant(
         "of several in one call only the first is looked at",
-        "flow/core.py",
-        "looked_at = call.payloads[:1] if call.ordered else call.payloads",
-        "looked_at = call.payloads[:1]",
+        "flow/letting_in.py",
+        "gate.about(call.payloads[:1] if call.ordered else call.payloads)",
+        "gate.about(call.payloads[:1])",
         f"{KEYS}::test_of_what_goes_together_only_what_is_held_is_stopped",
     ),
     Mutant(
@@ -33,9 +33,9 @@ MUTANTS = [
     ),
     Mutant(
         "what is behind a held record in its batch runs before it",
-        "flow/core.py",
-        "                if together is not None:\n                    self._undo(together)\n                if not",
-        "                if not",
+        "flow/letting_in.py",
+        "            if together is not None:\n                undo(together)\n            if not",
+        "            if not",
         f"{KEYS}::test_a_held_key_waits_and_all_others_go_on",
     ),
     Mutant(

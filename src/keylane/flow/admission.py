@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keylane.errors import InternalError
 from keylane.flow.work import Queue
@@ -44,6 +44,8 @@ class Payload(Protocol):
     def __len__(self) -> int:
         """Bytes that count against a bound of memory."""
 
+
+T = TypeVar("T")
 
 RUN = 256
 """Items that stand in the queue of what is ready as one. What is left of a run when some are taken is copied."""
@@ -94,6 +96,21 @@ class Ready:
                 self.count -= 1
                 return payloads[where]
         return None
+
+
+def joined(runs: Sequence[tuple[range, Sequence[T]]]) -> Sequence[tuple[range, Sequence[T]]]:
+    """Numbers that calls had, and their payloads, as the ranges that they make up."""
+    if len(runs) == 1:
+        return runs
+    ranges: list[tuple[range, list[T]]] = []
+    for run, some in sorted(runs, key=lambda one: one[0].start):
+        if ranges and ranges[-1][0].stop == run.start:
+            before, payloads = ranges[-1]
+            payloads += some
+            ranges[-1] = range(before.start, run.stop), payloads
+        else:
+            ranges.append((run, list(some)))
+    return ranges
 
 
 class Shards:

@@ -20,11 +20,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import UNLIMITED, Buckets
+from keylane.flow.admission import UNLIMITED, Buckets, joined
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
-from keylane.flow.items import Batch, Call, joined
+from keylane.flow.items import Batch, Call
 from keylane.flow.keys import KeyGate
+from keylane.flow.letting_in import let_in, let_in_batch, undo
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.work import Task
@@ -335,7 +336,7 @@ class FlowCore:
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
         if self._gate is not None:
-            calls = self._let_in(calls, self._gate, now)
+            calls = let_in(calls, self._gate, now)
             items = sum(map(len, calls))
         if looks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
@@ -378,57 +379,6 @@ class FlowCore:
             self._rotation.appendleft(source)
         else:
             self._rotation.append(source)
-
-    # --- rules by key ---
-
-    def _let_in(self, calls: Iterable[Call], gate: KeyGate, now: float) -> list[Call]:
-        """Those whose keys may run now. Of several in one call the others go on; what follows a stopped one in its
-        shard waits for it."""
-        passed: list[Call] = []
-        for call in calls:
-            looked_at = call.payloads[:1] if call.ordered else call.payloads
-            stopped = [at for at, payload in enumerate(looked_at) if gate.rule_of(payload) is not None]
-            if not stopped:
-                passed.append(call)
-                continue
-            source, numbers, payloads = call.source, call.numbers, call.payloads
-            if len(numbers) == 1:
-                if self._is_let_in(call.item_at(0), gate, now):
-                    passed.append(call)
-                continue
-            if call.ordered:
-                source.put_back(numbers[1:], payloads[1:], behind=True)
-            elif others := [at for at in range(len(numbers)) if at not in stopped]:
-                passed.append(Call(source, [numbers[at] for at in others], [payloads[at] for at in others], now))
-            for at in stopped:
-                is_let_in = self._is_let_in(call.item_at(at), gate, now)
-                assert not is_let_in, "what a limit lets in goes alone"
-        return passed
-
-    def _let_in_batch(self, items: Iterable[Item], gate: KeyGate, now: float) -> list[Item]:
-        passed = []
-        for item in items:
-            together = item.chain
-            if item.void:
-                continue
-            is_head = together is None or together.head is item
-            if is_head and gate.rule_of(item.payload) is not None:
-                if together is not None:
-                    self._undo(together)
-                if not self._is_let_in(item, gate, now):
-                    continue
-            passed.append(item)
-        return passed
-
-    def _is_let_in(self, item: Item, gate: KeyGate, now: float) -> bool:
-        if item.source.is_due(item.number):  # it has run
-            return True
-        verdict = gate.admit(item, now)
-        if verdict == "wait":
-            item.source.put_off()
-        elif verdict != "go":
-            item.source.owner.ended(item, verdict, now)
-        return verdict == "go"
 
     # --- services that are down ---
 
@@ -534,7 +484,7 @@ class FlowCore:
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(source, is_taken=bool(items))
             if gate is not None:
-                items = self._let_in_batch(items, gate, now)
+                items = let_in_batch(items, gate, now)
             if source.has_dues or self._asks:
                 items = [one for one in items if self._starts(one, now)]
             if items and items[0].attempt > 1:
@@ -591,7 +541,7 @@ class FlowCore:
             if isinstance(unit, Batch):
                 for item in reversed(unit.items):
                     if item.chain is not None:
-                        self._undo(item.chain)
+                        undo(item.chain)
                     if not item.void and item.source.wanted:
                         self.put_back(item)
             else:
@@ -713,19 +663,13 @@ class FlowCore:
         while (item := together.head) is not None and item in together.results:
             outcome = together.results.pop(item)
             if outcome is not None:
-                self._undo(together)
+                undo(together)
                 self._came_to(item, outcome, now)
                 return
             was_held = item in together.held
             is_last = together.pass_head()
             self._counters["processed"] += not was_held
             self._gone(item, passed=not is_last)
-
-    def _undo(self, together: Chain) -> None:
-        """The first item of a chain that is not gone goes on alone; the others wait for it again."""
-        rest = together.undo()
-        if rest and rest[0].source.wanted:
-            rest[0].source.put_back([one.number for one in rest], [one.payload for one in rest], behind=True)
 
     def _gone(self, item: Item, *, passed: bool = False) -> None:
         source = item.source

@@ -197,21 +197,6 @@ class Call:
         return len(self.numbers)
 
 
-def joined(runs: Sequence[tuple[range, Sequence[Carried]]]) -> Sequence[tuple[range, Sequence[Carried]]]:
-    """Numbers that calls had, and their payloads, as the ranges that they make up."""
-    if len(runs) == 1:
-        return runs
-    ranges: list[tuple[range, list[Carried]]] = []
-    for run, some in sorted(runs, key=lambda one: one[0].start):
-        if ranges and ranges[-1][0].stop == run.start:
-            before, payloads = ranges[-1]
-            payloads += some
-            ranges[-1] = range(before.start, run.stop), payloads
-        else:
-            ranges.append((run, list(some)))
-    return ranges
-
-
 class Batch:
     """Items for one call of the function, of any sources."""
 
@@ -506,15 +491,12 @@ class Source:
 
     def take_out(self, number: int) -> Item | None:
         """One that is ready is held by its owner; None, if it is not ready, or behind another one."""
-        item = next((one for one in self._again if one.number == number), None)
-        if item is not None:
+        if (item := next((one for one in self._again if one.number == number), None)) is not None:
             self._again.remove(item)
         elif (payload := self._ready.take_out(number)) is not None:
             item = Item(self, number, payload)
             self.owner.started(number)
-        else:
-            return None
-        self.out += 1
+        self.out += item is not None
         return item
 
     # --- running, held -> waiting, gone ---
@@ -593,7 +575,6 @@ class Source:
         self._beyond.clear()
 
     def is_behind(self, number: int) -> bool:
-        """Whether it waits for an earlier one of its shard."""
         return self._shards.is_behind(number)
 
     def queues(self) -> Iterator[Queue]:

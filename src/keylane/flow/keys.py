@@ -281,7 +281,7 @@ class KeyGate:
 
     def __init__(self, rules: Iterable[KeyRule], ordering: Ordering) -> None:
         queues = [_Queue(one) for one in sorted(rules, key=lambda one: (_FIRST[one.do], one.per_s or 0))]
-        self._of_key: dict[bytes, list[_Queue]] = {}
+        self._of_key: dict[bytes | None, list[_Queue]] = {}
         self._others: list[_Queue] = []
         """Those that no one key finds, and, where a key may be found by several, all: in the order in which they
         count."""
@@ -297,14 +297,15 @@ class KeyGate:
         self.looks_at_each = self.paces or ordering != "key" or any(one.rule.where.headers for one in queues)
         """Whether an item may be stopped though the one before it in its shard was not."""
 
-    def rule_of(self, payload: Keyed) -> KeyRule | None:
-        """The rule that counts."""
-        found = self._find(payload)
-        return None if found is None else found.rule
+    def about(self, payloads: Sequence[Keyed]) -> list[int]:
+        """The indices of those that a rule is about."""
+        of_key = self._of_key
+        if self._others:
+            return [at for at, one in enumerate(payloads) if self._find(one) is not None]
+        return [at for at, one in enumerate(payloads) if one.key() in of_key and self._find(one) is not None]
 
     def _find(self, payload: Keyed) -> _Queue | None:
-        key = payload.key()
-        own = None if key is None else self._of_key.get(key)
+        own = self._of_key.get(payload.key())
         if own is None:
             return next((one for one in self._others if one.rule.where.holds(payload)), None) if self._others else None
         found = [one for one in (*own, *self._others) if one.rule.where.holds(payload)]
