@@ -114,13 +114,11 @@ def test_a_skipped_key_never_runs_and_is_complete_and_so_it_is_after_a_death(
 @pytest.mark.usefixtures("token")
 def test_a_slow_key_is_slow_by_its_header_and_others_are_not(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     times: dict[tuple[int, bytes], float] = {}
-    operations = kl.Operations(**OPERATIONS)
-    member = ThreadMember(
-        stage.pipeline(
-            lambda record: times.setdefault((record.offset, record.key or b""), time.monotonic()), operations=operations
-        ),
-        "m",
-    )
+
+    def handler(record: kl.Record) -> None:
+        times[record.offset, record.key or b""] = time.monotonic()
+
+    member = ThreadMember(stage.pipeline(handler, operations=kl.Operations(**OPERATIONS)), "m")
     try:
         until(lambda: are_heard(capsys, stage, 1), "it reports")
         operate(capsys, stage, "limit-key", "--where", "header.tenant=acme", "--per-s", "10", "--execute")

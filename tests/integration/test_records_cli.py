@@ -247,7 +247,7 @@ def test_a_park_that_ended_between_letter_and_commit_is_done_by_the_next_one_wit
         said = refusal(capsys, stage, "park", *given, code=1)
     assert f"the letters are in '{stage.topic}.dead'" in said
     assert len(parked(stage)) == 1
-    done = report(capsys, stage, "park", *given, *named(stage, (0, 5)), "--execute")
+    done = report(capsys, stage, "park", *named(stage, (0, 5)), *given, "--execute")
     assert done["had_letters"] == 1
     assert sorted(value or b"" for _, value, _ in parked(stage)) == [b"10", b"4"]
     assert Runs(stage).run() == []
