@@ -228,6 +228,8 @@ def test_a_parked_record_is_a_letter_and_its_key_goes_on_and_it_comes_back_by_a_
     assert len(parked(stage)) == 1
     assert main(["dlq", "redrive", f"{stage.topic}.dead", "--bootstrap", stage.servers, "--execute"]) == 0
     capsys.readouterr()
+    first = (stage.topic, 0)
+    until(lambda: (stage.admin.log_ends([first], read_committed=True)[first] or 0) > 10, "its transaction has ended")
     assert Runs(stage).run() == [(0, 10)]
 
 
