@@ -336,8 +336,9 @@ class FlowCore:
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
         if self._gate is not None:
-            calls = let_in(calls, self._gate, now)
-            items = sum(map(len, calls))
+            passed = let_in(calls, self._gate, now)
+            if passed is not calls:
+                calls, items = passed, sum(map(len, passed))
         if looks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
             items = len(calls)

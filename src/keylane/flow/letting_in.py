@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from keylane.flow.keys import KeyGate
 
 
-def let_in(calls: Iterable[Call], gate: KeyGate, now: float) -> list[Call]:
-    """Those whose keys may run now. Of several in one call the others go on; what follows a stopped one in its shard
-    waits for it."""
+def let_in(calls: list[Call], gate: KeyGate, now: float) -> list[Call]:
+    """Those whose keys may run now; the same list where all may. Of several in one call the others go on; what follows
+    a stopped one in its shard waits for it."""
+    if gate.is_about_none([one for call in calls for one in (call.payloads[:1] if call.ordered else call.payloads)]):
+        return calls
     passed: list[Call] = []
     for call in calls:
         stopped = gate.about(call.payloads[:1] if call.ordered else call.payloads)
