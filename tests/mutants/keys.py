@@ -120,7 +120,7 @@ MUTANTS = [
         "flow/retries.py",
         "        self._heap.remove(found)\n        heapq.heapify(self._heap)\n",
         "",
-        "property/engine/test_flow_states.py",
+        f"{PASSING}::test_a_record_that_waits_is_skipped_and_its_key_goes_on_and_done_is_said_when_a_commit_has_it",
     ),
     Mutant(
         "a record is taken out beyond what a map can say",

@@ -153,8 +153,11 @@ def test_what_is_ready_and_has_no_worker_is_skipped_as_well_as_what_is_paused() 
     assert world.running() == [3]
 
 
-def test_what_is_too_far_ahead_of_what_is_committed_is_left_there() -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_is_too_far_ahead_of_what_is_committed_is_left_there(*, paused: bool) -> None:
     world = World(max_uncommitted=2, ordering="unordered")
+    if paused:
+        world.core.pause(None)
     world.poll("abcd")
     world.pass_over(3)
     assert world.reasons() == {3: WHY_NOT["commit"]}
