@@ -52,6 +52,10 @@ class ProcessedError(PeerError):
     """A row was processed before, and the store has nothing of it that could be handed on."""
 
 
+class ParkedError(KeylaneError):
+    """What a dead letter names whose record an operator has set aside. Nobody raises it."""
+
+
 class HandlerError(KeylaneError):
     """The user's handler failed on a record for the last time, and the pipeline's rule is to halt there."""
 

@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
     from keylane.consumer.loop import Loop
     from keylane.consumer.outputs import Delivery
+    from keylane.consumer.passing import Passing, Told
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.delivery.exactly_once import Once
+    from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Seek
     from keylane.operations.agent import Agent
     from keylane.operations.commands import Said
@@ -103,7 +105,7 @@ class ParallelConsumer:
         """Guards that a consumer runs once, and that closing knows of a run."""
         self._telling = threading.Lock()
         """Guards that what is told before there is a loop comes before what is told after."""
-        self._told: list[events.Adjust | events.Pause | events.Resume] = []
+        self._told: list[Change] = []
         self._begun = False
         self._stopped = False
         self._loop: Loop | None = None
@@ -229,6 +231,22 @@ class ParallelConsumer:
         """
         self._tell(adjusted(max_concurrency, rates))
 
+    def rule_keys(self, rules: tuple[KeyRule, ...]) -> None:
+        """keylane's: from now on these hold for records by their keys, and no others."""
+        self._tell(events.RuleKeys(rules))
+
+    def pass_over(self, asked: Passing, told: Callable[[Told], None]) -> None:
+        """keylane's: skip or park records that wait, as far as this member has them, and tell of each, once, on a
+        thread of its own."""
+        if self._loop is None:
+            raise UsageError("the consumer does not run yet: send this again")
+        self._loop.tell(events.PassOver(asked, told))
+
+    @property
+    def has_ended(self) -> bool:
+        """keylane's: nothing more comes of it."""
+        return self._loop is not None and self._loop.ended.is_set()
+
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, as far as this member has them.
 
@@ -311,7 +329,7 @@ class ParallelConsumer:
         before and after the run."""
         return Work() if self._loop is None else self._loop.work()
 
-    def _tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+    def _tell(self, event: Change) -> None:
         with self._telling:
             self._told.append(event)
             if self._loop is not None:
@@ -400,6 +418,10 @@ class ParallelConsumer:
             self._on_progress(self.snapshot())
 
 
+PASS_OVER_S = 20.0
+"""How long it may take until a commit has records that an operator has passed over."""
+
+
 class OperatedConsumer:
     """A consumer, as operations see it. Thread safety: that of the consumer."""
 
@@ -422,6 +444,17 @@ class OperatedConsumer:
     def change(self, change: Change) -> None:
         apply(self._consumer, change)
         self._consumer.snapshot()  # which its loop makes after the change
+
+    def pass_over(self, asked: Passing) -> Told:
+        told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._consumer.pass_over(asked, told.put)
+        until = monotonic() + PASS_OVER_S
+        while monotonic() < until and not self._consumer.has_ended:
+            try:
+                return told.get(timeout=0.1)
+            except queue.Empty:
+                continue
+        raise PeerError("nobody has said what became of the records: `keylane records show` says where they stand")
 
     def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
         moved: queue.SimpleQueue[Sequence[tuple[str, int]]] = queue.SimpleQueue()

@@ -3,52 +3,37 @@ to be; what holds, holds for members that start later."""
 
 from __future__ import annotations
 
-import importlib
-import json
 import logging
 import os
-import pkgutil
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 import keylane as kl
-from keylane import cli
 from keylane.cli import main
-from keylane.flow import host
 from keylane.kafka.bulk import read_to_end
 from keylane.operations import operator as operator_module
 from keylane.operations.commands import mac_of
 from keylane.operations.reports import key_of
 from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
-from kit.ledger import Ledger
-from kit.stage import Member, Stage, ThreadMember, until
+from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, import_commands, operate, refused
+from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TOKEN = "a token for the tests"
-OPERATIONS: dict[str, Any] = {"token": TOKEN, "report_interval_ms": 200}
-PARTITIONS = 3
-
 
 @pytest.fixture(scope="module", autouse=True)
 def commands() -> None:
-    """Imported before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that in two
-    threads at once."""
-    for package in (cli, host):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    import_commands()
 
 
 @pytest.fixture(scope="module")
@@ -69,71 +54,6 @@ def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
-
-
-def fill(stage: Stage, records: int) -> None:
-    stage.fill((b"%d" % (number % 7), number % PARTITIONS) for number in range(records))
-
-
-class Members:
-    """Processes of one group, and what their handlers ran."""
-
-    def __init__(self, stage: Stage, folder: Path, **options: Any) -> None:
-        self._stage = stage
-        self.ledger = Ledger(folder / "ledger")
-        self._options = {
-            "kafka": stage.kafka | {"session.timeout.ms": 2_000},
-            "topic": stage.topic,
-            "ledger": str(self.ledger.path),
-            "ends": False,
-            "operations": OPERATIONS,
-            **options,
-        }
-        self._open = ExitStack()
-
-    def start(self, **options: Any) -> Member:
-        return self._open.enter_context(Member(**(self._options | options)))
-
-    def has(self, count: int) -> bool:
-        """Whether so many members have all partitions among them."""
-        described = self._stage.admin.describe_group(self._stage.group)
-        return len(described.members) == count and sum(len(one.assignment) for one in described.members) == PARTITIONS
-
-    def done(self) -> Counter[int]:
-        """How often handlers succeeded, by partition."""
-        times: Counter[int] = Counter()
-        for (_, partition, _), count in self.ledger.done_times().items():
-            times[partition] += count
-        return times
-
-    def __enter__(self) -> Members:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-
-def operate(capsys: pytest.CaptureFixture[str], stage: Stage, verb: str, *more: str, code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    found = main(["operate", verb, stage.group, *more, "--bootstrap", stage.servers, "--json"])
-    said = capsys.readouterr()
-    assert found == code, said
-    shown: dict[str, Any] = json.loads(said.out)
-    return shown
-
-
-def refused(capsys: pytest.CaptureFixture[str], stage: Stage, verb: str, *more: str) -> str:
-    capsys.readouterr()
-    assert main(["operate", verb, stage.group, *more, "--bootstrap", stage.servers]) == 2
-    return capsys.readouterr().err
-
-
-def are_heard(capsys: pytest.CaptureFixture[str], stage: Stage, count: int) -> bool:
-    """Whether so many members have reported, with all partitions among them."""
-    if topics_of_operations(stage.group)[1] not in stage.admin.topics():
-        return False
-    heard = [one for one in operate(capsys, stage, "show")["members"] if not one["silent"]]
-    return len(heard) == count and sum(len(one["snapshot"]["partitions"]) for one in heard) == PARTITIONS
 
 
 @pytest.mark.usefixtures("token")

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import keylane as kl
-from keylane.cli import main
+from keylane.cli import main, records_edit
 from keylane.errors import HandlerError, PeerError
 from keylane.kafka.admin import Admin, CommittedOffset
 from keylane.kafka.replacing import replace
@@ -197,6 +197,82 @@ def test_a_skip_moves_the_committed_offset_over_the_first_record(
     code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 8)), "--execute")
     assert (code, out.splitlines()[-1]) == (0, f"group {stage.group}: 1 records never run")
     assert Runs(stage).run() == [(0, 5), (0, 7), (0, 9)]
+
+
+# --- park ---
+
+
+def parked(stage: Stage) -> list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]]:
+    return [(one.raw_key, one.raw_value, dict(one.headers)) for one in stage.read(f"{stage.topic}.dead")]
+
+
+def test_a_parked_record_is_a_letter_and_its_key_goes_on_and_it_comes_back_by_a_redrive(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.create(1, f"{stage.topic}.dead")
+    commit_map(stage, OffsetMap(2, [2, 5], 9))
+    commit_map(stage, OffsetMap(10), partition=1)
+    given = (*named(stage, (0, 2)), "--dlq", f"{stage.topic}.dead")
+    dry = report(capsys, stage, "park", *given)
+    assert (dry["executed"], dry["had_letters"], parked(stage)) == (False, None, [])
+    done = report(capsys, stage, "park", *given, "--reason", "ticket 481", "--execute")
+    assert (done["had_letters"], done["partitions"][0]["new_offset"]) == (0, 5)
+    ((key, value, headers),) = parked(stage)
+    assert (key, value) == (b"key-4", b"4")
+    assert (headers["keylane.offset"], headers["keylane.error.class"]) == (b"2", b"keylane.errors.ParkedError")
+    assert (headers["keylane.error.text"] or b"").endswith(b": ticket 481")
+    assert stage.committed()[stage.topic, 0] == OffsetMap(5, [5], 9)
+    assert Runs(stage).run() == [(0, 5)]
+    said = refusal(capsys, stage, "park", *given)
+    assert "it is complete already: nothing is to be parked" in said
+    assert len(parked(stage)) == 1
+    assert main(["dlq", "redrive", f"{stage.topic}.dead", "--bootstrap", stage.servers, "--execute"]) == 0
+    capsys.readouterr()
+    first = (stage.topic, 0)
+    until(lambda: (stage.admin.log_ends([first], read_committed=True)[first] or 0) > 10, "its transaction has ended")
+    assert Runs(stage).run() == [(0, 10)]
+
+
+def test_a_park_that_ended_between_letter_and_commit_is_done_by_the_next_one_without_a_second_letter(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.create(1, f"{stage.topic}.dead")
+    commit_map(stage, OffsetMap(2, [2, 5], 9))
+    commit_map(stage, OffsetMap(10), partition=1)
+    given = (*named(stage, (0, 2)), "--dlq", f"{stage.topic}.dead")
+
+    def dies(*_: object) -> bool:
+        raise PeerError("somebody else has committed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records_edit, "replace", dies)
+        said = refusal(capsys, stage, "park", *given, code=1)
+    assert f"the letters are in '{stage.topic}.dead'" in said
+    assert len(parked(stage)) == 1
+    done = report(capsys, stage, "park", *named(stage, (0, 5)), *given, "--execute")
+    assert done["had_letters"] == 1
+    assert sorted(value or b"" for _, value, _ in parked(stage)) == [b"10", b"4"]
+    assert Runs(stage).run() == []
+
+
+def test_a_letter_that_came_back_stands_for_nothing_any_more(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.create(1, f"{stage.topic}.dead")
+    commit_map(stage, OffsetMap(2, [2], 9))
+    given = (*named(stage, (0, 2)), "--dlq", f"{stage.topic}.dead")
+    report(capsys, stage, "park", *given, "--execute")
+    assert main(["dlq", "redrive", f"{stage.topic}.dead", "--bootstrap", stage.servers, "--execute"]) == 0
+    capsys.readouterr()
+    report(capsys, stage, "replay", *named(stage, (0, 2)), "--execute")
+    assert report(capsys, stage, "park", *given, "--execute")["had_letters"] == 0
+    assert len(parked(stage)) == 2
+
+
+def test_what_cannot_be_parked_is_refused(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    commit_map(stage, OffsetMap(2, [2], 9))
+    one = named(stage, (0, 2))
+    assert "which dead letters?" in refusal(capsys, stage, "park", *one)
+    assert "does not exist" in refusal(capsys, stage, "park", *one, "--dlq", "no-such-topic")
+    assert "in the dead-letter topic itself" in refusal(capsys, stage, "park", *one, "--dlq", stage.topic)
 
 
 # --- what is refused ---

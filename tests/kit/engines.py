@@ -14,6 +14,7 @@ from keylane.consumer.events import TransactionAnswered
 from keylane.consumer.intake import Lease
 from keylane.consumer.outputs import NO_RESULTS, Answer, ResultsMoved, ResultsRule
 from keylane.consumer.partitions import Partition
+from keylane.consumer.passing import Passing
 from keylane.consumer.start import Committed, StartRule
 from keylane.consumer.start import Start as CoreStart
 from keylane.flow.admission import CALL_S
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from keylane.consumer.outputs import Delivery
+    from keylane.consumer.passing import Told
     from keylane.consumer.snapshot import Snapshot
     from keylane.flow.items import Source, Unit
+    from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome as CoreOutcome
     from keylane.flow.workers import Capacity, Running
     from keylane.offsets import OffsetMap
@@ -226,6 +229,15 @@ class CoreEngine:
     def resume(self, names: Iterable[TopicPartition] | None) -> None:
         self._core.resume(names)
 
+    def rule_keys(self, rules: Sequence[KeyRule]) -> None:
+        self._core.rule_keys(rules)
+
+    def skip(self, name: TopicPartition, offset: int, now: float) -> bool:
+        told: list[Told] = []
+        was_complete = self.is_complete(name, offset)
+        self._core.passings.begin(Passing(((*name, offset),)), told.append, now)
+        return not was_complete and self.is_complete(name, offset)
+
     # --- what to do ---
 
     def plan(self, now: float) -> Plan:
@@ -270,6 +282,10 @@ class CoreEngine:
     @property
     def lease_until(self) -> float:
         return self._lease.until
+
+    def is_complete(self, name: TopicPartition, offset: int) -> bool:
+        partition = self._core.partitions.open.get(name)
+        return partition is not None and partition.tracker.is_complete(offset)
 
     @property
     def holds_back(self) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.consumer.snapshot import Snapshot
+    from keylane.flow.keys import KeyRule
     from keylane.offsets import OffsetMap
     from keylane.options import Rates
     from keylane.records import Output, PlainMessage, Returned
@@ -241,6 +242,9 @@ class Engine(Protocol):
     def adjust(self, max_concurrency: int | None, rates: Rates | None) -> None: ...
     def pause(self, names: Iterable[TopicPartition] | None) -> None: ...
     def resume(self, names: Iterable[TopicPartition] | None) -> None: ...
+    def rule_keys(self, rules: Sequence[KeyRule]) -> None: ...
+    def skip(self, name: TopicPartition, offset: int, now: float) -> bool:
+        """Have one record that waits complete without having run; whether it is."""
 
     # --- what to do ---
 
@@ -256,6 +260,9 @@ class Engine(Protocol):
     def failure(self) -> BaseException | None: ...
     @property
     def lease_until(self) -> float: ...
+    def is_complete(self, name: TopicPartition, offset: int) -> bool:
+        """Whether commits of this assignment will say so."""
+
     @property
     def holds_back(self) -> bool:
         """Whether ready records wait because a map with them might not fit."""

@@ -8,12 +8,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
+    from keylane.flow.keys import KeyRule
     from keylane.options import Rates
+    from keylane.records import PlainMessage
     from kit.seam import Item
 
 _ROUNDING = 1e-6
+
+
+class KeyOracle:
+    """The same for what an operator says of keys: which start, and how fast. Sees every start."""
+
+    def __init__(self, rules: Sequence[KeyRule]) -> None:
+        self.rules = rules
+        self._levels: dict[KeyRule, tuple[float, float]] = {}
+
+    def is_skipped(self, record: PlainMessage) -> bool:
+        about = [one.do for one in self.rules if one.where.holds(record)]
+        return "skip" in about and "hold" not in about
+
+    def starts(self, item: Item, now: float) -> str | None:
+        """A record's handler may begin now; which rule that breaks, if one."""
+        about = [one for one in self.rules if one.where.holds(item.message)]
+        if stops := [one for one in about if one.do != "limit"]:
+            return f"{item} started although it is {stops[0]}"
+        limits = [(one.per_s, one) for one in about if one.per_s is not None]
+        if not limits:
+            return None
+        per_s, rule = min(limits, key=lambda one: one[0])
+        most = max(1.0, per_s * BURST_S)
+        left, since = self._levels.get(rule, (most, now))
+        left = min(most, left + (now - since) * per_s) - 1
+        self._levels[rule] = (left, now)
+        return f"{item} started faster than {rule}" if left < -_ROUNDING else None
+
+
+BURST_S = 0.1
 
 
 class RateOracle:

@@ -8,7 +8,8 @@ DESIGN's guarantees at every one:
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
 takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
-of a partition that the user has paused, nor beyond `max_uncommitted`, nor faster than `rates` allow.
+of a partition that the user has paused, nor of a key that an operator holds or has skipped, nor beyond
+`max_uncommitted`, nor faster than `rates` and limits of keys allow. 1 and 3 but for what an operator has skipped.
 
 Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by
 then. Under "almost_once" a crash would repeat at most as many records as may be in flight.
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import keylane as kl
 from keylane.errors import HandlerError
+from keylane.flow.keys import KeyRule, Where
 from keylane.offsets import decode
 from keylane.options import Batch, Breaker, DeadLetter, Halt, Rates, Retries, Skip
 from keylane.pipeline import Pipeline
@@ -33,7 +35,7 @@ from keylane.records import PlainMessage
 from kit.engines import make_engine
 from kit.seam import Make, Problem, Start, Workers
 from kit.simulated_log import TOPIC, Log, Sent
-from kit.simulated_rates import RateOracle
+from kit.simulated_rates import KeyOracle, RateOracle
 from kit.simulated_transactions import SimulatedTransactions
 from kit.simulated_workers import SimulatedWorkers
 
@@ -87,6 +89,8 @@ class Settings:
     max_uncommitted: int | None = None
     hands: int = 0
     """How often the user pauses, resumes and changes bounds; 20 is often."""
+    rules: int = 0
+    """How often an operator holds, slows, skips and releases keys; 20 is often."""
     delivery: DeliveryName = "at_least_once"
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
@@ -137,6 +141,7 @@ class Simulation:
             self.transactions.crash()
         self.transactions = SimulatedTransactions(self) if settings.delivery == "transactional" else None
         self.rates = RateOracle(settings.rates)
+        self.keys = KeyOracle(())
         self.engine = make_engine(
             self.pipeline,
             Make(
@@ -178,6 +183,8 @@ class Simulation:
             (self._lose, self.settings.rebalances),
             (self._drop_log, 1),
             (self._interfere, self.settings.hands),
+            (self._rule, self.settings.rules),
+            (self._skip, self.settings.rules),
             (self._crash, 1),
             (self._stop, 1),
         ]
@@ -190,7 +197,10 @@ class Simulation:
         self.seen["held back"] += self.engine.holds_back
         self.now += self.random.random() * 0.002
         action()
-        self._act(self.engine.plan(self.now))
+        plan = self.engine.plan(self.now)
+        self.workers.take_back(plan.recalled)
+        self._pass_over()
+        self._act(plan)
         if self.engine.is_finished:
             self._ended()
 
@@ -199,6 +209,7 @@ class Simulation:
         hears of several things at once before it plans, as in a round of its loop."""
         self.faults = False
         self._resume(None)
+        self._rule_keys([])
         actions = [
             self._assign,
             self._poll,
@@ -367,6 +378,47 @@ class Simulation:
             if choice != 3:
                 self.rates = RateOracle(self.settings.rates)
 
+    def _rule(self) -> None:
+        """An operator holds, slows or skips keys, or releases them."""
+        key = self.random.randrange(self.settings.keys)
+        one = Where.parse(self.random.choice([f"key={key}", f"key={key}", f"key=*{key}", "key=*"]))
+        made = self.random.choice([KeyRule(one, "hold"), KeyRule(one, "limit", 20.0), KeyRule(one, "skip")])
+        kept = self.random.sample(self.keys.rules, self.random.randint(0, min(2, len(self.keys.rules))))
+        others = [rule for rule in kept if rule.where != one]
+        self._rule_keys([*others, made] if self.random.random() < 0.6 else others)
+        self.seen[made.do] += 1
+
+    def _skip(self) -> None:
+        """An operator skips one record: it is skipped if it is the first of its shard and does not run."""
+        log = self.random.choice(self.logs)
+        if not log.assigned or not log.todo or log.name in self.revoking:
+            return
+        offset = self.random.choice(list(log.todo)[:8])
+        shard = log.shard(log.todo[offset], self.settings.ordering)
+        if not self.engine.skip(log.name, offset, self.now):
+            return
+        for one in [one for one in log.todo if one < offset]:
+            is_behind = shard is not None and log.shard(log.todo[one], self.settings.ordering) == shard
+            self.check(not is_behind, "{}: {} was skipped before {} of its shard", log.name, offset, one)
+        self.seen["skipped alone"] += 1
+        self._passed_over(log, offset)
+
+    def _rule_keys(self, rules: list[KeyRule]) -> None:
+        self.keys = KeyOracle(rules)
+        self.engine.rule_keys(rules)
+
+    def _pass_over(self) -> None:
+        """What the plan has skipped is complete."""
+        for log in self.logs if self.keys.rules else ():
+            for offset in [one for one, record in log.todo.items() if self.keys.is_skipped(record)]:
+                if self.engine.is_complete(log.name, offset):
+                    self._passed_over(log, offset)
+
+    def _passed_over(self, log: Log, offset: int) -> None:
+        self.check(offset not in log.running, "{}: {} was skipped while it ran", log.name, offset)
+        self.seen["passed over"] += 1
+        log.pass_over(offset)
+
     def _pause(self, names: list[TopicPartition] | None) -> None:
         self.all_paused |= names is None
         self.paused.update(names or ())
@@ -405,7 +457,6 @@ class Simulation:
     def _act(self, plan: Plan) -> None:
         self.check(not plan.calls or self.now < self.engine.lease_until, "dispatched after the lease had ended")
         self.seen["lease ended"] += self.now >= self.engine.lease_until
-        self.workers.take_back(plan.recalled)
         self.workers.hand_over(plan.calls)
         if plan.calls and self.settings.delivery == "almost_once":
             again = sum(len(log.running) + len(log.unacknowledged) for log in self.logs)
@@ -444,7 +495,7 @@ class Simulation:
             said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
             for offset in log.todo if self.settings.delivery != "at_most_once" else ():
-                if said.is_complete(offset):
+                if said.is_complete(offset) and not self.keys.is_skipped(log.todo[offset]):
                     self.violated(f"{entry.name}: a commit says that {offset} is complete: {said}")
         if self.engine.left_maps_out:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
@@ -515,5 +566,9 @@ VARIETY = (
     Settings(delivery="almost_once", concurrency=1, ordering="unordered", results=True),
     Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), rebalances=2, keys=5),
     Settings(failure_share=0.6, breaker=Breaker(failures=3, probe_interval_ms=100), batch=Batch(4), later_share=0.1),
+    Settings(rules=15, keys=4, later_share=0.05, call_s=1.0, output_share=0.05, max_uncommitted=60),
+    Settings(rules=15, keys=4, batch=Batch(6), hands=5, rates=Rates(per_key=30)),
+    Settings(rules=15, ordering="unordered", keys=4, metadata_cap=16, call_s=1.0, results=True, hands=5),
+    Settings(rules=15, ordering="partition", keys=4, call_s=1.0, output_share=0.05),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -160,7 +160,7 @@ MUTANTS = [
     # --- several records in one call ---
     Mutant(
         "calls that ended together complete what lies between them, too",
-        "flow/items.py",
+        "flow/admission.py",
         "        if ranges and ranges[-1][0].stop == run.start:\n",
         "        if ranges and ranges[-1][0].stop <= run.start:\n",
         "unit/engine/test_engine_ordering.py::test_what_calls_had_is_the_ranges_that_it_makes_up",

@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "a dry run of a replay commits",
         "cli/records_edit.py",
-        "replace(admin, kafka, group, before, after) if execute else None",
-        "replace(admin, kafka, group, before, after)",
+        "_replaced(admin, kafka, group, before, after, parking) if execute else None",
+        "_replaced(admin, kafka, group, before, after, parking)",
         REPLAYED,
     ),
     Mutant(

@@ -99,3 +99,36 @@ def test_what_holds_is_there_before_a_lane_starts(
     operate(capsys, work, "resume", "--execute")
     until(lambda: work.lag() == 0, second.snapshot)
     second.stop()
+
+
+def test_a_held_key_is_held_on_lanes_that_are_killed_and_all_others_go_on(
+    start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = start()
+    until(lambda: len(first.snapshot().partitions) == PARTITIONS, lambda: first.lanes)
+    held = operate(capsys, work, "hold-key", "--key", "key-3", "--execute")
+    assert [(one["runs"], one["state"]) for one in held["members"]] == [("lanes", "done")]
+    first.stop()
+    second = start()
+    until(lambda: sorted(len(lane.partitions) for lane in second.lanes) == [2, 2], lambda: second.lanes)
+    work.fill(400)
+    expected = {source for source, key in work.outputs().inputs.items() if key != b"key-3"}
+    until(lambda: set(work.outputs().outputs) == expected, second.snapshot)
+    (queue,) = operate(capsys, work, "keys")["queues"]
+    assert (queue["why"], queue["behind"]) == ("paused", 400 - len(expected) - 1)
+    until(lambda: work.left() == 400 - len(expected), second.snapshot)
+    owner = second.lanes[queue["lane"]]
+    assert owner.pid is not None
+    os.kill(owner.pid, signal.SIGKILL)
+    until(lambda: second.lanes[owner.lane].launches == 2, lambda: second.lanes)
+    work.fill(100)
+    expected = {source for source, key in work.outputs().inputs.items() if key != b"key-3"}
+    until(lambda: set(work.outputs().outputs) == expected, second.snapshot)
+    head = (queue["topic"], queue["partition"], queue["offset"])
+    skipped = operate(capsys, work, "skip-record", "{}:{}@{}".format(*head), "--execute")
+    assert [bool(one["member"]) for one in skipped["records"]] == [True]
+    operate(capsys, work, "release-key", "--all", "--execute")
+    until(lambda: work.lag() == 0, second.snapshot)
+    second.stop()
+    seen = work.outputs()
+    assert (seen.lost, seen.foreign, seen.repeated, seen.out_of_order("key")) == ({head}, set(), set(), [])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
 from keylane.cli.asking import add_command, add_execute, show
+from keylane.cli.operate_keys import add_key_commands
+from keylane.cli.operate_records import add_record_commands
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +40,8 @@ columns:
   HEAD    the record that the others wait for; its key, where members show it (Operations(show_keys=True))
   BEHIND  how many wait (under ordering="partition": of the partition)
   WHY     running; queued: with the workers; delivering: its outputs wait for the broker, or its result to be seen;
-          retry: it failed; scheduled: not_before; rate; service: it is down; paused; commit: too far ahead of what is
-          committed; ready: no worker is free
+          retry: it failed; scheduled: not_before; rate; service: it is down; paused, or its key is held; commit: too
+          far ahead of what is committed; ready: no worker is free
   FOR     since its first attempt
   UNTIL   when it goes on, where that is known
 """
@@ -118,7 +120,9 @@ SELECT_HELP = "only this topic, or these partitions of it (flights:0,3-5); may b
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane operate`, with its own subcommands."""
     operate = subparsers.add_parser(
-        "operate", help="look at members while they run; pause, adjust, seek, drain them", description=DESCRIPTION
+        "operate",
+        help="look at members while they run; pause, adjust, seek, drain, hold keys",
+        description=DESCRIPTION,
     )
     commands = operate.add_subparsers(metavar="COMMAND", dest="operate_command", required=True)
     show_ = add_command(commands, "show", "show the members of a group, and what they do", SHOW_EXAMPLES, run_show)
@@ -130,13 +134,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     drain = add_command(commands, "drain", "pause, and wait for what is in handlers", DRAIN_EXAMPLES, run_drain)
     adjust = add_command(commands, "adjust", "change concurrency and rates", ADJUST_EXAMPLES, run_adjust)
     seek = add_command(commands, "seek", "go on at other offsets", SEEK_EXAMPLES, run_seek)
-    for command in (show_, keys, log, pause, resume, drain, adjust, seek):
+    by_key = add_key_commands(commands, lambda args, asked: _send(args, lambda _: asked))
+    records = add_record_commands(commands, _send)
+    for command in (show_, keys, log, pause, resume, drain, adjust, seek, *by_key, *records):
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
+    for command in records:
+        command.add_argument("records", metavar="TOPIC:N@OFFSET", nargs="+", help="a record: topic, partition, offset")
     for command in (pause, resume, drain, seek):
         command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
     _add_adjust(adjust)
     add_offset_targets(seek)
-    for command in (pause, resume, drain, adjust, seek):
+    for command in (pause, resume, drain, adjust, seek, *by_key, *records):
         command.add_argument("--token-file", metavar="FILE", help="a file with the token of the members")
         wait = "how long to wait for the members' answers (default %(default)s)"
         command.add_argument("--wait-ms", type=int, default=30_000, metavar="N", help=wait)

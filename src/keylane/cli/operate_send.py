@@ -1,4 +1,4 @@
-"""`keylane operate pause | resume | drain | adjust | seek`: one command to the members of a group, and their answers.
+"""`keylane operate pause | resume | drain | adjust | seek | …-key`: one command to members, and their answers.
 
 The idea: a member that is heard is expected to answer; what it does not say is said here. A seek is looked at by
 partition as well: each is done by the member that has it, or by nobody.
@@ -17,8 +17,10 @@ from keylane.cli.arguments import TOKEN_VARIABLE
 from keylane.cli.asking import DRY_RUN, admin_with, settings_of
 from keylane.cli.exits import EXIT_FAILURE
 from keylane.cli.tables import print_table
+from keylane.consumer.passing import Passing
 from keylane.errors import UsageError
 from keylane.kafka.membership import Seek
+from keylane.operations.commands import named
 from keylane.operations.operator import Operator
 from keylane.pipeline import Operations
 
@@ -64,8 +66,9 @@ def send(args: argparse.Namespace, ask: Callable[[Admin], Asked], *, drains: boo
         Operations(token=token)  # refused here as it is there
     with Operator(kafka, args.group, token, admin) as operator:
         members = _expected(operator, args.group, asked)
+        operator.check(asked)
         if not args.execute:
-            return _report(args, None, [_row(one, "", "") for one in members.values()], []), 0
+            return _report(args, None, [_row(one, "", "") for one in members.values()], [], []), 0
         if token is None:
             raise UsageError(
                 f"a command needs the members' token: give it in {TOKEN_VARIABLE}, or name a file with --token-file"
@@ -84,6 +87,8 @@ def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
         )
     if not present and isinstance(asked, Seek):
         raise UsageError(f"no member of the group {group!r} is heard: `keylane groups reset {group}` moves its offsets")
+    if not present and isinstance(asked, Passing):
+        raise UsageError(f"no member of the group {group!r} is heard: `keylane records skip|park` needs none")
     return present
 
 
@@ -129,9 +134,11 @@ def _answers(
             began = result is not None
             state = ("accepted" if began else "no answer") if name in waiting else "silent"
             rows.append(_row(seen, state, NOT_DONE["accepted" if began else state]))
-    partitions = _partitions(operator, command)
-    is_done = all(row["state"] == "done" for row in rows) and all(one["member"] for one in partitions)
-    return _report(args, command, rows, partitions), 0 if is_done else EXIT_FAILURE
+    partitions, records = _partitions(operator, command), _records(operator, command)
+    is_done = all(one["member"] for one in (*partitions, *records))
+    if not records:  # else it is told by record: a member may have one, and not another one
+        is_done = is_done and all(row["state"] == "done" for row in rows)
+    return _report(args, command, rows, partitions, records), 0 if is_done else EXIT_FAILURE
 
 
 def busy(told: Members, command: Command, members: Collection[str]) -> list[str]:
@@ -162,6 +169,14 @@ def _partitions(operator: Operator, command: Command) -> list[Report]:
     return [{"topic": name[0], "partition": name[1], "member": by.get(name)} for name in command.partitions or ()]
 
 
+def _records(operator: Operator, command: Command) -> list[Report]:
+    """Of single records: who has done which."""
+    if not isinstance(command.asked, Passing):
+        return []
+    by = {name: one.member for one in operator.results_of(command).values() for name in one.records or ()}
+    return [{"record": name, "member": by.get(name)} for name in map(named, command.asked.records)]
+
+
 def _row(seen: Seen, state: str, text: str) -> Report:
     report = seen.report
     return {
@@ -175,7 +190,11 @@ def _row(seen: Seen, state: str, text: str) -> Report:
 
 
 def _report(
-    args: argparse.Namespace, command: Command | None, members: list[Report], partitions: list[Report]
+    args: argparse.Namespace,
+    command: Command | None,
+    members: list[Report],
+    partitions: list[Report],
+    records: list[Report],
 ) -> Report:
     return {
         "group": args.group,
@@ -184,6 +203,7 @@ def _report(
         "command": None if command is None else command.id,
         "members": members,
         "partitions": partitions,
+        "records": records,
     }
 
 
@@ -200,6 +220,8 @@ def print_answers(report: Report) -> None:
             print(
                 f"{one['topic']}-{one['partition']}: not sought: no member had it, or said so; look, and send it again"
             )
+    for one in report["records"]:
+        print(f"{one['record']}: {'done' if one['member'] else 'not done: no member had it, or one has said why'}")
     if not report["executed"]:
         print(DRY_RUN)
         return

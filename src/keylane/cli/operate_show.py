@@ -108,7 +108,13 @@ def held_lines(holding: Report) -> list[str]:
         lines.append(f"paused: {', '.join(f'{topic}-{partition}' for topic, partition in holding['paused'])}")
     if holding["max_concurrency"] is not None:
         lines.append(f"max_concurrency={holding['max_concurrency']}")
-    return lines + [f"{name}={'unlimited' if rate is None else rate}" for name, rate in holding["rates"].items()]
+    lines += [f"{name}={'unlimited' if rate is None else rate}" for name, rate in holding["rates"].items()]
+    return lines + [_rule_line(one) for one in holding.get("keys", ())]  # members of an older keylane have none
+
+
+def _rule_line(rule: Report) -> str:
+    limit = None if rule["per_s"] is None else f"at most {rule['per_s']:g} records a second"
+    return f"records with {rule['where']}: {limit or {'hold': 'held', 'skip': 'skipped, unprocessed'}[rule['do']]}"
 
 
 def _member_row(one: Report) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`keylane records`: show, replay, skip: single records of a group, by its committed offsets and offset maps.
+"""`keylane records`: show, replay, skip, park: single records of a group, by its committed offsets and offset maps.
 
 The idea: a commit says of every record whether it is complete, so that one record runs again, or never, by a commit
 that says something else of it and of no other one. Where records stand is `keylane.cli.records_show`, what is committed
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keylane.cli.records_edit import Verb
     from keylane.pipeline import Pipeline
 
-DESCRIPTION = "Single records of a group: where they stand; let some run again, or never."
+DESCRIPTION = "Single records of a group: where they stand; let some run again, or never, or set them aside."
 
 DEFAULT_METADATA_MAX_BYTES = 4_096
 """Apache Kafka's default of `offset.metadata.max.bytes`."""
@@ -67,22 +67,40 @@ The records count as complete: the group's consumers never process them. Look at
 
 {EDIT_NOTES}"""
 
+PARK_EXAMPLES = f"""\
+examples:
+  keylane records park weather flights:3@1041 --dlq flights.dead        what would be committed, and nothing else
+  keylane records park weather flights:3@1041 --dlq flights.dead --execute
+  keylane records park weather flights:3@1041 --pipeline pipeline.py --reason 'ticket 481' --execute
+
+The record goes to the dead-letter topic, and counts as complete then: its key goes on behind it. `keylane dlq redrive`
+brings it back, as it was. A record that has a letter there which nobody has sent back (by the redrive's usual group)
+gets no second one.
+
+{EDIT_NOTES}"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane records`, with its own subcommands."""
     records = subparsers.add_parser(
-        "records", help="look at single records of a group, let them run again, skip them", description=DESCRIPTION
+        "records",
+        help="look at single records of a group; replay, skip, park them",
+        description=DESCRIPTION,
     )
     commands = records.add_subparsers(metavar="COMMAND", dest="records_command", required=True)
     show_ = add_command(commands, "show", "where records stand in a group", SHOW_EXAMPLES, run_show)
     replay = add_command(commands, "replay", "let complete records run again", REPLAY_EXAMPLES, run_edit)
     skip = add_command(commands, "skip", "let records never run", SKIP_EXAMPLES, run_edit)
-    for command in (show_, replay, skip):
+    park = add_command(commands, "park", "set records aside as dead letters", PARK_EXAMPLES, run_edit)
+    park.add_argument("--dlq", metavar="TOPIC", help="the dead-letter topic (default: the pipeline's)")
+    park.add_argument("--pipeline", metavar="FILE[:NAME]", help="a pipeline: its brokers, its dead-letter topic")
+    park.add_argument("--reason", metavar="TEXT", help="what the letter says, beside who parked the record")
+    for command in (show_, replay, skip, park):
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
         command.add_argument("records", metavar="TOPIC:N@OFFSET", nargs="+", help="a record: topic, partition, offset")
     show_.add_argument("--payload", action="store_true", help="show keys, values and headers")
     show_.add_argument("--pipeline", metavar="FILE[:NAME]", help="a pipeline: its brokers, its deserializers")
-    for command in (replay, skip):
+    for command in (replay, skip, park):
         command.add_argument(
             "--metadata-max-bytes",
             type=int,
@@ -115,7 +133,12 @@ def run_edit(args: argparse.Namespace) -> int:
     from keylane.cli.records_edit import edit, print_edit
 
     verb: Verb = args.records_command
-    kafka = settings_of(args, {})
-    cap = args.metadata_max_bytes
-    report = edit(admin_with(args, kafka), kafka, args.group, args.records, verb, cap, execute=args.execute)
+    parking = None
+    if verb == "park":
+        from keylane.cli.records_park import parking_of
+
+        parking = parking_of(args)
+    kafka = settings_of(args, {}) if parking is None else parking.kafka
+    admin, cap = admin_with(args, kafka), args.metadata_max_bytes
+    report = edit(admin, kafka, args.group, args.records, verb, cap, execute=args.execute, parking=parking)
     return show(args, report, print_edit)

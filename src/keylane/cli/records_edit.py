@@ -1,5 +1,5 @@
-"""`keylane records replay | skip`: another offset map for a group without members: the plan first, the commit with
-`--execute` only.
+"""`keylane records replay | skip | park`: another offset map for a group without members: the plan first, the commit
+with `--execute` only.
 
 Everything that is named is done, or refused with the first reason that is found, before anything is committed.
 """
@@ -12,7 +12,7 @@ from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_change import check_empty
 from keylane.cli.records_show import IN_LOG, look
 from keylane.cli.tables import print_table
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import CommittedOffset
 from keylane.kafka.replacing import replace
 from keylane.offsets import encoding_of
@@ -22,25 +22,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from keylane.cli.asking import Report, Settings
+    from keylane.cli.records_park import Parking
     from keylane.cli.records_show import Found
     from keylane.kafka.admin import Admin
     from keylane.kafka.group_descriptions import Partition
+    from keylane.kafka.replacing import Offsets
 
-Verb = Literal["replay", "skip"]
+Verb = Literal["replay", "skip", "park"]
 
-DONE: dict[Verb, str] = {"replay": "run again", "skip": "never run"}
+DONE: dict[Verb, str] = {"replay": "run again", "skip": "never run", "park": "are set aside"}
 ABSENT: dict[Verb, str] = {
     "replay": "produce it again to have it processed",
     "skip": "consumers pass over it by themselves",
+    "park": "consumers pass over it by themselves",
 }
 """What to do about a record that the log has no longer."""
 
 
 def edit(
-    admin: Admin, kafka: Settings, group: str, names: Iterable[str], verb: Verb, cap: int, *, execute: bool
+    admin: Admin,
+    kafka: Settings,
+    group: str,
+    names: Iterable[str],
+    verb: Verb,
+    cap: int,
+    *,
+    execute: bool,
+    parking: Parking | None = None,
 ) -> Report:
     """Let these records run again, or never, by metadata of at most `cap` characters; the report says what was, or
-    would be, committed.
+    would be, committed. With `parking` each has a letter before.
 
     Raises `UsageError` for a group with members, and for a record that cannot be replayed or skipped; `PeerError` when
     somebody else commits meanwhile.
@@ -49,7 +60,10 @@ def edit(
         raise UsageError(f"--metadata-max-bytes {cap}: give a whole number from 0 on")
     description = check_empty(admin, group)
     chosen: dict[Partition, list[Found]] = {}
-    for one in look(admin, kafka, group, names):
+    every = look(admin, kafka, group, names)
+    if parking is not None:
+        parking.check(every)
+    for one in every:
         _check(verb, group, one)
         chosen.setdefault((one.place.topic, one.place.partition), []).append(one)
     before: dict[Partition, CommittedOffset] = {}
@@ -76,8 +90,10 @@ def edit(
                 "encoding": encoding_of(metadata),
             }
         )
-    is_conditional = replace(admin, kafka, group, before, after) if execute else None
-    return {
+    had_letters = parking.write(every) if execute and parking is not None else None
+    is_conditional = _replaced(admin, kafka, group, before, after, parking) if execute else None
+    letters = {} if parking is None else {"dlq": parking.topic, "had_letters": had_letters}
+    return letters | {
         "group": group,
         "state": description.state,
         "verb": verb,
@@ -85,6 +101,20 @@ def edit(
         "conditional": is_conditional,
         "partitions": rows,
     }
+
+
+def _replaced(
+    admin: Admin, kafka: Settings, group: str, before: Offsets, after: Offsets, parking: Parking | None
+) -> bool:
+    try:
+        return replace(admin, kafka, group, before, after)
+    except PeerError as error:
+        if parking is None:
+            raise
+        raise PeerError(
+            f"{error}; the letters are in {parking.topic!r}: what is not complete runs all the same, and when it is "
+            "parked once more its letter is found"
+        ) from error
 
 
 def _check(verb: Verb, group: str, one: Found) -> None:
@@ -101,8 +131,8 @@ def _check(verb: Verb, group: str, one: Found) -> None:
         )
     elif one.in_log in ("open", "unwritten"):
         reason = f"{IN_LOG[one.in_log]} (at {one.log_end}): wait until it can be read"
-    elif one.standing in ("below", "complete") and verb == "skip":
-        reason = "it is complete already: nothing is to be skipped"
+    elif one.standing in ("below", "complete") and verb != "replay":
+        reason = f"it is complete already: nothing is to be {'skipped' if verb == 'skip' else 'parked'}"
     elif one.standing in ("incomplete", "beyond") and verb == "replay":
         reason = "it is not complete: it runs when consumers of the group start, without a replay"
     elif one.in_log != "there":
@@ -130,5 +160,7 @@ def print_edit(report: Report) -> None:
         count = sum(len(one["offsets"]) for one in report["partitions"])
         verb: Verb = report["verb"]
         print(f"group {report['group']}: {count} records {DONE[verb]}")
+        if verb == "park":
+            print(f"their letters are in {report['dlq']}: `keylane dlq redrive {report['dlq']}` brings them back")
     else:
         print(DRY_RUN)

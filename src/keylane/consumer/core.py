@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 from keylane.consumer.closing import CloseMode, Closing, Phase
 from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Commits
 from keylane.consumer.deliveries import Deliveries
+from keylane.consumer.held_keys import HeldKeys
 from keylane.consumer.modes.almost_once import AlmostOnce
 from keylane.consumer.modes.at_least_once import AtLeastOnce, Parts, Plan
 from keylane.consumer.modes.at_most_once import AtMostOnce
 from keylane.consumer.modes.transactional import Transactional
 from keylane.consumer.outputs import NO_RESULTS
 from keylane.consumer.partitions import Partitions
+from keylane.consumer.passing import Passings
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
 from keylane.consumer.work import MOST, Work
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from keylane.flow.admission import HandOver
     from keylane.flow.failures import Failures
     from keylane.flow.items import Item, Unit
+    from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome
     from keylane.flow.workers import Running
     from keylane.options import Rates
@@ -108,6 +111,8 @@ class Core:
         )
         self._commits = Commits(pipeline, self._counters, log, self.fail, may_put_off=mode.may_put_off)
         self._acknowledgements = Acknowledgements(pipeline, results, keeps_records=mode.keeps_records)
+        self.passings = Passings(pipeline, self.partitions, self.flow, self._deliveries)
+        self._held_keys = HeldKeys(pipeline.group_id, log)
         self._revokes = Revokes(pipeline.revoke_timeout_ms / 1000, log)
         self._next = Plan()
         """Actions that events brought about, for the next plan."""
@@ -336,6 +341,10 @@ class Core:
         for partition in self.partitions.resume(names):
             self.flow.offer(partition.source)
 
+    def rule_keys(self, rules: Sequence[KeyRule]) -> None:
+        """From now on these hold for records, by their keys, and no others."""
+        self.flow.change_rules(rules)
+
     # --- what to do ---
 
     def plan(self, now: float) -> Plan:
@@ -351,6 +360,9 @@ class Core:
         self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
         self._mode.commit(plan, now, is_due=self._commit_is_due(now))
+        if self.flow.has_rules:
+            self._held_keys.look(self.flow.held, self.partitions.open.values(), now)
+        self.passings.look()
         return plan
 
     def _see_to_the_end(self, now: float) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keylane.errors import ParkedError
 from keylane.records import Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.flow.outcomes import Failure
-    from keylane.records import Message
+    from keylane.records import Message, Record
 
     Headers = list[tuple[str, bytes | None]]
 
@@ -142,6 +143,13 @@ def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -
     place = (message.topic(), message.partition(), message.offset())
     said = said_of(place, message.timestamp()[1], failure.error, attempts)
     return Output(topic, key=message.key(), value=message.value(), headers=[*as_it_was(message.headers() or ()), *said])
+
+
+def parked(record: Record, topic: str, why: str) -> Output:
+    """A record that an operator sets aside, as it was, with headers that say where it came from."""
+    place = (record.topic, record.partition, record.offset)
+    said = said_of(place, record.timestamp_ms, ParkedError(why), 0)
+    return Output(topic, key=record.raw_key, value=record.raw_value, headers=[*as_it_was(record.headers), *said])
 
 
 def as_it_was(headers: Iterable[tuple[str, bytes | None]]) -> Headers:

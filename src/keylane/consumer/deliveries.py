@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from keylane.consumer.dead_letters import dead_letter
 from keylane.consumer.outputs import Delivery
 from keylane.consumer.own_topics import OwnTopics
-from keylane.errors import HandlerError
+from keylane.consumer.parked import Parked
+from keylane.errors import HandlerError, ParkedError
+from keylane.flow.keys import PassedOver
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
 from keylane.options import DeadLetter, Skip
@@ -32,10 +34,13 @@ if TYPE_CHECKING:
 class DeadLetterState:
     """A record on its way to the dead-letter topic."""
 
-    __slots__ = ("attempts", "failure", "tries")
+    __slots__ = ("attempts", "failure", "parked", "topic", "tries")
 
-    def __init__(self, failure: Failure, attempts: int) -> None:
+    def __init__(self, failure: Failure, attempts: int, topic: str, parked: Parked | None = None) -> None:
         self.failure = failure
+        self.topic = topic
+        self.parked = parked
+        """Set, where an operator has set it aside."""
         self.attempts = attempts
         """Attempts of the handler."""
         self.tries = 1
@@ -135,6 +140,15 @@ class Deliveries:
     def ended(self, item: Item, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Failure):
             self._given_up(item, outcome, now)
+        elif isinstance(outcome, PassedOver):
+            self._log.info("skipped %s: by an operator, and not processed", item.name)
+            self._counters["skipped"] += 1
+            self._flow.release(item, now)
+        elif isinstance(outcome, Parked):
+            self._log.info("to the dead-letter topic %r, by an operator: %s", outcome.dlq, item.name)
+            failure = Failure(ParkedError(outcome.why), final=True)
+            self._dead[item] = DeadLetterState(failure, item.attempt - 1, outcome.dlq, outcome)
+            self._bury(item)
         elif (refused := self._own_topics.refused(outcome)) is not None:
             self._flow.fail(item, refused, now)
         else:
@@ -160,7 +174,7 @@ class Deliveries:
             self._flow.release(item, now)
         elif isinstance(rule, DeadLetter):
             self._log.info("to the dead-letter topic %r: %s", rule.topic, reason)
-            self._dead[item] = DeadLetterState(failure, item.attempt)
+            self._dead[item] = DeadLetterState(failure, item.attempt, rule.topic)
             self._bury(item)
         else:
             way_out = "mend the handler and start again, or set on_exhausted to DeadLetter or Skip"
@@ -174,26 +188,29 @@ class Deliveries:
         self._halt(error, now)
 
     def _bury(self, item: Item) -> None:
-        dead, rule = self._dead[item], self._on_exhausted
-        assert isinstance(rule, DeadLetter), rule
-        output = dead_letter(item.payload, rule.topic, dead.failure, dead.attempts)
+        dead = self._dead[item]
+        output = dead_letter(item.payload, dead.topic, dead.failure, dead.attempts)
         self._send(Delivery(item, (output,), is_dead_letter=True))
 
     def _not_buried(self, item: Item, failure: Failure, now: float) -> None:
         """A dead letter was not acknowledged. It has as many attempts as a record."""
         self._notes.note(failure, item.name, item.attempt, now)
         self._counters["failed"] += 1
-        dead, rule = self._dead[item], self._on_exhausted
+        dead = self._dead[item]
         if self._retries.allow(dead.tries):
             dead.try_again()
             self._counters["retried"] += 1
             item.source.put_off()
             self._schedule.add(item, now + backoff_s(self._retries, dead.tries - 1, self._random))
             return
-        assert isinstance(rule, DeadLetter), rule
+        if dead.parked is not None:
+            del self._dead[item]
+            dead.parked.fail(f"its letter could not be produced to {dead.topic!r}: {_text(failure.error)}")
+            self._flow.run_again(item, now)
+            return
         text = (
             f"{item.name}: {_text(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
-            f"not be produced to {rule.topic!r}: {_text(failure.error)}; check that topic and start again"
+            f"not be produced to {dead.topic!r}: {_text(failure.error)}; check that topic and start again"
         )
         self._end_run(item, text, dead.failure, now)
 

@@ -7,15 +7,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from keylane.consumer.closing import CloseMode
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.outputs import Answers
+    from keylane.consumer.passing import Passing, Told
     from keylane.consumer.ports import Polled
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.start import Start, TopicPartition
     from keylane.consumer.work import Work
+    from keylane.flow.keys import KeyRule
     from keylane.options import Rates
 
 
@@ -130,6 +132,18 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Resume:
     names: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleKeys:
+    rules: tuple[KeyRule, ...]
+    """All that hold from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassOver:
+    asked: Passing
+    answer: Callable[[Told], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from keylane.consumer.modes.at_least_once import Plan
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
+    from keylane.consumer.settings import Change
     from keylane.flow.items import Unit
     from keylane.flow.workers import Inbox, Workers
     from keylane.flow.workers.blocked import LoopWatch
@@ -116,6 +117,8 @@ class Loop:
             events.Adjust: self._on_adjust,
             events.Pause: lambda event, _: core.pause(event.names),
             events.Resume: lambda event, _: core.resume(event.names),
+            events.RuleKeys: lambda event, _: core.rule_keys(event.rules),
+            events.PassOver: lambda event, now: core.passings.begin(event.asked, event.answer, now),
             events.SnapshotRequest: lambda event, now: event.answer.put(self._snapshot(now)),
             events.WorkRequest: lambda event, now: event.answer.put(core.work(now)),
             events.ConsumerFailed: lambda event, now: core.fail(event.error, now),
@@ -137,7 +140,7 @@ class Loop:
     def stop(self, mode: CloseMode = "in_flight", timeout_s: float | None = None) -> None:
         self._inbox.put(events.Stop(mode, timeout_s))
 
-    def tell(self, event: events.Adjust | events.Pause | events.Resume) -> None:
+    def tell(self, event: Change | events.PassOver) -> None:
         self._inbox.put(event)
 
     def snapshot(self) -> Snapshot:

@@ -142,6 +142,11 @@ class Partition:
         return self.end is not None and self.tracker.position >= self.end
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing of it runs, and nothing more may: too much of it is not complete."""
+        return not self.in_handlers and (self.is_poll_paused or self.may_start() < self.tracker.position - 1)
+
+    @property
     def uncommitted(self) -> bool:
         return self.tracker.changes != self.committed_changes
 

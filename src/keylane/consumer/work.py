@@ -62,14 +62,14 @@ class Work:
     waiting: tuple[WorkRecord, ...] = ()
     """What has a time: the next first."""
     queues: tuple[WorkRecord, ...] = ()
-    """The heads of the longest queues, the longest first."""
+    """The heads of the longest queues, the longest first; and what is held by its key, with or without others."""
 
     @classmethod
     def of(cls, tasks: Iterable[Task], now: float) -> Work:
         found = [_record(one, now) for one in tasks]
         in_hand = sorted((one for one in found if one.why in IN_HAND), key=lambda one: -(one.age_ms or 0))
         waiting = sorted((one for one in found if one.due_in_ms is not None), key=lambda one: one.due_in_ms or 0)
-        queues = sorted((one for one in found if one.behind), key=lambda one: -one.behind)
+        queues = sorted((one for one in found if one.behind or one.why == "paused"), key=lambda one: -one.behind)
         return cls(tuple(in_hand[:MOST]), tuple(waiting[:MOST]), tuple(queues[:MOST]))
 
 

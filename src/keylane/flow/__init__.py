@@ -4,7 +4,7 @@ It knows items (a number in their source, a key, a size, a payload) and workers;
 `keylane.flow.core` decides what runs next and what follows from how it ended, `keylane.flow.items` keeps the items of
 one source in their order, and `keylane.flow.workers` run the function.
 
-Doors: `admission`, `autoscale`, `breakers`, `core`, `failures`, `items`, `outcomes`, `retries`, `work`, `workers`,
-`workers.aio`, `workers.blocked`, `workers.calls`, `workers.cargo`, `workers.made`, `workers.places`,
+Doors: `admission`, `autoscale`, `breakers`, `core`, `failures`, `items`, `keys`, `outcomes`, `retries`, `work`,
+`workers`, `workers.aio`, `workers.blocked`, `workers.calls`, `workers.cargo`, `workers.made`, `workers.places`,
 `workers.processes`, `workers.timeouts`, `workers.tuning`.
 """

@@ -20,9 +20,10 @@ Pure: time is passed in.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keylane.errors import InternalError
 from keylane.flow.work import Queue
@@ -43,6 +44,8 @@ class Payload(Protocol):
     def __len__(self) -> int:
         """Bytes that count against a bound of memory."""
 
+
+T = TypeVar("T")
 
 RUN = 256
 """Items that stand in the queue of what is ready as one. What is left of a run when some are taken is copied."""
@@ -81,6 +84,34 @@ class Ready:
         self.count -= len(numbers)
         return numbers, payloads
 
+    def take_out(self, number: int) -> Payload | None:
+        """This one may not run; None, if it is not here."""
+        for at, (numbers, payloads) in enumerate(self._runs):
+            where = bisect_left(numbers, number)
+            if where < len(numbers) and numbers[where] == number:
+                left = [(numbers[:where], payloads[:where]), (numbers[where + 1 :], payloads[where + 1 :])]
+                runs = list(self._runs)
+                runs[at : at + 1] = [one for one in left if one[0]]
+                self._runs = deque(runs)
+                self.count -= 1
+                return payloads[where]
+        return None
+
+
+def joined(runs: Sequence[tuple[range, Sequence[T]]]) -> Sequence[tuple[range, Sequence[T]]]:
+    """Numbers that calls had, and their payloads, as the ranges that they make up."""
+    if len(runs) == 1:
+        return runs
+    ranges: list[tuple[range, list[T]]] = []
+    for run, some in sorted(runs, key=lambda one: one[0].start):
+        if ranges and ranges[-1][0].stop == run.start:
+            before, payloads = ranges[-1]
+            payloads += some
+            ranges[-1] = range(before.start, run.stop), payloads
+        else:
+            ranges.append((run, list(some)))
+    return ranges
+
 
 class Shards:
     """The ordering of one source's items. As it is UNORDERED: every item may run.
@@ -104,6 +135,10 @@ class Shards:
     def behind(self, number: int, most: int, limit: int) -> list[Payload]:  # noqa: ARG002 - for others
         """Up to `most` items that wait behind one that is out, in order, with numbers up to `limit`."""
         return []
+
+    def is_behind(self, number: int) -> bool:  # noqa: ARG002 - for others
+        """Whether an item waits behind another one."""
+        return False
 
     def queues(self) -> Iterator[Queue]:
         """Of the shards in which items wait for their head."""
@@ -149,6 +184,9 @@ class ByPartition(Shards):
         while skipped < len(waiting) and waiting[skipped].offset() <= number:
             skipped += 1
         return list(takewhile(lambda one: one.offset() <= limit, islice(waiting, skipped, skipped + most)))
+
+    def is_behind(self, number: int) -> bool:
+        return any(one.offset() == number for one in self._waiting)
 
     def queues(self) -> Iterator[Queue]:
         if self._waiting:
@@ -207,6 +245,9 @@ class ByKey(Shards):
             behind.append(one)
             one = nexts.get(number)
         return behind
+
+    def is_behind(self, number: int) -> bool:
+        return any(one.offset() == number for one in self._next.values())
 
     def queues(self) -> Iterator[Queue]:
         nexts = self._next

@@ -17,13 +17,15 @@ from collections import deque
 from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import UNLIMITED, Buckets
+from keylane.flow.admission import UNLIMITED, Buckets, joined
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
-from keylane.flow.items import Batch, Call, joined
+from keylane.flow.items import Batch, Call
+from keylane.flow.keys import KeyGate
+from keylane.flow.letting_in import let_in, let_in_batch, undo
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.work import Task
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
     from keylane.flow.admission import HandOver
     from keylane.flow.breakers import OpenBreaker
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
+    from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome
     from keylane.flow.work import Queue, Why
     from keylane.options import Flow, Rates
+
+Stands = Literal["running", "queued", "delivering", "behind", "commit"]
+"""Where an item is that can not be taken out: as in `keylane.flow.work.Why`; behind: an earlier one of its shard."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -122,6 +128,9 @@ class FlowCore:
         """The same sources."""
         self._order = count()
         self._schedule = Schedule()
+        self._ordering = options.ordering
+        self._gate: KeyGate | None = None
+        """While there are rules by key."""
         self._turned_over: list[Item] = []
         self._out: dict[Unit, None] = {}
         """Handed over and not reported, of closed sources, too: the oldest first."""
@@ -154,6 +163,8 @@ class FlowCore:
     def forget_closed(self) -> None:
         """Sources were closed."""
         self._schedule.forget_closed()
+        if self._gate is not None:
+            self._gate.forget_closed()
 
     # --- the user's hand ---
 
@@ -172,6 +183,47 @@ class FlowCore:
         for source in rested:
             self.offer(source)
 
+    def change_rules(self, rules: Sequence[KeyRule]) -> None:
+        """From now on these hold, by key, and no others. What has waited for one that is gone goes on."""
+        before = [item for item in self.held if item.source.wanted]
+        self._gate = KeyGate(rules, self._ordering) if rules else None
+        self._go_on(sorted(before, key=attrgetter("number"), reverse=True))
+
+    @property
+    def has_rules(self) -> bool:
+        return self._gate is not None
+
+    @property
+    def held(self) -> Iterable[Item]:
+        """What waits for a rule by its key."""
+        return () if self._gate is None else (item for _, item, _ in self._gate.waiting)
+
+    def _go_on(self, items: Iterable[Item]) -> None:
+        """What waited is ready, the last of these first."""
+        for item in items:
+            item.source.again(item)
+            self.offer(item.source)
+
+    def take_out(self, source: Source, number: int, now: float) -> Item | Stands:
+        """One that is ready or waits is its owner's from now on, and does not run; else where it stands."""
+        item = self._schedule.take_out(source, number)
+        if item is None and self._gate is not None:
+            item = self._gate.take_out(source, number)
+        if item is not None:
+            source.back_out()
+        elif not source.is_due(number) and number <= source.owner.may_start():
+            item = source.take_out(number)
+        if item is not None:
+            item.begin(now)
+            return item
+        if number in source.ready:
+            return "delivering" if source.is_due(number) else "commit"
+        for unit in self._out:
+            for of, head, task in in_hand(unit):
+                if of is source and number in (head, task.number):
+                    return "queued" if task.why == "queued" and task.number == number else "running"
+        return "behind" if source.is_behind(number) else "delivering"
+
     # --- what is seen from outside ---
 
     def work(self, sources: Iterable[Source], now: float, most: int) -> list[Task]:
@@ -183,6 +235,11 @@ class FlowCore:
             since = item.first_s
             task = Task(item.source.name, item.number, self._why(item, down), item.attempt, since, due)
             tasks[item.source, item.number] = task
+        for rule, item, goes_on in () if self._gate is None else self._gate.waiting:
+            why: Why = "paused" if rule.do == "hold" else "rate"
+            tasks[item.source, item.number] = Task(
+                item.source.name, item.number, why, item.attempt, item.first_s, goes_on, key=item.payload.key()
+            )
         heads = dict(tasks.keys())  # of a source with one shard, the one that there is
         others: list[tuple[Source, Queue]] = []
         for source in sources:
@@ -198,8 +255,8 @@ class FlowCore:
                 ready[source] = dict.fromkeys(source.ready)
             number = next(iter(ready[source]), None) if queue.head is None else queue.head
             if number is not None:
-                why = self._stands(source, number, ready[source])
-                tasks[source, number] = Task(source.name, number, why, behind=queue.behind, key=queue.key)
+                stands = self._stands(source, number, ready[source])
+                tasks[source, number] = Task(source.name, number, stands, behind=queue.behind, key=queue.key)
         return list(tasks.values())
 
     def _stands(self, source: Source, number: int, ready: Container[int]) -> Why:
@@ -235,6 +292,8 @@ class FlowCore:
             source = heapq.heappop(self._resting)[2]
             self._at_rest.discard(source)
             self.offer(source)
+        if self._gate is not None:
+            self._go_on(reversed(self._gate.pop_due(now)))
         taken = self._take_calls(now) if self._batch_size == 1 else self._take_batches(now)
         if self._auto is not None and self._rotation and self.calls >= self.hand_over.size:
             self._auto.full()
@@ -248,10 +307,11 @@ class FlowCore:
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._room(now))
         rotation, is_limited = self._rotation, self._buckets.limited
-        several, in_a_row = 1, False
-        if self._may_group and not is_limited:
+        several, in_a_row, gate = 1, False, self._gate
+        if self._may_group and not is_limited and (gate is None or not gate.paces):
             waiting = (source.waiting() for source in rotation)
-            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=self._may_chain)
+            may_follow = self._may_chain and (gate is None or not gate.looks_at_each)
+            several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=may_follow)
         taken: list[Unit] = []
         while rotation and room > 0:
             share = room if self._depth_first else room // len(rotation) or 1
@@ -275,6 +335,10 @@ class FlowCore:
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
         items = source.out - before
         self._keep_in_rotation(source, is_taken=bool(calls))
+        if self._gate is not None:
+            passed = let_in(calls, self._gate, now)
+            if passed is not calls:
+                calls, items = passed, sum(map(len, passed))
         if looks:
             calls = [one for one in calls if self._starts(one.item_at(0), now)]
             items = len(calls)
@@ -415,9 +479,13 @@ class FlowCore:
         while self._rotation and (room := min(size - len(batch), self._room(now))) > 0:
             source = self._rotation.popleft()
             room = min(room, self._room_of(source, now))
-            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues
+            gate = self._gate
+            looks_at_each = gate is not None and gate.looks_at_each
+            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues or looks_at_each
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
             self._keep_in_rotation(source, is_taken=bool(items))
+            if gate is not None:
+                items = let_in_batch(items, gate, now)
             if source.has_dues or self._asks:
                 items = [one for one in items if self._starts(one, now)]
             if items and items[0].attempt > 1:
@@ -474,7 +542,7 @@ class FlowCore:
             if isinstance(unit, Batch):
                 for item in reversed(unit.items):
                     if item.chain is not None:
-                        self._undo(item.chain)
+                        undo(item.chain)
                     if not item.void and item.source.wanted:
                         self.put_back(item)
             else:
@@ -596,19 +664,13 @@ class FlowCore:
         while (item := together.head) is not None and item in together.results:
             outcome = together.results.pop(item)
             if outcome is not None:
-                self._undo(together)
+                undo(together)
                 self._came_to(item, outcome, now)
                 return
             was_held = item in together.held
             is_last = together.pass_head()
             self._counters["processed"] += not was_held
             self._gone(item, passed=not is_last)
-
-    def _undo(self, together: Chain) -> None:
-        """The first item of a chain that is not gone goes on alone; the others wait for it again."""
-        rest = together.undo()
-        if rest and rest[0].source.wanted:
-            rest[0].source.put_back([one.number for one in rest], [one.payload for one in rest], behind=True)
 
     def _gone(self, item: Item, *, passed: bool = False) -> None:
         source = item.source
@@ -735,6 +797,8 @@ class FlowCore:
     def next_check(self, now: float) -> float | None:
         """When there is something to hand over even if nothing happens."""
         times = [self._resting[0][0]] if self._resting else []
+        if self._gate is not None and (due := self._gate.next_due) is not None:
+            times.append(due)
         if self._rotation and self.calls < self.hand_over.size:
             if self._breakers is not None and not self._breakers.room(now):
                 times.append(self._breakers.due() or now)

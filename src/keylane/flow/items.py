@@ -197,21 +197,6 @@ class Call:
         return len(self.numbers)
 
 
-def joined(runs: Sequence[tuple[range, Sequence[Carried]]]) -> Sequence[tuple[range, Sequence[Carried]]]:
-    """Numbers that calls had, and their payloads, as the ranges that they make up."""
-    if len(runs) == 1:
-        return runs
-    ranges: list[tuple[range, list[Carried]]] = []
-    for run, some in sorted(runs, key=lambda one: one[0].start):
-        if ranges and ranges[-1][0].stop == run.start:
-            before, payloads = ranges[-1]
-            payloads += some
-            ranges[-1] = range(before.start, run.stop), payloads
-        else:
-            ranges.append((run, list(some)))
-    return ranges
-
-
 class Batch:
     """Items for one call of the function, of any sources."""
 
@@ -296,10 +281,10 @@ class Source:
 
     | state | who holds it | what brings it there | it becomes |
     |---|---|---|---|
-    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); gone (`close`) |
-    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its service is down); ready (`not_begun`, `put_back`) |
-    | waiting | the flow's `Schedule`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
-    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
+    | ready | the source: the first of its shard in `_ready`, what was out before in `_again`, what may not start yet in `_beyond`; what is behind the first in `_shards` | `feed`; `again`; `not_begun`, `put_back` | running (`take`, `take_batch`); held by its owner (`take_out`); gone (`close`) |
+    | running | a call or a batch in `FlowCore.out`, with the workers or on its way to them | `take`, `take_batch` | gone (`release`, `close`); held by its owner (`ended`, or `taken_over` at its turn); waiting (`put_off`: it failed, it has a time, the rate of its key is used up, its key is held, its service is down); ready (`not_begun`, `put_back`) |
+    | waiting | the flow's `Schedule`, its `KeyGate`, or its owner's; nobody's where its failure ends the run | `put_off` | ready (`again`); held by its owner (`back_out`); gone (`close`) |
+    | held by its owner | who sees it through: `Owner.ended`, until `FlowCore.release`, `fail` or `run_again`; in a batch also its `Chain`, while an earlier one of its shard is held | `ended`, `taken_over`, `take_out`, `back_out` | gone (`release`, `close`); waiting (`put_off`); ready (`not_begun`, `put_back`) |
     | gone | nobody: the next of its shard is ready | `release`, `close`; after `stop` `not_begun`, `put_back` as well | |
 
     A source that comes again is another one: what names a closed one changes nothing. Thread safety: the flow's, but
@@ -376,7 +361,7 @@ class Source:
 
     def has_turn(self) -> bool:
         """Whether something of it may run, as far as it goes."""
-        return self.may_take and not self._is_paused and bool(self._ready.count or self._again or self._beyond)
+        return self.goes_on and bool(self._ready.count or self._again or self._beyond)
 
     def waiting(self) -> int:
         """Shards that have an item ready."""
@@ -405,7 +390,7 @@ class Source:
 
     def _limit(self) -> int:
         """The highest number that may start; what was beyond an earlier one, and is not any more, comes first."""
-        if not self.may_take or self._is_paused:
+        if not self.goes_on:
             return -1
         limit = self.owner.may_start()
         back = []
@@ -504,6 +489,16 @@ class Source:
             self.owner.started(max(item.number for item in batch))
         return batch
 
+    def take_out(self, number: int) -> Item | None:
+        """One that is ready is held by its owner; None, if it is not ready, or behind another one."""
+        if (item := next((one for one in self._again if one.number == number), None)) is not None:
+            self._again.remove(item)
+        elif (payload := self._ready.take_out(number)) is not None:
+            item = Item(self, number, payload)
+            self.owner.started(number)
+        self.out += item is not None
+        return item
+
     # --- running, held -> waiting, gone ---
 
     def put_off(self) -> None:
@@ -562,6 +557,11 @@ class Source:
     def is_paused(self) -> bool:
         return self._is_paused
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything of it is handed over."""
+        return self.may_take and not self._is_paused
+
     def stop(self, *, may_begin: bool = False) -> None:
         """Hand over nothing more of it; `may_begin`: what was handed over may run still."""
         self.may_take = False
@@ -573,6 +573,9 @@ class Source:
         self._ready = Ready()
         self._again.clear()
         self._beyond.clear()
+
+    def is_behind(self, number: int) -> bool:
+        return self._shards.is_behind(number)
 
     def queues(self) -> Iterator[Queue]:
         """Of the shards in which items wait for their head."""

@@ -16,7 +16,7 @@ from keylane.telling import number_or_kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.flow.items import Item
+    from keylane.flow.items import Item, Source
     from keylane.options import Retries
 
 
@@ -66,6 +66,15 @@ class Schedule:
 
     def add(self, item: Item, due: float) -> None:
         heapq.heappush(self._heap, (due, next(self._order), item))
+
+    def take_out(self, source: Source, number: int) -> Item | None:
+        """It waits here no more; None, if it did not."""
+        found = next((entry for entry in self._heap if entry[2].number == number and entry[2].source is source), None)
+        if found is None:
+            return None
+        self._heap.remove(found)
+        heapq.heapify(self._heap)
+        return found[2]
 
     def __iter__(self) -> Iterator[tuple[float, Item]]:
         """What waits, and until when, in any order."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keylane.kafka.redriving import Settings
 
     Offsets = Mapping[Partition, CommittedOffset]
+    """By partition, what is committed, or is to be."""
 
 
 def replace(admin: Admin, kafka: Settings, group: str, before: Offsets, after: Offsets) -> bool:

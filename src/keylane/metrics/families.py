@@ -49,7 +49,7 @@ COUNTERS = {
     "failed": "Failed attempts",
     "retried": "Failed attempts that were followed by another one, or wait for it",
     "dead_lettered": "Records that went to the dead-letter topic",
-    "skipped": "Records given up under Skip",
+    "skipped": "Records given up under Skip, or skipped by an operator",
     "produced": "Outputs and dead letters that the broker acknowledged",
     "commits": "Commits that the broker acknowledged",
     "commit_failures": "Commits that the broker did not take",

@@ -14,13 +14,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.consumer.work import to_dict
 from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.kafka.membership import Seek
-from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal
+from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
 from keylane.pipeline import topics_of_operations
@@ -29,6 +30,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keylane.consumer.passing import Told
     from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.work import Work, WorkDict, WorkRecord
@@ -69,6 +71,9 @@ class Operated(Protocol):
 
     def seek(self, seek: Seek) -> Sequence[Name]:
         """Returns where it was done, which is where it had partitions. Raises `KeylaneError`."""
+
+    def pass_over(self, asked: Passing) -> Told:
+        """Returns what became of the records of its partitions. Raises `KeylaneError`."""
 
 
 class Agent:
@@ -266,8 +271,14 @@ class Agent:
         logger.info("operations of group %r: %s by %s", self._group, command.verb, command.by)
         self._answer(command, "accepted")
         done: tuple[Name, ...] | None = None
+        records: tuple[str, ...] | None = None
+        not_done = ""
         try:
-            if isinstance(command.asked, Seek):
+            if isinstance(command.asked, Passing):
+                told = operated.pass_over(command.asked)
+                records = tuple(named(one) for one, why in told.items() if not why)
+                not_done = "; ".join(f"{named(one)}: {why}" for one, why in told.items() if why)
+            elif isinstance(command.asked, Seek):
                 done = tuple(operated.seek(command.asked))
             else:
                 assert self._log is not None, "commands without a token"
@@ -275,15 +286,20 @@ class Agent:
         except KeylaneError as error:
             self._answer(command, "failed", " ".join(str(error).split()))
         else:
-            self._answer(command, "done", partitions=done)
+            self._answer(command, "failed" if not_done else "done", not_done, done, records)
         self._done = command.number
         self._report_now.set()
 
     def _answer(
-        self, command: Command, state: State, text: str = "", partitions: tuple[Name, ...] | None = None
+        self,
+        command: Command,
+        state: State,
+        text: str = "",
+        partitions: tuple[Name, ...] | None = None,
+        records: tuple[str, ...] | None = None,
     ) -> None:
         if self._writer is not None:
-            result = Result.of(command, self._member, state, _now_ms(), text, partitions)
+            result = Result.of(command, self._member, state, _now_ms(), text, partitions, records)
             self._writer.write(result.key, result.value(self._group))
 
 

@@ -16,15 +16,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
+from keylane.flow.keys import MOST_RULES, KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.options import Rates, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from keylane.consumer.passing import Place
     from keylane.consumer.settings import Change
     from keylane.pipeline import Pipeline
 
@@ -37,7 +40,20 @@ MAC = "keylane.mac"
 LATE_MS = 60_000
 """A command that is done once and comes later than this is not done: who sent it has been told so long since."""
 
-Verb = Literal["pause", "resume", "adjust", "seek"]
+Verb = Literal[
+    "pause",
+    "resume",
+    "adjust",
+    "seek",
+    "hold-key",
+    "skip-key",
+    "limit-key",
+    "release-key",
+    "skip-record",
+    "park-record",
+]
+MOST_RECORDS = 100
+"""That one command may name."""
 Name = tuple[str, int]
 """Topic and partition."""
 
@@ -57,7 +73,15 @@ class Adjusting:
     """Take back what was adjusted before."""
 
 
-Asked: TypeAlias = Pause | Resume | Adjusting | Seek
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What `release-key` takes back."""
+
+    where: Where | None
+    """None: every rule."""
+
+
+Asked: TypeAlias = Pause | Resume | Adjusting | Seek | KeyRule | Release | Passing
 """What a command asks for."""
 
 
@@ -85,6 +109,16 @@ class Command:
                 return "adjust"
             case Seek():
                 return "seek"
+            case KeyRule(do="hold"):
+                return "hold-key"
+            case KeyRule(do="skip"):
+                return "skip-key"
+            case KeyRule():
+                return "limit-key"
+            case Release():
+                return "release-key"
+            case Passing():
+                return "skip-record" if self.asked.dlq is None else "park-record"
 
     @property
     def partitions(self) -> tuple[Name, ...] | None:
@@ -94,7 +128,9 @@ class Command:
                 return names
             case Seek(targets):
                 return tuple(sorted(targets))
-            case Adjusting():
+            case Passing(records):
+                return tuple(sorted({(topic, partition) for topic, partition, _ in records}))
+            case Adjusting() | KeyRule() | Release():
                 return None
 
     @property
@@ -110,10 +146,16 @@ class Command:
                 return ", ".join(f"{name}={value}" for name, value in (changed | dict(rates or {})).items())
             case Seek(targets):
                 return ", ".join(f"{topic}-{one} to {_place(to)}" for (topic, one), to in sorted(targets.items()))
+            case KeyRule(where, _, per_s):
+                return str(where) if per_s is None else f"{where} at most {per_s:g}/s"
+            case Release(where):
+                return "all" if where is None else str(where)
+            case Passing(records, dlq):
+                return ", ".join(map(named, records)) + ("" if dlq is None else f" to {dlq}")
 
     def is_late(self, now_ms: int) -> bool:
         """Whether it is too late to do it, where it is done once."""
-        return isinstance(self.asked, Seek) and now_ms - self.sent_ms > LATE_MS
+        return isinstance(self.asked, Seek | Passing) and now_ms - self.sent_ms > LATE_MS
 
     def value(self) -> bytes:
         """As the topic has it."""
@@ -130,6 +172,12 @@ class Command:
         return json.dumps(said, sort_keys=True).encode()
 
 
+def named(record: Place) -> str:
+    """As the command line has it."""
+    topic, partition, offset = record
+    return f"{topic}:{partition}@{offset}"
+
+
 def _place(target: Target) -> str:
     return f"the time {target.time_ms}" if target.offset is None else str(target.offset)
 
@@ -142,6 +190,12 @@ def _written(asked: Asked) -> Said:
             return asdict(asked)
         case Seek(targets):
             return {"to": [[*name, one.offset, one.time_ms] for name, one in sorted(targets.items())]}
+        case KeyRule(where, _, per_s):
+            return {"where": str(where), "per_s": per_s}
+        case Release(where):
+            return {"where": None if where is None else str(where)}
+        case Passing(records, dlq, why):
+            return {"records": [list(one) for one in records], "dlq": dlq, "why": why}
 
 
 def read(value: bytes) -> Command:
@@ -166,12 +220,35 @@ def _asked(said: Said) -> Asked:
             return adjusting(said["max_concurrency"], said["rates"], as_in_pipeline=bool(said["as_in_pipeline"]))
         case "seek":
             return Seek({(str(topic), int(one)): Target(offset, time_ms) for topic, one, offset, time_ms in said["to"]})
+        case "hold-key":
+            return KeyRule(Where.parse(said["where"]), "hold")
+        case "skip-key":
+            return KeyRule(Where.parse(said["where"]), "skip")
+        case "limit-key":
+            return KeyRule(Where.parse(said["where"]), "limit", float(said["per_s"]))
+        case "release-key":
+            return Release(None if said["where"] is None else Where.parse(said["where"]))
+        case "skip-record":
+            return passing(_records(said["records"]))
+        case "park-record":
+            return passing(_records(said["records"]), str(said["dlq"]), str(said["why"]))
         case other:
             raise UsageError(f"this keylane does not know the command {other!r}")
 
 
 def _names(written: list[tuple[str, int]] | None) -> tuple[Name, ...] | None:
     return None if written is None else tuple((str(topic), int(partition)) for topic, partition in written)
+
+
+def _records(written: Iterable[tuple[str, int, int]]) -> list[Place]:
+    return [(str(topic), int(partition), int(offset)) for topic, partition, offset in written]
+
+
+def passing(records: Sequence[Place], dlq: str | None = None, why: str = "") -> Passing:
+    """Raises `UsageError` for none, and for too many."""
+    if not 0 < len(records) <= MOST_RECORDS:
+        raise UsageError(f"{len(records)} records: name at most {MOST_RECORDS} in one command, and at least one")
+    return Passing(tuple((topic, partition, offset) for topic, partition, offset in records), dlq, why)
 
 
 def adjusting(most: int | None, rates: Mapping[str, float | None] | None, *, as_in_pipeline: bool = False) -> Adjusting:
@@ -205,22 +282,43 @@ class Holding:
 
     def after(self, asked: Asked) -> Holding:
         match asked:
-            case Seek():
+            case Seek() | Passing():
                 return self
             case Adjusting(as_in_pipeline=True):
                 return Holding(replace(self.settings, max_concurrency=None))
             case Adjusting(most, rates):
                 known = dict(self.rates) | dict(rates or {})
                 return Holding(self.settings.after(Adjust(most)), frozenset(known.items()))
+            case KeyRule(where):
+                return self._ruled(*self._rules_but(where), asked)
+            case Release(where):
+                return self._ruled(*self._rules_but(where))
             case change:
                 return replace(self, settings=self.settings.after(change))
+
+    def _rules_but(self, where: Where | None) -> list[KeyRule]:
+        return [] if where is None else [one for one in self.settings.keys if one.where != where]
+
+    def _ruled(self, *rules: KeyRule) -> Holding:
+        return replace(self, settings=self.settings.after(RuleKeys(tuple(sorted(rules, key=str)))))
+
+    def check(self, asked: Asked) -> None:
+        """Raises `UsageError` for a rule too many, and for one to take back that does not hold."""
+        known = [str(one.where) for one in self.settings.keys]
+        if isinstance(asked, Release) and (str(asked.where) not in known if asked.where else not known):
+            what = "any key" if asked.where is None else f"{str(asked.where)!r}"
+            raise UsageError(f"release-key: no rule holds for {what}: `keylane operate show` has those that hold")
+        if isinstance(asked, KeyRule) and len(self.after(asked).settings.keys) > MOST_RULES:
+            raise UsageError(f"{MOST_RULES} rules hold already: release one, or let a pattern stand for several keys")
 
     def of(self, pipeline: Pipeline) -> Settings:
         """The same, for a consumer of this pipeline."""
         return replace(self.settings, rates=self._rates(pipeline)) if self.rates else self.settings
 
-    def change(self, asked: Pause | Resume | Adjusting, pipeline: Pipeline) -> Change:
+    def change(self, asked: Pause | Resume | Adjusting | KeyRule | Release, pipeline: Pipeline) -> Change:
         """What a consumer of this pipeline that runs is told of a command, after which this holds."""
+        if isinstance(asked, KeyRule | Release):
+            return RuleKeys(self.settings.keys)
         if not isinstance(asked, Adjusting):
             return asked
         most = pipeline.max_concurrency if asked.as_in_pipeline else asked.max_concurrency
@@ -237,6 +335,7 @@ class Holding:
             "paused": sorted(self.settings.paused),
             "max_concurrency": self.settings.max_concurrency,
             "rates": dict(sorted(self.rates)),
+            "keys": [{"where": str(one.where), "do": one.do, "per_s": one.per_s} for one in self.settings.keys],
         }
 
 
@@ -247,6 +346,8 @@ class HoldingDict(TypedDict):
     paused: list[Name]
     max_concurrency: int | None
     rates: dict[str, float | None]
+    keys: list[Said]
+    """Rules by key: `where`, `do` (hold, skip, limit), and of a limit `per_s`."""
 
 
 # --- which count ---

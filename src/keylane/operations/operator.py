@@ -76,6 +76,11 @@ class Operator:
         if self._commands is not None:
             self._commands.close()
 
+    def check(self, asked: Asked) -> None:
+        """Raises `UsageError` for what could change nothing, as far as that is known without a token."""
+        if self._log is not None:
+            self._log.holding.check(asked)
+
     def send(self, asked: Asked, by: str) -> Command:
         """Write a command, and see that it counts. Raises `UsageError` without a token, `PeerError` when a broker
         refuses it or another command came before it, and `BrokerUnavailableError`."""

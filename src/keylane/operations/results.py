@@ -40,6 +40,8 @@ class Result:
     """Why it failed or was refused."""
     partitions: tuple[Name, ...] | None = None
     """Of a seek that was done: where; a member does it in those that it has."""
+    records: tuple[str, ...] | None = None
+    """Of single records: which are done, and committed."""
 
     @classmethod
     def of(
@@ -50,9 +52,10 @@ class Result:
         at_ms: int,
         text: str = "",
         partitions: tuple[Name, ...] | None = None,
+        records: tuple[str, ...] | None = None,
     ) -> Result:
         told = (command.id, command.number, command.verb, command.about, command.by, command.sent_ms)
-        return cls(*told, member, state, at_ms, text, partitions)
+        return cls(*told, member, state, at_ms, text, partitions, records)
 
     @property
     def key(self) -> bytes:
@@ -60,7 +63,10 @@ class Result:
 
     def value(self, group: str) -> bytes:
         """As the topic has it."""
-        return json.dumps({"version": VERSION, "group": group, **asdict(self)}).encode()
+        said = {"version": VERSION, "group": group, **asdict(self)}
+        if self.records is None:  # whom an older keylane reads, which knows of none
+            del said["records"]
+        return json.dumps(said).encode()
 
 
 def read_result(group: str, key: bytes | None, value: bytes | None) -> Result | None:
@@ -73,6 +79,8 @@ def read_result(group: str, key: bytes | None, value: bytes | None) -> Result | 
             return None
         if (names := said["partitions"]) is not None:
             said["partitions"] = tuple((str(topic), int(one)) for topic, one in names)
+        if (records := said.get("records")) is not None:
+            said["records"] = tuple(map(str, records))
         return Result(**said)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Change, Settings
 from keylane.errors import PeerError
 from keylane.kafka.membership import Seek
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from keylane.consumer.intake import Liveness
+    from keylane.consumer.passing import Told
     from keylane.consumer.work import Work
 
 Name = tuple[str, int]
@@ -46,9 +48,9 @@ class TellWork:
     """Say what you have in hand, and what waits."""
 
 
-Request: TypeAlias = Change | Seek | TellLiveness | TellWork
-Value: TypeAlias = "tuple[Name, ...] | Liveness | Work | None"
-"""Of a lane's answer: where a seek was done, how it stays a member, what it has in hand."""
+Request: TypeAlias = Change | Seek | Passing | TellLiveness | TellWork
+Value: TypeAlias = "tuple[Name, ...] | Liveness | Work | Told | None"
+"""Of a lane's answer: where a seek was done, how it stays a member, what it has in hand, what became of records."""
 
 
 Lane = TypeVar("Lane")
@@ -104,11 +106,23 @@ class _Call(Generic[Lane]):
                 "was deleted; what a lane is at may still be done: look where the group stands, and seek again"
             )
         name, lanes = _NAMES[type(self.what)], ", ".join(sorted(map(str, self.waits_for)))
-        after = "" if isinstance(self.what, TellLiveness | TellWork) else "; what starts in their place begins with it"
+        after = "; what starts in their place begins with it"
+        if isinstance(self.what, TellLiveness | TellWork):
+            after = ""
+        elif isinstance(self.what, Passing):
+            after = "; `keylane records show` says where the records stand"
         return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
 
 
-_NAMES = {Pause: "pause", Resume: "resume", Adjust: "adjust", TellLiveness: "liveness", TellWork: "work"}
+_NAMES = {
+    Pause: "pause",
+    Resume: "resume",
+    Adjust: "adjust",
+    RuleKeys: "rules by key",
+    TellLiveness: "liveness",
+    TellWork: "work",
+    Passing: "single records",
+}
 
 
 def _at(lane: object) -> str:
@@ -142,6 +156,9 @@ class Controls(Generic[Lane]):
         elif isinstance(what, TellLiveness):
             wanted = what.names
             call.waits_for = {one for one, has in self._has.items() if wanted is None or has.intersection(wanted)}
+        elif isinstance(what, Passing):
+            of = {(topic, partition) for topic, partition, _ in what.records}
+            call.waits_for = {one for one, has in self._has.items() if of.intersection(has)}
         elif isinstance(what, TellWork):
             call.waits_for = set(self._has)
         else:

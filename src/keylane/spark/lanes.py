@@ -22,6 +22,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import apply
 from keylane.errors import InternalError
 from keylane.kafka.membership import Seek
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keylane.consumer.intake import Liveness
+    from keylane.consumer.passing import Told
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.consumer.snapshot import Snapshot
     from keylane.consumer.work import Work
+    from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Target
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
@@ -64,6 +67,8 @@ class Runner(Protocol):
     def pause(self, partitions: Iterable[Name] | None = None) -> None: ...
     def resume(self, partitions: Iterable[Name] | None = None) -> None: ...
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
+    def rule_keys(self, rules: tuple[KeyRule, ...]) -> None: ...
+    def pass_over(self, asked: Passing, told: Callable[[Told], None]) -> None: ...
     def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
     def liveness(self) -> Liveness: ...
     def work(self) -> Work: ...
@@ -312,6 +317,8 @@ class Link:
                 self._answers.put(Answer(number, runner.liveness()))
             case TellWork():
                 self._answers.put(Answer(number, runner.work()))
+            case Passing():
+                runner.pass_over(what, lambda told: self._answers.put(Answer(number, told)))
             case change:
                 apply(runner, change)
                 self._end_of_lane.send(runner.snapshot())  # which its loop makes after the change

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from keylane.consumer.events import Pause, Resume
+from keylane.consumer.events import Pause, Resume, RuleKeys
 from keylane.consumer.intake import Liveness
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import Snapshot
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.health import Health
+    from keylane.consumer.passing import Passing, Told
     from keylane.consumer.settings import Change
     from keylane.consumer.streams import Stream
+    from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Target
     from keylane.operations.commands import Said
     from keylane.operations.reports import Runs
@@ -139,6 +141,14 @@ class LaneQuery:
         on; None leaves it. Raises `UsageError` for what cannot work."""
         self._supervisor.ask(adjusted(max_concurrency, rates))
 
+    def rule_keys(self, rules: tuple[KeyRule, ...]) -> None:
+        """keylane's: from now on these hold for records by their keys, on all lanes, and no others."""
+        self._supervisor.ask(RuleKeys(rules))
+
+    def pass_over(self, asked: Passing) -> list[Told]:
+        """keylane's: skip or park records that wait; what each lane says that has some of them."""
+        return [told for told in self._supervisor.ask(asked).values() if isinstance(told, dict)]
+
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Go on with these partitions at these offsets, forwards or backwards, on the lanes that have them.
 
@@ -236,6 +246,9 @@ class LaneQuery:
         return self._supervisor.view.error
 
 
+GONE = "its lane ended meanwhile, or has it no more: `keylane records show` says where it stands"
+
+
 class OperatedQuery:
     """A query of lanes, as operations see it: one member, whose lanes do what is asked. Thread safety: any thread."""
 
@@ -255,6 +268,14 @@ class OperatedQuery:
 
     def change(self, change: Change) -> None:
         apply(self._query, change)
+
+    def pass_over(self, asked: Passing) -> Told:
+        """By the lanes that have the records' partitions now."""
+        has = {(one.topic, one.partition) for one in self._query.snapshot().partitions}
+        told = dict.fromkeys((one for one in asked.records if one[:2] in has), GONE)
+        for answer in self._query.pass_over(asked):
+            told |= answer
+        return told
 
     def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
         """In what its lanes have now: other members of the group have the others."""

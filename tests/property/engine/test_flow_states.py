@@ -13,6 +13,7 @@ import keylane as kl
 from keylane.flow.admission import HandOver
 from keylane.flow.core import RECALL_S, FlowCore
 from keylane.flow.items import Batch, Call, Source
+from keylane.flow.keys import KeyRule, PassedOver, Where
 from keylane.flow.outcomes import NOT_RUN, Failure, Later
 from keylane.options import Flow
 from keylane.records import PlainMessage
@@ -48,7 +49,7 @@ class Owner:
         assert highest <= self.limit
 
     def ended(self, item: Item, outcome: Outcome, now: float) -> None:
-        if self._at_once:
+        if self._at_once or isinstance(outcome, PassedOver):
             self._flow.release(item, now)
         else:
             self.held.append(item)
@@ -195,6 +196,30 @@ class World:
             self.source.back_out()
             self.owner.held.append(self.owner.waiting.pop())
 
+    def take_out(self) -> None:
+        """One that runs, or is behind another one, stays where it is."""
+        if not self.fed:
+            return
+        number = self.random.randrange(self.fed)
+        before = self.places()[number]
+        found = self.flow.take_out(self.source, number, self.now)
+        if isinstance(found, str):
+            assert self.places()[number] == before
+            assert before != ["waiting"] or any(one.number == number for one in self.owner.waiting)
+        else:
+            assert before in (["ready"], ["waiting"])
+            self.owner.held.append(found)
+
+    def change_rules(self) -> None:
+        """Some keys are held, slow, or passed over from now on."""
+        rules = [
+            KeyRule(Where.parse("key=a"), "hold"),
+            KeyRule(Where.parse("key=a*"), "limit", 2.0),
+            KeyRule(Where.parse("key=*b"), "limit", 5.0),
+            KeyRule(Where.parse("key=b"), "skip"),
+        ]
+        self.flow.change_rules(self.random.sample(rules, self.random.randint(0, 2)))
+
     def close(self) -> None:
         """Lost: another source takes its place."""
         self.source.close()
@@ -221,6 +246,8 @@ class World:
         chained = {one.number for one in self.in_batches if one.chain is not None and one not in in_units}
         waiting = [one.number for _, _, one in self.flow._schedule._heap if one.source is source]
         waiting += [one.number for one in self.owner.waiting]
+        if self.flow._gate is not None:
+            waiting += [one.number for _, one, _ in self.flow._gate.waiting if one.source is source]
         for state, numbers in (
             ("ready", ready),
             ("running", running),
@@ -250,6 +277,7 @@ class World:
     def drain(self) -> None:
         """All are gone in the end: none was lost on its way."""
         self.owner.limit = self.fed
+        self.flow.change_rules(())
         self.flow.offer(self.source)
         for _ in range(10 * self.fed + 10):
             self.now += 1.0
@@ -270,6 +298,7 @@ class World:
 STEPS = {
     World.feed: 4, World.take: 8, World.complete: 8, World.run_on: 4, World.pass_time: 3, World.withdraw: 1,
     World.see_through: 4, World.back_out: 1, World.turn_over: 1, World.take_turned_over: 3, World.move_bound: 2,
+    World.change_rules: 2, World.take_out: 2,
 }  # fmt: skip
 """What happens, and how often."""
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
+from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 
 NAMES = [("t", number) for number in range(3)]
 REVOKE_S = 1.0
+HELD = KeyRule(Where.parse("key=a"), "hold")
 some_names = st.none() | st.lists(st.sampled_from(NAMES), unique=True).map(tuple)
 changes = (
-    some_names.map(Pause) | some_names.map(Resume) | st.integers(1, 5).map(lambda most: Adjust(most, None))
+    some_names.map(Pause)
+    | some_names.map(Resume)
+    | st.integers(1, 5).map(lambda most: Adjust(most, None))
+    | st.sampled_from([(), (HELD,)]).map(RuleKeys)
 )  # fmt: skip
 
 
@@ -30,6 +36,7 @@ class Lane:
     def __init__(self, number: int, changes: tuple[Change, ...]) -> None:
         self.number = number
         self.all_paused, self.most = False, 0
+        self.rules: tuple[KeyRule, ...] = ()
         self.paused: set[Name] = set()
         self.has: set[Name] = set()
         self.inbox: list[tuple[int, Request]] = []
@@ -50,6 +57,8 @@ class Lane:
                 self.paused.difference_update(names or ())
             case Adjust(most, _):
                 self.most = most or self.most
+            case RuleKeys(rules):
+                self.rules = rules
 
 
 class World:
@@ -80,7 +89,7 @@ class World:
                 self.done[one.number] = one
 
     def ask(self, what: Request) -> None:
-        if isinstance(what, Pause | Resume | Adjust):
+        if isinstance(what, Pause | Resume | Adjust | RuleKeys):
             self.expected.apply(what)
         number, effects = self.controls.ask(what, 0.0)
         self.open[number], self.sought[number] = what, []
@@ -115,7 +124,7 @@ class World:
                 self.seeking.pop((number, name))
             self.sought[number] += done
             value = tuple(done)
-        elif not isinstance(what, TellLiveness | TellWork):
+        elif not isinstance(what, TellLiveness | TellWork | Passing):
             lane.apply(what)
         self.carry_out(self.controls.answered(lane.number, number, value))
 
@@ -146,7 +155,11 @@ class World:
 
 
 def same(lane: Lane, other: Lane) -> bool:
-    return (lane.all_paused, lane.paused, lane.most) == (other.all_paused, other.paused, other.most)
+    return _holds(lane) == _holds(other)
+
+
+def _holds(lane: Lane) -> tuple[object, ...]:
+    return lane.all_paused, lane.paused, lane.most, lane.rules
 
 
 @settings(max_examples=300)

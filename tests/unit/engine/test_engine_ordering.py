@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.errors import InternalError
-from keylane.flow.admission import RUN, ByKey, ByPartition, Ready, Shards, shards_for
-from keylane.flow.items import joined
+from keylane.flow.admission import RUN, ByKey, ByPartition, Ready, Shards, joined, shards_for
 from keylane.records import PlainMessage
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keylane as kl
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
+from keylane.consumer.passing import Passing
+from keylane.flow.keys import MOST_RULES, KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import (
     KEPT_MS,
@@ -22,9 +24,11 @@ from keylane.operations.commands import (
     CommandLog,
     Holding,
     Refusal,
+    Release,
     adjusting,
     done_with,
     mac_of,
+    passing,
     read,
 )
 
@@ -42,7 +46,14 @@ some = st.none() | st.lists(names, min_size=1, max_size=3, unique=True).map(tupl
 rates = st.dictionaries(
     st.sampled_from(["records_per_s", "per_partition", "per_key"]), st.none() | st.integers(1, 9).map(float)
 )
+wheres = st.sampled_from(["key=a", "key=a*", "header.tenant=acme"]).map(Where.parse)
+records = st.lists(st.tuples(st.sampled_from(["orders", "payments"]), st.integers(0, 2), st.integers(0, 9)), min_size=1)
 asks: st.SearchStrategy[Asked] = st.one_of(
+    st.builds(KeyRule, wheres, st.sampled_from(["hold", "skip"])),
+    st.builds(KeyRule, wheres, st.just("limit"), st.integers(1, 9).map(float)),
+    st.builds(Release, st.none() | wheres),
+    st.builds(passing, records),
+    st.builds(passing, records, st.just("dead"), st.text(max_size=5)),
     st.builds(Pause, some),
     st.builds(Resume, some),
     st.builds(Adjusting, st.none() | st.integers(1, 9), rates),
@@ -73,11 +84,14 @@ def compacted(records: Sequence[Stored]) -> list[Stored]:
     return [record for at, record in enumerate(records) if last[record[0]] == at]
 
 
-def as_told(commands: Iterable[Asked], pipeline: kl.Pipeline) -> tuple[Counter[str], int | str, kl.Rates]:
+def as_told(
+    commands: Iterable[Asked], pipeline: kl.Pipeline
+) -> tuple[Counter[str], int | str, kl.Rates, dict[str, KeyRule]]:
     """What a consumer does that is told one after the other, as a user reads it: by partition, without `Settings`."""
     every = [(topic, number) for topic in ("orders", "payments") for number in range(3)]
     stands: set[tuple[str, int]] = set()
     all_stand = False
+    rules: dict[str, KeyRule] = {}
     most, current = pipeline.max_concurrency, dataclasses.asdict(pipeline.rates)
     for asked in commands:
         if isinstance(asked, Pause):
@@ -86,6 +100,10 @@ def as_told(commands: Iterable[Asked], pipeline: kl.Pipeline) -> tuple[Counter[s
         elif isinstance(asked, Resume):
             all_stand = all_stand and asked.names is not None
             stands.difference_update(every if asked.names is None else asked.names)
+        elif isinstance(asked, KeyRule):
+            rules[str(asked.where)] = asked
+        elif isinstance(asked, Release):
+            rules = {} if asked.where is None else {one: rules[one] for one in rules if one != str(asked.where)}
         elif isinstance(asked, Adjusting):
             if asked.as_in_pipeline:
                 most, current = pipeline.max_concurrency, dataclasses.asdict(pipeline.rates)
@@ -93,7 +111,7 @@ def as_told(commands: Iterable[Asked], pipeline: kl.Pipeline) -> tuple[Counter[s
                 most = asked.max_concurrency or most
                 current |= asked.rates or {}
     shown = Counter(f"{topic}-{number}" for topic, number in every if all_stand or (topic, number) in stands)
-    return shown, most, kl.Rates(**current)
+    return shown, most, kl.Rates(**current), rules
 
 
 PIPELINE = kl.Pipeline(
@@ -119,7 +137,8 @@ def test_what_holds_is_what_a_consumer_does_that_was_told_all_of_it(asked: list[
         f"{topic}-{number}" for topic, number in every if settings.all_paused or (topic, number) in settings.paused
     )
     most = PIPELINE.max_concurrency if settings.max_concurrency is None else settings.max_concurrency
-    assert (shown, most, settings.rates or PIPELINE.rates) == as_told(asked, PIPELINE)
+    rules = {str(one.where): one for one in settings.keys}
+    assert (shown, most, settings.rates or PIPELINE.rates, rules) == as_told(asked, PIPELINE)
 
 
 def test_a_command_without_the_token_changes_nothing_and_is_refused() -> None:
@@ -194,6 +213,8 @@ def test_what_later_commands_have_undone_is_deleted_once_it_is_old() -> None:
 
 def test_only_what_is_done_once_is_ever_late() -> None:
     seek, pause = command(1, Seek({("orders", 0): Target(1)})), command(1, Pause(None))
+    skip = command(1, Passing((("orders", 0, 1),)))
+    assert (skip.is_late(LATE_MS), skip.is_late(LATE_MS + 1)) == (False, True)
     assert (seek.is_late(LATE_MS), seek.is_late(LATE_MS + 1), pause.is_late(LATE_MS + 1)) == (False, True, False)
 
 
@@ -205,6 +226,33 @@ def test_a_consumer_that_runs_is_told_of_the_change_with_the_rates_as_they_are_t
     assert held.change(second, PIPELINE) == Adjust(None, kl.Rates(records_per_s=5.0))
     back = Adjusting(as_in_pipeline=True)
     assert held.after(back).change(back, PIPELINE) == Adjust(7, PIPELINE.rates)
+
+
+def test_a_consumer_that_runs_is_told_all_rules_that_hold() -> None:
+    hold, slow = KeyRule(Where.parse("key=b"), "hold"), KeyRule(Where.parse("key=a"), "limit", 2.0)
+    held = Holding().after(hold).after(slow)
+    assert held.change(slow, PIPELINE) == RuleKeys((slow, hold))
+    back = Release(hold.where)
+    assert held.after(back).change(back, PIPELINE) == RuleKeys((slow,))
+    assert held.of(PIPELINE).changes == (RuleKeys((slow, hold)),), "also one that starts later"
+    assert held.to_dict()["keys"] == [
+        {"where": "key=a", "do": "limit", "per_s": 2.0},
+        {"where": "key=b", "do": "hold", "per_s": None},
+    ]
+
+
+def test_a_rule_that_does_not_hold_is_not_taken_back_and_rules_are_bounded() -> None:
+    held = Holding()
+    for asked in (Release(None), Release(Where.parse("key=a"))):
+        with pytest.raises(kl.UsageError, match="no rule holds for"):
+            held.check(asked)
+    for number in range(MOST_RULES):
+        held.check(one := KeyRule(Where.parse(f"key={number}"), "hold"))
+        held = held.after(one)
+    with pytest.raises(kl.UsageError, match="100 rules hold already"):
+        held.check(KeyRule(Where.parse("key=b"), "hold"))
+    held.check(KeyRule(Where.parse("key=0"), "skip"))  # in the place of another one
+    held.check(Release(Where.parse("key=0")))
 
 
 @pytest.mark.parametrize(("most", "given"), [(0, {}), (None, {"per_key": -1.0}), (None, {"per_hour": 1.0})])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keylane import Snapshot
 from keylane.consumer.events import Pause
+from keylane.consumer.passing import Passing
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import Command, Holding
 from keylane.operations.reports import SILENT_MS, Members, key_of, value_of
@@ -71,6 +72,14 @@ def test_the_last_answer_of_a_member_counts() -> None:
         members.take(result.key, result.value("g"), 0)
     assert members.results == {"c": {"a": result}}
     assert (result.state, result.partitions, result.about) == ("done", (("t", 0),), "t-0 to 3")
+
+
+def test_an_answer_of_records_is_read_and_one_without_any_by_an_older_keylane_too() -> None:
+    command = Command("c", "g", 1, 5, "ops", Passing((("t", 0, 7),), "dead"))
+    result = Result.of(command, "a", "done", 7, records=("t:0@7",))
+    assert read_result("g", result.key, result.value("g")) == result
+    assert (result.verb, result.about) == ("park-record", "t:0@7 to dead")
+    assert b"records" not in Result.of(command, "a", "accepted", 7).value("g")
 
 
 def test_what_a_command_is_about_is_said() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import keylane as kl
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.intake import Liveness
+from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.consumer.work import Work
+from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
@@ -81,6 +83,29 @@ def test_pauses_and_bounds_add_up_as_in_a_consumer() -> None:
     assert settings.after(Resume(None)).changes == (Adjust(3, rates),)
     all_of_them = settings.after(Pause(None)).after(Resume((A,)))
     assert all_of_them.changes == (Pause(None), Adjust(3, rates)), "a name does not end a pause of all"
+
+
+def test_rules_by_key_hold_for_lanes_that_start_later_and_end_with_those_that_follow() -> None:
+    hold = KeyRule(Where.parse("key=a"), "hold")
+    controls = running("x")
+    number, effects = controls.ask(RuleKeys((hold,)), 0.0)
+    assert effects == [Send("x", number, RuleKeys((hold,)))]
+    assert controls.started("y") == (RuleKeys((hold,)),)
+    controls.ask(RuleKeys(()), 0.0)
+    assert controls.started("z") == ()
+
+
+def test_single_records_are_asked_of_the_lanes_that_have_their_partitions_and_a_lane_that_went_says_nothing() -> None:
+    controls = running("x", "y")
+    controls.reported("x", [A])
+    controls.reported("y", [B])
+    asked = Passing(((*A, 7),))
+    number, effects = controls.ask(asked, 0.0)
+    assert effects == [Send("x", number, asked)]
+    assert controls.answered("x", number, {(*A, 7): ""}) == [Done(number, {"x": {(*A, 7): ""}})]
+    number, _ = controls.ask(asked, 0.0)
+    assert controls.went("x") == [Done(number, {})]
+    assert controls.started("x again") == (), "nobody does it once more"
 
 
 def test_liveness_is_that_of_the_lanes_that_have_a_partition() -> None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import keylane as kl
-from keylane.consumer.events import Adjust, Pause, Resume
+from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.intake import Liveness
 from keylane.consumer.outputs import ResultsMoved, ResultsRule
+from keylane.consumer.passing import Passing
 from keylane.consumer.snapshot import Snapshot
 from keylane.consumer.work import Work
 from keylane.errors import FencedError, TopicDeletedError
@@ -96,6 +97,13 @@ class Runner:
 
     def adjust(self, *, max_concurrency: int | None = None, rates: kl.Rates | None = None) -> None:
         self.done.append(("adjust", max_concurrency))
+
+    def rule_keys(self, rules: Any) -> None:
+        self.done.append(("rules", rules))
+
+    def pass_over(self, asked: Any, told: Any) -> None:
+        self.done.append(("pass over", asked.records))
+        threading.Thread(target=told, args=({("t", 0, 7): ""},)).start()  # as the loop does
 
     def move(self, targets: Any, moved: Any) -> None:
         if not targets:
@@ -207,12 +215,15 @@ def test_a_lane_begins_with_what_was_asked_before_and_does_what_is_asked_while_i
     assert lane.runner is not None
     assert lane.runner.done == [("pause", None), ("adjust", 3)]
     a, there = ("t", 0), Target(offset=5)
-    requests: list[Request] = [Resume((a,)), TellLiveness(), Seek({a: there}), Seek({})]
+    skip = Passing((("t", 0, 7),))
+    requests: list[Request] = [Resume((a,)), TellLiveness(), Seek({a: there}), Seek({}), RuleKeys(()), skip]
     for number, what in enumerate(requests):
         end.send(Ask(number, what))
-    answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(4))}
-    assert lane.runner.done[2:] == [("resume", (a,)), ("seek", {a: there})]
+    answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(6))}
+    told = [("resume", (a,)), ("seek", {a: there}), ("rules", ()), ("pass over", skip.records)]
+    assert lane.runner.done[2:] == told
     assert [answers[number].value for number in range(3)] == [None, LIVENESS, (a,)]
+    assert (answers[4].value, answers[5].value) == (None, {("t", 0, 7): ""})
     failure = answers[3].failure
     assert failure is not None
     assert str(failure.exception(0)) == "nowhere to go"

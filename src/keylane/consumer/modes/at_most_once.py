@@ -46,7 +46,11 @@ class AtMostOnce(AtLeastOnce):
         return self._released() if may_start else ()
 
     def complete(self, partition: Partition, offsets: Sequence[int]) -> None:
-        self._parts.partitions.unclaim(partition, len(offsets))
+        """These are through; an operator's rule may have passed over some of them before they were claimed."""
+        passed_over = [offset for offset in offsets if not partition.tracker.is_complete(offset)]
+        if passed_over:
+            self._parts.partitions.complete(partition, passed_over)
+        self._parts.partitions.unclaim(partition, len(offsets) - len(passed_over))
 
     @property
     def waits_for_commit(self) -> bool:

@@ -1,0 +1,101 @@
+"""Members that are operated, in processes of their own, and the command line that operates them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from keylane import cli
+from keylane.cli import main
+from keylane.flow import host
+from keylane.pipeline import topics_of_operations
+from kit.ledger import Ledger
+from kit.stage import Member
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from kit.stage import Stage
+
+TOKEN = "a token for the tests"
+OPERATIONS: dict[str, Any] = {"token": TOKEN, "report_interval_ms": 200}
+PARTITIONS = 3
+
+
+def import_commands() -> None:
+    """Before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that in two threads at
+    once."""
+    for package in (cli, host):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def fill(stage: Stage, records: int) -> None:
+    stage.fill((b"%d" % (number % 7), number % PARTITIONS) for number in range(records))
+
+
+class Members:
+    """Processes of one group, and what their handlers ran."""
+
+    def __init__(self, stage: Stage, folder: Path, **options: Any) -> None:
+        self._stage = stage
+        self.ledger = Ledger(folder / "ledger")
+        self._options = {
+            "kafka": stage.kafka | {"session.timeout.ms": 2_000},
+            "topic": stage.topic,
+            "ledger": str(self.ledger.path),
+            "ends": False,
+            "operations": OPERATIONS,
+            **options,
+        }
+        self._open = ExitStack()
+
+    def start(self, **options: Any) -> Member:
+        return self._open.enter_context(Member(**(self._options | options)))
+
+    def has(self, count: int) -> bool:
+        """Whether so many members have all partitions among them."""
+        described = self._stage.admin.describe_group(self._stage.group)
+        return len(described.members) == count and sum(len(one.assignment) for one in described.members) == PARTITIONS
+
+    def done(self) -> Counter[int]:
+        """How often handlers succeeded, by partition."""
+        times: Counter[int] = Counter()
+        for (_, partition, _), count in self.ledger.done_times().items():
+            times[partition] += count
+        return times
+
+    def __enter__(self) -> Members:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+def operate(capsys: pytest.CaptureFixture[str], stage: Stage, verb: str, *more: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    found = main(["operate", verb, stage.group, *more, "--bootstrap", stage.servers, "--json"])
+    said = capsys.readouterr()
+    assert found == code, said
+    shown: dict[str, Any] = json.loads(said.out)
+    return shown
+
+
+def refused(capsys: pytest.CaptureFixture[str], stage: Stage, verb: str, *more: str) -> str:
+    capsys.readouterr()
+    assert main(["operate", verb, stage.group, *more, "--bootstrap", stage.servers]) == 2
+    return capsys.readouterr().err
+
+
+def are_heard(capsys: pytest.CaptureFixture[str], stage: Stage, count: int) -> bool:
+    """Whether so many members have reported, with all partitions among them."""
+    if topics_of_operations(stage.group)[1] not in stage.admin.topics():
+        return False
+    heard = [one for one in operate(capsys, stage, "show")["members"] if not one["silent"]]
+    return len(heard) == count and sum(len(one["snapshot"]["partitions"]) for one in heard) == PARTITIONS
