@@ -16,6 +16,7 @@ from mutants import (
     spark_exact,
     spark_lanes,
     storage,
+    ui,
 )
 
 MUTANTS = [
@@ -29,6 +30,7 @@ MUTANTS = [
     *operations.MUTANTS,
     *dead_letters.MUTANTS,
     *records.MUTANTS,
+    *ui.MUTANTS,
     *spark.MUTANTS,
     *spark_exact.MUTANTS,
     *spark_lanes.MUTANTS,
