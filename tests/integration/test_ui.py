@@ -305,6 +305,27 @@ def test_so_many_groups_are_watched_and_no_more(
     until(lambda: client.watching("three").status == 200, "a group that nobody looks at makes room")
 
 
+def test_a_group_that_nobody_looks_at_is_left_alone_after_a_while(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keylane.ui.server.ALIVE_S", 0.05)  # a page that is gone is noticed when it is told something
+    monkeypatch.setattr(watch, "SWEEP_S", 0.05)
+    monkeypatch.setattr(watch, "IDLE_S", 0.0)
+    name = f"keylane-ui-{stage.group}"
+
+    def is_watched() -> bool:
+        return any(one.name == name for one in threading.enumerate())
+
+    with Page({"bootstrap.servers": stage.servers}, stage.admin) as page:
+        client = PageClient(page.url)
+        with client.watching(stage.group) as watching:
+            watching.until(lambda view: "error" in view, "it is looked at")
+            assert is_watched()
+        until(lambda: not is_watched(), "its watch ends")
+        with client.watching(stage.group) as watching:
+            watching.until(lambda view: "error" in view, "and begins again")
+
+
 def test_a_broker_that_is_away_is_said_to_be_and_the_page_goes_on() -> None:
     with EmbeddedBroker() as broker:
         kafka = {"bootstrap.servers": broker.bootstrap_servers}

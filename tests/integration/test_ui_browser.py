@@ -382,6 +382,7 @@ def test_nothing_sticks_out_on_any_screen_in_either_theme(
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
         page.emulate_media(media="print")
         assert page.locator(".tools:visible").count() == 0
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)", "paper is"
         assert complaints == []
 
 

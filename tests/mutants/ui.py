@@ -116,6 +116,13 @@ MUTANTS = [
         f"{SERVER}::test_who_may_not_act_changes_nothing",
     ),
     Mutant(
+        "a group is watched for ever",
+        "ui/watch.py",
+        "if not watched.pages and now > watched.since + IDLE_S:",
+        "if False:",
+        f"{SERVER}::test_a_group_that_nobody_looks_at_is_left_alone_after_a_while",
+    ),
+    Mutant(
         "something else may be sent than what was tried",
         "ui/static/acting.js",
         '  box.form.addEventListener("input", forget);\n',
