@@ -426,6 +426,7 @@ class OperatedConsumer:
     """A consumer, as operations see it. Thread safety: that of the consumer."""
 
     runs: Runs = "process"
+    spark_ui: str | None = None
 
     def __init__(self, consumer: ParallelConsumer, seek_s: float) -> None:
         """A seek may take as long."""

@@ -18,6 +18,7 @@ from keylane.demo.rows import COLUMNS
 from keylane.kafka.admin import Admin
 from keylane.records import Output
 from kit.filling import filling
+from kit.page_client import PageClient
 
 DEMO = [sys.executable, "-m", "keylane", "demo", "--no-spark", "--json"]
 TIMEOUT_S = 120
@@ -193,6 +194,29 @@ def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place:
         assert "holds 1 records that this run did not make: delete it" in refused.stderr
         places = [("flights", number) for number in range(8)]
         assert sum(end or 0 for end in admin.log_ends(places).values()) == 1
+
+
+def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path) -> None:
+    command = [*DEMO, "--records", "300", "--ui"]
+    with subprocess.Popen(
+        command, cwd=place, env=environment(place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = next(found[0] for line in process.stderr if (found := re.search(r"http://127.0.0.1:\d+/#\S+", line)))
+        page, _, token = url.partition("?token=")
+        group = page.rpartition("/")[2]
+        client = PageClient(page, token)
+        with client.watching(group) as watching:
+            shown = watching.until(lambda view: view.get("head", {}).get("reports", False), "members report")
+            assert len(shown["partitions"]) == 8
+            watching.until(lambda view: view["head"]["remaining"] == 0, "the flights are done")
+            assert any("The page stays until Ctrl-C" in line for line in process.stderr)
+            assert client.post("/api/unlock", {}).status == 200
+            process.send_signal(signal.SIGINT)
+        report = last_line(process.stdout.read())
+        assert process.wait(TIMEOUT_S) == 0
+    assert [report[key] for key in ("records", "lost", "lag")] == [300, 0, 0]
 
 
 def test_a_service_or_broker_that_cannot_start_is_one_line_and_nothing_is_left(place: Path) -> None:

@@ -8,8 +8,8 @@ import signal
 from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any
 
-from keylane.cli import dlq_redrive
 from keylane.cli.main import main
+from keylane.desk import redrive as redriving
 from keylane.kafka.redriving import Redriving
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _redrive(servers: str, topic: str, dies_at: int) -> None:
 
         return call
 
-    dlq_redrive.LOT = LOT
+    redriving.LOT = LOT
     for name in ("produce", "_until_told"):
         setattr(Redriving, name, around(getattr(Redriving, name)))
     raise SystemExit(main(["dlq", "redrive", topic, "--bootstrap", servers, "--execute"]))

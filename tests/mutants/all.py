@@ -17,6 +17,7 @@ from mutants import (
     spark_exact,
     spark_lanes,
     storage,
+    ui,
 )
 
 MUTANTS = [
@@ -31,6 +32,7 @@ MUTANTS = [
     *keys.MUTANTS,
     *dead_letters.MUTANTS,
     *records.MUTANTS,
+    *ui.MUTANTS,
     *spark.MUTANTS,
     *spark_exact.MUTANTS,
     *spark_lanes.MUTANTS,

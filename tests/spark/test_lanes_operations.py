@@ -45,13 +45,17 @@ def start(spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
-    start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    start: Callable[[], kl.spark.LaneQuery],
+    work: Any,
+    until: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession,
 ) -> None:
     query = start()
 
     def shown() -> dict[str, Any]:
         (member,) = operate(capsys, work, "show")["members"]
-        assert member["runs"] == "lanes"
+        assert (member["runs"], member["spark_ui"]) == ("lanes", spark.sparkContext.uiWebUrl)
         return dict(member)
 
     until(lambda: sorted(len(lane["partitions"]) for lane in shown()["lanes"]) == [2, 2], lambda: query.lanes)

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 SPARK_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 """The forms of master URLs that Spark takes for a session; it answers any other one with a page of Java."""
 
-TOKEN_VARIABLE = "KEYLANE_OPERATIONS_TOKEN"
-"""Of the environment: the token of a group's members, for them and for who sends them commands."""
-
 
 def add_offset_targets(command: argparse.ArgumentParser) -> None:
     """Where offsets are to go: one of these."""

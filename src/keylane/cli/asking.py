@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from keylane.desk import Report as Report  # other commands have it from here
     from keylane.kafka.admin import Admin
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -21,8 +22,6 @@ DEFAULT_TIMEOUT_MS = 10_000
 DRY_RUN = "nothing was changed: add --execute to do it"
 
 
-Report = dict[str, Any]
-"""What a command found or did, as `--json` prints it."""
 Settings = Mapping[str, Any]
 """Of Kafka's clients."""
 

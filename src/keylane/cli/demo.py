@@ -59,6 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add("--latency-ms", type=int, default=50, metavar="MS", help="the weather service's, for one answer (default 50)")
     add("--max-concurrency", type=int, default=600, metavar="N", help="requests at once, over all lanes (default 600)")
+    add("--ui", action="store_true", help="a page in the browser shows the run, and stays until Ctrl-C")
     add(
         "--json",
         action="store_true",
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from keylane.cli.client_settings import read_client_settings
     from keylane.cli.progress import progress_on
     from keylane.cli.signals import stopping
+    from keylane.cli.ui import open_in_browser
     from keylane.demo.options import DemoOptions
     from keylane.demo.stop import StopRequest
 
@@ -90,25 +92,36 @@ def run(args: argparse.Namespace) -> int:
         results=args.results,
         latency_ms=args.latency_ms,
         max_concurrency=args.max_concurrency,
+        ui=args.ui,
     )
     progress = progress_on(sys.stderr if args.json else sys.stdout)
     where = "in this process" if args.no_spark else "on Spark lanes"
     progress.say(f"keylane demo: real flights of 2013, enriched with the weather by a slow service, {where}")
+    stream = sys.stderr if args.json else sys.stdout
     stop = StopRequest()
+
+    def served(url: str) -> None:
+        progress.say(f"the page is at {url}")
+        open_in_browser(url)
+
+    def reported(report: Report) -> None:
+        show_report(report, stream)
+        print("\nThe page stays until Ctrl-C", file=stream, flush=True)
+
     with stopping(stop):
         from keylane.demo.run import run_demo
 
-        outcome = run_demo(options, progress, stop)
-    return _tell(outcome, as_json=args.json)
+        outcome = run_demo(options, progress, stop, served, reported)
+    return _tell(outcome, stream, as_json=args.json, is_shown=args.ui)
 
 
-def _tell(outcome: Report | Stopped, *, as_json: bool) -> int:
-    """Lines for people, the object for machines, the exit code for both."""
+def _tell(outcome: Report | Stopped, stream: TextIO, *, as_json: bool, is_shown: bool) -> int:
+    """Lines for people, the object for machines, the exit code for both; `is_shown`: people have had a report."""
     from keylane.demo.report import Report
 
-    stream = sys.stderr if as_json else sys.stdout
     if isinstance(outcome, Report):
-        show_report(outcome, stream)
+        if not is_shown:
+            show_report(outcome, stream)
     else:
         print(*outcome.lines(), sep="\n", file=stream)
     if as_json:

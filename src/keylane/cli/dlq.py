@@ -133,27 +133,32 @@ def _add_purge(command: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Show letters; returns the exit code."""
-    from keylane.cli.dlq_letters import Wanted, list_report, print_list, queue_of
+    from keylane.cli.dlq_letters import print_list, queue_of, wanted_of
+    from keylane.desk.letters import list_report
 
-    queue = queue_of(args)
-    return show(args, list_report(queue, Wanted.of(args), args), print_list)
+    queue, wanted = queue_of(args), wanted_of(args)
+    return show(args, list_report(queue, wanted, args.limit, waiting=args.waiting, payloads=args.payload), print_list)
 
 
 def run_show(args: argparse.Namespace) -> int:
     """Show one letter; returns the exit code."""
-    from keylane.cli.dlq_letters import show_report
-    from keylane.cli.payloads import print_fields
+    from keylane.cli.arguments import place
+    from keylane.cli.dlq_letters import queue_of
+    from keylane.cli.tables import print_fields
+    from keylane.desk.letters import show_report
 
-    return show(args, show_report(args), print_fields)
+    topic, partition, offset = place("letter", args.letter)
+    return show(args, show_report(queue_of(args, topic), partition, offset, payloads=args.payload), print_fields)
 
 
 def run_redrive(args: argparse.Namespace) -> int:
     """Send letters back, or say which would go where; returns the exit code."""
-    from keylane.cli.dlq_letters import Wanted, queue_of
-    from keylane.cli.dlq_redrive import print_redrive, redrive
+    from keylane.cli.dlq_letters import print_redrive, queue_of, wanted_of
+    from keylane.desk.redrive import How, redrive
 
-    queue = queue_of(args)
-    return show(args, redrive(queue, Wanted.of(args), args), print_redrive)
+    queue, wanted = queue_of(args), wanted_of(args)
+    how = How(args.execute, args.to, args.max_rounds, args.rate, args.limit)
+    return show(args, redrive(queue, wanted, how), print_redrive)
 
 
 def run_purge(args: argparse.Namespace) -> int:

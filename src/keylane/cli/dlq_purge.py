@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
-from keylane.cli.groups_offsets import selected
 from keylane.cli.tables import print_table
+from keylane.desk.groups import selected
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
 
     from keylane.cli.asking import Report
-    from keylane.cli.dlq_letters import Queue
+    from keylane.desk.letters import Queue
 
     Partition = tuple[str, int]
 

@@ -130,7 +130,8 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_describe(args: argparse.Namespace) -> int:
     """Show one group; returns the exit code. Raises `UsageError` for a group that does not exist."""
-    from keylane.cli.groups_describe import gather, print_report
+    from keylane.cli.groups_describe import print_report
+    from keylane.desk.groups import gather
 
     return show(args, gather(admin_of(args), args.group), print_report)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
-from keylane.cli.groups_offsets import selected
 from keylane.cli.tables import print_table
+from keylane.desk.groups import selected
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "offsets", "groups", "records", "topics", "dlq", "operate")
+COMMANDS = ("demo", "run", "broker", "offsets", "groups", "records", "topics", "dlq", "operate", "ui")
 
 EXAMPLES = """\
 examples:
@@ -39,6 +39,7 @@ examples:
   keylane topics create flights --partitions 8   a topic, before records come
   keylane dlq list flights.dead                  dead letters: where from, and why
   keylane operate show weather                   the members of a group while they run, and what they do
+  keylane ui                                     all of that in the browser, live
 """
 
 

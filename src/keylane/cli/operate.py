@@ -7,6 +7,7 @@ commands from another one. A command that changes something says first which mem
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
@@ -111,8 +112,6 @@ named. An offset outside of the log is its nearer end. A group without members: 
 {TOKEN}"""
 
 RATES = ("records_per_s", "per_partition", "per_key")
-MAX_OFFSET = 2**63 - 1
-"""The end of any log."""
 
 SELECT_HELP = "only this topic, or these partitions of it (flights:0,3-5); may be repeated (default: all)"
 
@@ -164,23 +163,29 @@ def _add_adjust(command: argparse.ArgumentParser) -> None:
 
 def run_show(args: argparse.Namespace) -> int:
     """Show the members; returns the exit code."""
-    from keylane.cli.operate_show import print_members, show_report
+    from keylane.cli.operate_show import members_of, print_members
+    from keylane.desk.members import members_report
 
-    return show(args, show_report(args), print_members)
+    return show(args, members_report(members_of(args), _now_ms()), print_members)
 
 
 def run_keys(args: argparse.Namespace) -> int:
     """Show the longest queues; returns the exit code."""
-    from keylane.cli.operate_show import keys_report, print_keys
+    from keylane.cli.operate_show import members_of, print_keys
+    from keylane.desk.members import keys_report
+    from keylane.errors import UsageError
 
-    return show(args, keys_report(args), print_keys)
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
+    return show(args, keys_report(members_of(args), _now_ms(), args.limit), print_keys)
 
 
 def run_log(args: argparse.Namespace) -> int:
     """Show commands and answers; returns the exit code."""
-    from keylane.cli.operate_show import log_report, print_log
+    from keylane.cli.operate_show import members_of, print_log
+    from keylane.desk.members import log_report
 
-    return show(args, log_report(args), print_log)
+    return show(args, log_report(members_of(args)), print_log)
 
 
 def run_pause(args: argparse.Namespace) -> int:
@@ -201,7 +206,7 @@ def run_drain(args: argparse.Namespace) -> int:
     """Pause, and wait for what is in handlers; returns the exit code."""
     from keylane.consumer.events import Pause
 
-    return _send(args, lambda admin: Pause(_selected(args, admin)), drains=True)
+    return _send(args, lambda admin: Pause(_selected(args, admin)))
 
 
 def run_adjust(args: argparse.Namespace) -> int:
@@ -211,42 +216,37 @@ def run_adjust(args: argparse.Namespace) -> int:
 
 def run_seek(args: argparse.Namespace) -> int:
     """Go on at other offsets; returns the exit code."""
-    from keylane.cli.groups_change import Target as Given
+    from keylane.cli.groups_change import Target
+    from keylane.desk.commands import seeking
     from keylane.errors import UsageError
-    from keylane.kafka.membership import Seek, Target
 
-    given = Given.of(args.to_earliest, args.to_latest, args.to_datetime, args.to_offset)
+    to = Target.of(args.to_earliest, args.to_latest, args.to_datetime, args.to_offset)
     if not args.topic:
         raise UsageError("seek: name what to seek in with --topic TOPIC[:N,N-N]")
-    offset = {"earliest": 0, "latest": MAX_OFFSET}.get(given.kind, given.value)
-    to = Target(time_ms=given.value) if given.kind == "time" else Target(offset=offset)
-    return _send(args, lambda admin: Seek(dict.fromkeys(_selected(args, admin) or (), to)))
+    return _send(args, lambda admin: seeking(_selected(args, admin) or (), to.kind, to.value))
 
 
-def _send(args: argparse.Namespace, ask: Callable[[Admin], Asked], *, drains: bool = False) -> int:
-    from keylane.cli.operate_send import print_answers, send
+def _send(args: argparse.Namespace, ask: Callable[[Admin], Asked]) -> int:
+    from keylane.cli.operate_answers import order, print_answers
 
-    report, code = send(args, ask, drains=drains)
+    report, code = order(args, ask)
     show(args, report, print_answers)
     return code
 
 
 def _selected(args: argparse.Namespace, admin: Admin) -> tuple[tuple[str, int], ...] | None:
     """The partitions that --topic names; None for all. Raises `UsageError`."""
-    from keylane.cli.groups_offsets import selected
+    from keylane.desk.groups import selected
 
     return tuple(selected(args.topic, admin.topics())) if args.topic else None
 
 
 def _adjusting(args: argparse.Namespace) -> Adjusting:
     """Raises `UsageError` for what cannot be, and for nothing."""
-    from keylane.errors import UsageError
-    from keylane.operations.commands import adjusting
+    from keylane.desk.commands import adjustment
 
     rates = {name: _rate(name, text) for name in RATES if (text := getattr(args, name)) is not None}
-    if args.as_in_pipeline == (bool(rates) or args.max_concurrency is not None):
-        raise UsageError("adjust: give --max-concurrency, a rate, or --as-in-pipeline alone")
-    return adjusting(args.max_concurrency, rates, as_in_pipeline=args.as_in_pipeline)
+    return adjustment(args.max_concurrency, rates, as_in_pipeline=args.as_in_pipeline)
 
 
 def _rate(name: str, text: str) -> float | None:
@@ -258,3 +258,7 @@ def _rate(name: str, text: str) -> float | None:
         return float(text)
     except ValueError:
         raise UsageError(f"--{name.replace('_', '-')} {text}: give records a second, or unlimited") from None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,14 +1,12 @@
-"""`keylane operate show | log`: what members tell of themselves, and what they answered to commands."""
+"""`keylane operate show | keys | log`: the tables of what members tell of themselves, and of what they answered."""
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from keylane.cli.asking import admin_with, settings_of
 from keylane.cli.tables import print_table
-from keylane.errors import UsageError
+from keylane.desk.members import held_lines
 from keylane.operations.operator import Operator
 
 if TYPE_CHECKING:
@@ -28,14 +26,6 @@ def members_of(args: argparse.Namespace) -> Members:
     kafka = settings_of(args, {})
     with Operator(kafka, args.group, None, admin_with(args, kafka)) as operator:
         return operator.members
-
-
-def show_report(args: argparse.Namespace) -> Report:
-    """The last report of each member that has not ended."""
-    now_ms = int(time.time() * 1000)
-    seen = sorted(members_of(args).reports.items())
-    members = [dict(one.report) | {"age_ms": one.age_ms(now_ms), "silent": one.is_silent(now_ms)} for _, one in seen]
-    return {"group": args.group, "members": members}
 
 
 def print_members(report: Report) -> None:
@@ -101,22 +91,6 @@ def _print_troubles(member: Report) -> None:
         print(f"{name}: {breaker['target'] or 'the service'} is down for {breaker['open_ms'] / 1000:.0f} s")
 
 
-def held_lines(holding: Report) -> list[str]:
-    """What commands have made of the group."""
-    lines = ["all partitions are paused"] if holding["all_paused"] else []
-    if holding["paused"]:
-        lines.append(f"paused: {', '.join(f'{topic}-{partition}' for topic, partition in holding['paused'])}")
-    if holding["max_concurrency"] is not None:
-        lines.append(f"max_concurrency={holding['max_concurrency']}")
-    lines += [f"{name}={'unlimited' if rate is None else rate}" for name, rate in holding["rates"].items()]
-    return lines + [_rule_line(one) for one in holding.get("keys", ())]  # members of an older keylane have none
-
-
-def _rule_line(rule: Report) -> str:
-    limit = None if rule["per_s"] is None else f"at most {rule['per_s']:g} records a second"
-    return f"records with {rule['where']}: {limit or {'hold': 'held', 'skip': 'skipped, unprocessed'}[rule['do']]}"
-
-
 def _member_row(one: Report) -> tuple[object, ...]:
     snapshot = one["snapshot"]
     oldest = snapshot["oldest"]
@@ -129,19 +103,6 @@ def _member_row(one: Report) -> tuple[object, ...]:
         None if oldest is None else f"{at} for {oldest['age_ms'] / 1000:.0f} s",
         "yes" if one["takes_commands"] else "no",
     )
-
-
-def keys_report(args: argparse.Namespace) -> Report:
-    """The heads of the longest queues of all members that are heard. Raises `UsageError`."""
-    if args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
-    now_ms = int(time.time() * 1000)
-    present = members_of(args).present(now_ms)
-    queues: list[Report] = [
-        dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]
-    ]
-    longest = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
-    return {"group": args.group, "members": len(present), "queues": longest[: args.limit]}
 
 
 def print_keys(report: Report) -> None:
@@ -163,33 +124,6 @@ def _queue_row(one: Report) -> tuple[object, ...]:
         None if one["due_in_ms"] is None else f"in {one['due_in_ms'] / 1000:.1f} s",
         f"{one['member']}{lane}",
     )
-
-
-def log_report(args: argparse.Namespace) -> Report:
-    """The commands that members have answered, in their order."""
-    commands = []
-    for answers in members_of(args).results.values():
-        first = next(iter(answers.values()))
-        commands.append(
-            {
-                "command": first.command,
-                "number": first.number,
-                "sent": datetime.fromtimestamp(first.sent_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-                "by": first.by,
-                "do": first.verb,
-                "about": first.about,
-                "members": [
-                    {
-                        "member": one.member,
-                        "state": one.state,
-                        "at": datetime.fromtimestamp(one.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-                        "text": one.text or None,
-                    }
-                    for one in answers.values()
-                ],
-            }
-        )
-    return {"group": args.group, "commands": sorted(commands, key=lambda one: (one["number"], one["sent"]))}
 
 
 def print_log(report: Report) -> None:

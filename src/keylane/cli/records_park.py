@@ -12,8 +12,9 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from keylane.cli.dlq_letters import letters, queue_of
+from keylane.cli.dlq_letters import queue_of
 from keylane.consumer.dead_letters import parked
+from keylane.desk.letters import letters
 from keylane.errors import UsageError
 from keylane.kafka.bulk import BulkProducer
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from keylane.cli.dlq_letters import Queue
     from keylane.cli.records_show import Found
+    from keylane.desk.letters import Queue
 
 
 class Parking:

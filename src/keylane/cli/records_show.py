@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from keylane.cli.arguments import check_topic, place
-from keylane.cli.groups_offsets import committed_by
-from keylane.cli.payloads import payload, print_fields, sizes, time_text
+from keylane.cli.tables import print_fields
+from keylane.desk.groups import committed_by
+from keylane.desk.payloads import payload, sizes, time_text
 from keylane.errors import MetadataError, UsageError
 from keylane.kafka.redriving import committed_record
 from keylane.offsets import OffsetMap, decode

@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.cli.arguments import TOKEN_VARIABLE, assignment, spark_master
+from keylane.cli.arguments import assignment, spark_master
 from keylane.cli.exits import EXIT_INTERRUPTED
+from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

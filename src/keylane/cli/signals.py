@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def stopping(stop: StopRequest) -> Iterator[None]:
-    """Within the block the first SIGINT or SIGTERM makes the request and the second raises `KeyboardInterrupt`."""
+def stopping(stop: StopRequest, doing: str = "finishing what is in flight and committing") -> Iterator[None]:
+    """Within the block the first SIGINT or SIGTERM makes the request, and says what it is `doing`; the second raises
+    `KeyboardInterrupt`."""
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if stop.requested:
             raise KeyboardInterrupt
         name = signal.Signals(number).name
-        line = f"\nkeylane: {name}: finishing what is in flight and committing; once more leaves at once\n"
+        line = f"\nkeylane: {name}: {doing}; once more leaves at once\n"
         os.write(sys.stderr.fileno(), line.encode())  # a buffered stream may be in the middle of a write just now
         stop.request()
 

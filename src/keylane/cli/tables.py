@@ -1,4 +1,4 @@
-"""Plain tables and runs of numbers on standard output."""
+"""Plain tables, fields and runs of numbers on standard output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from keylane.desk import Report
 
 PLAIN_WIDTH = 250
 """Columns of a table that goes to a file or a pipe: nothing is cut there."""
@@ -36,3 +38,9 @@ def print_table(headings: Iterable[str], rows: Iterable[Iterable[Any]], numbers:
     for row in rows:
         table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+
+
+def print_fields(report: Report) -> None:
+    """A line each."""
+    for name, value in report.items():
+        print(f"{name}: {'–' if value is None else value}")

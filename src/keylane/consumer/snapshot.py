@@ -230,7 +230,7 @@ class Snapshot:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median and p99."""
+        """Plain dicts, lists, numbers and strings, for JSON; of a histogram count, sum, median, p99 and counts."""
         made = asdict(self) | {"lag": self.lag, "remaining": self.remaining}
         made["partitions"] = [one._asdict() | {"lag": one.lag} for one in self.partitions]
         made["breakers"] = [one._asdict() for one in self.breakers]

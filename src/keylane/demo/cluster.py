@@ -24,11 +24,13 @@ class Cluster:
         self.servers = servers
         self.settings = dict(settings or {})
         """Of every client: TLS, SASL."""
-        self._admin = Admin(self.settings | {"bootstrap.servers": servers}, timeout_ms=ANSWER_TIMEOUT_MS)
+        self.kafka = self.settings | {"bootstrap.servers": servers}
+        """Of a client."""
+        self.admin = Admin(self.kafka, timeout_ms=ANSWER_TIMEOUT_MS)
 
     def refuse_occupied(self, topics: Iterable[str], partitions: int) -> None:
         """Raises `PeerError` for a topic that somebody else uses: it has records, or another partition count."""
-        counts = self._admin.topics()
+        counts = self.admin.topics()
         for topic in topics:
             if topic not in counts:
                 continue
@@ -38,7 +40,7 @@ class Cluster:
                     f"{partitions}: delete it, or use another broker"
                 )
             places = [(topic, number) for number in range(partitions)]
-            ends, starts = self._admin.log_ends(places), self._admin.log_starts(places)
+            ends, starts = self.admin.log_ends(places), self.admin.log_starts(places)
             held = sum((ends[place] or 0) - (starts[place] or 0) for place in places)
             if held:
                 raise PeerError(
@@ -48,15 +50,15 @@ class Cluster:
 
     def create_missing(self, topics: Iterable[str], partitions: int) -> set[str]:
         """Returns the names of those made."""
-        return self._admin.create_topics(dict.fromkeys(topics, partitions))
+        return self.admin.create_topics(dict.fromkeys(topics, partitions))
 
     def delete(self, topics: Collection[str]) -> None:
         """Delete topics, and with them what groups have committed there; a group without offsets is soon forgotten."""
-        self._admin.delete_topics(topics)
+        self.admin.delete_topics(topics)
 
     def standing(self, group: str, topic: str) -> tuple[Standing, ...]:
         """Where the group stands, by partition."""
-        return group_standing(self._admin, group, [topic])
+        return group_standing(self.admin, group, [topic])
 
     def to_do(self, group: str, topic: str) -> ToDo:
         """What the group has still to do, over all partitions."""

@@ -45,6 +45,8 @@ class DemoOptions:
     latency_ms: int = 50
     max_concurrency: int = 600
     """Requests at once, over all lanes together."""
+    ui: bool = False
+    """Serve the page of `keylane ui` on the run, until a stop request."""
 
     def __post_init__(self) -> None:
         if self.ordering not in get_args(Ordering):

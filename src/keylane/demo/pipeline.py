@@ -35,6 +35,7 @@ def flights_pipeline(
     ordering: Ordering = "key",
     max_concurrency: int = 200,
     settings: Mapping[str, str] | None = None,
+    operations: kl.Operations | None = None,
 ) -> kl.Pipeline:
     """The pipeline that adds the weather at origin and hour to each flight."""
 
@@ -70,4 +71,5 @@ def flights_pipeline(
         offset_reset="earliest",
         commit=kl.Commit(interval_ms=1_000),
         retries=kl.Retries(max_attempts=5, delay_ms=100),
+        operations=operations,
     )

@@ -5,6 +5,7 @@ broker → flights produced → weather service → pipeline until lag 0 (watche
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,10 +23,11 @@ from keylane.demo.service_process import ServiceProcess
 from keylane.demo.verify import SEQUENCE_HEADER, Verdict, sequence_of, verify
 from keylane.errors import PeerError
 from keylane.kafka.bulk import BulkProducer, read_to_end
+from keylane.pipeline import Operations, topics_of_operations
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -43,6 +45,11 @@ PARTITIONS = 8
 
 UPDATE_EVERY_RECORDS = 500
 
+REPORT_INTERVAL_MS = 500
+"""Of the members, where the page shows them: a run takes half a minute."""
+WAIT_S = 3600.0
+"""Of one wait for a stop request, which comes at any time."""
+
 SPARK_SETTINGS = {
     # The JVM lives for half a minute: the second compiler and concurrent collectors would cost it more than they give
     # (measured on two busy cores: start and report take half as long).
@@ -57,8 +64,15 @@ class _StopRequested(Exception):  # noqa: N818 - ends the steps, is no error
     """Raised between steps and caught by `run_demo`; carries the title of the step it came in."""
 
 
-def run_demo(options: DemoOptions, progress: Progress, stop: StopRequest) -> Report | Stopped:
-    """Run it. Raises `KeylaneError`s of what fails; a stop request gives a `Stopped`."""
+def run_demo(
+    options: DemoOptions,
+    progress: Progress,
+    stop: StopRequest,
+    served: Callable[[str], None] = lambda _: None,
+    reported: Callable[[Report], None] = lambda _: None,
+) -> Report | Stopped:
+    """Run it. With `options.ui`, `served` is told the page's address, and `reported` the report before the page waits
+    for the stop request. Raises `KeylaneError`s of what fails; a stop request before the report gives a `Stopped`."""
     require("aiohttp", "matplotlib")
     check_data(options.records)
     if options.spark:
@@ -66,11 +80,16 @@ def run_demo(options: DemoOptions, progress: Progress, stop: StopRequest) -> Rep
     with RunFolder(options) as folder, ExitStack() as stack:
         demo = _Demo(options, folder, progress, stop, stack)
         try:
-            return demo.run()
+            report = demo.run(served)
         except _StopRequested as request:
             return demo.stopped(str(request))
         except PeerError as error:
             raise folder.explained(error) from error
+        if options.ui:
+            reported(report)
+            while not stop.wait(WAIT_S):
+                pass
+        return report
 
 
 class _Demo:
@@ -87,10 +106,13 @@ class _Demo:
         self._started = time.monotonic()
         self._cluster: Cluster | None = None
         self._guard: BrokerGuard | None = None
+        self._operations: Operations | None = None
 
-    def run(self) -> Report:
+    def run(self, served: Callable[[str], None]) -> Report:
         cluster = self._cluster = self._start_cluster()
         self._produce(cluster)
+        if self._options.ui:
+            served(self._start_page(cluster))
         service = self._start_service()
         spark = self._start_spark() if self._options.spark else None
         samples, processed, seconds = self._process(cluster, service, spark)
@@ -176,6 +198,17 @@ class _Demo:
                     producer.produce(Output(TOPIC, flight.key, flight.value, headers=[header]))
             step.end_note(f"{records:,} flights" + (f", {len(present):,} were there" if present else ""))
 
+    def _start_page(self, cluster: Cluster) -> str:
+        """The page of the group; returns its address, with the token that acting takes."""
+        from keylane.ui.page import Page
+
+        group, token = self._folder.state.group, secrets.token_hex(16)
+        self._operations = Operations(token=token, report_interval_ms=REPORT_INTERVAL_MS, show_keys=True)
+        if self._folder.state.bootstrap is not None:
+            self._stack.callback(cluster.delete, set(topics_of_operations(group)))
+        page = self._stack.enter_context(Page(cluster.kafka, cluster.admin, token=token))
+        return f"{page.url}#/group/{group}?token={token}"
+
     def _start_service(self) -> ServiceProcess:
         with self._step("Starting the weather service") as step:
             service = self._stack.enter_context(ServiceProcess(self._options.latency_ms))
@@ -186,8 +219,10 @@ class _Demo:
         import keylane.spark
 
         master = self._options.spark_master
+        shown = {"spark.ui.enabled": "true"} if self._options.ui else {}
         with self._step(f"Starting Spark on {master}"):
-            spark = keylane.spark.session(master, "keylane demo", **(SPARK_SETTINGS | dict(self._options.spark_conf)))
+            settings = SPARK_SETTINGS | shown | dict(self._options.spark_conf)
+            spark = keylane.spark.session(master, "keylane demo", **settings)
             self._stack.callback(end_session, spark)
         return spark
 
@@ -230,6 +265,7 @@ class _Demo:
             ordering=self._options.ordering,
             max_concurrency=self._options.max_concurrency // consumers,
             settings=cluster.settings,
+            operations=self._operations,
         )
 
     def _verify(self, cluster: Cluster) -> Verdict:

@@ -24,6 +24,7 @@ from keylane.kafka.membership import Seek
 from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
+from keylane.options import DeadLetter
 from keylane.pipeline import topics_of_operations
 from keylane.version import __version__
 
@@ -60,6 +61,8 @@ class Operated(Protocol):
     """What is operated: a consumer in this process, or a query of lanes."""
 
     runs: Runs
+    spark_ui: str | None
+    """The address of Spark's own pages; None where there are none."""
 
     def snapshot(self) -> Snapshot: ...
     def lanes(self) -> list[Said]: ...
@@ -88,6 +91,8 @@ class Agent:
         self._client_id = client_id
         self._interval_ms = options.report_interval_ms
         self._shows_keys = options.show_keys
+        given_up = pipeline.on_exhausted
+        self._dead_letter_topic = given_up.topic if isinstance(given_up, DeadLetter) else None
         self._work: dict[int | None, Work] = {}
         """As it was last told."""
         self._commands_topic, self._reports_topic = topics_of_operations(self._group)
@@ -220,6 +225,8 @@ class Agent:
             "holding": (Holding() if log is None else log.holding).to_dict(),
             "snapshot": operated.snapshot().to_dict(),
             "lanes": operated.lanes(),
+            "spark_ui": operated.spark_ui,
+            "dead_letter_topic": self._dead_letter_topic,
             "in_hand": self._told_of(lambda work: work.in_hand),
             "waiting": self._told_of(lambda work: work.waiting),
             "queues": self._told_of(lambda work: work.queues),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, cast
 
 from keylane.operations.commands import VERSION, HoldingDict, Said
 from keylane.operations.results import Result, read_result
@@ -54,6 +54,10 @@ class Report(TypedDict):
     """As `Snapshot.to_dict` has it."""
     lanes: list[Said]
     """As `LaneStatus.to_dict` has them; none of a process."""
+    spark_ui: NotRequired[str | None]
+    """Where Spark's own pages are. Older members do not tell."""
+    dead_letter_topic: NotRequired[str | None]
+    """The pipeline's. Older members do not tell."""
     in_hand: list[WorkDict]
     """Records with the workers, or waiting for their outputs: up to 50, the oldest first; of lanes, of each."""
     waiting: list[WorkDict]

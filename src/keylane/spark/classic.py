@@ -19,6 +19,8 @@ class ClassicSession:
         """Raises `UsageError` for a session that cannot run lanes."""
         self._context = check_session(spark)
         self.master = self._context.master
+        self.ui: str | None = self._context.uiWebUrl
+        """Where Spark's own pages are; None without them."""
 
     def slots(self, *, allow_all: bool, task_cpus: float | None) -> Slots:
         """Raises `UsageError` for `task_cpus` that cannot be."""

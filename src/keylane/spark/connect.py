@@ -54,6 +54,7 @@ class ConnectSession:
         self._spark = session
         check_settings({name: value for name in LOOKED_AT if (value := self.setting(name)) is not None})
         self.master = self.setting("spark.master")
+        self.ui: str | None = None  # a client is not told
 
     def setting(self, name: str) -> str | None:
         """Of the session, or of its server."""

@@ -28,6 +28,8 @@ class Session(Protocol):
     """What lanes need of a session, in this process or elsewhere."""
 
     master: str | None
+    ui: str | None
+    """Where Spark's own pages are."""
 
     def slots(self, *, allow_all: bool, task_cpus: float | None) -> TaskSlots: ...
     def jobs(self, run_id: str, group: str, task_cpus: float | None) -> LaneJobs: ...

@@ -254,7 +254,8 @@ class OperatedQuery:
 
     runs: Runs = "lanes"
 
-    def __init__(self, query: LaneQuery) -> None:
+    def __init__(self, query: LaneQuery, spark_ui: str | None) -> None:
+        self.spark_ui = spark_ui
         self._query = query
 
     def snapshot(self) -> Snapshot:

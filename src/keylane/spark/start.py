@@ -153,7 +153,7 @@ def start(
         raise
     made = LaneQuery(query, pipeline, supervisor, slots.check, bounds, shown)
     if agent is not None:
-        agent.start(OperatedQuery(made))
+        agent.start(OperatedQuery(made, session.ui))
     return made
 
 

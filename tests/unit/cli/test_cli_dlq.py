@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keylane.cli.dlq_letters import Wanted
-from keylane.cli.dlq_redrive import Pace, Redrive
 from keylane.consumer.dead_letters import ROUNDS, read, said_of
+from keylane.desk.letters import Wanted
+from keylane.desk.redrive import Pace, Redrive
 from keylane.offsets import OffsetMap, decode
 from keylane.records import PlainMessage, Record
 

@@ -8,9 +8,9 @@ import pytest
 
 import keylane as kl
 from keylane.cli import main
-from keylane.cli.operate_send import busy, is_drained
 from keylane.consumer.events import Pause
 from keylane.consumer.snapshot import PartitionSnapshot
+from keylane.desk.commands import busy, is_drained
 from keylane.operations.commands import Command, Holding
 from keylane.operations.reports import Members, Seen
 

@@ -210,10 +210,13 @@ class Histogram:
                 return upper_bound_s(bucket)
         return None
 
-    def to_dict(self) -> dict[str, float | None]:
-        """The short form, for people and for JSON; durations in seconds."""
+    def to_dict(self) -> dict[str, float | list[int] | None]:
+        """For people and for JSON; durations in seconds. The last counts that are 0 are left out."""
         half, most = self.quantile_s(0.5), self.quantile_s(0.99)
-        return {"count": self.count, "sum_s": round(self.sum_s, 6), "p50_s": half, "p99_s": most}
+        counts = list(self.counts)
+        while counts and not counts[-1]:
+            counts.pop()
+        return {"count": self.count, "sum_s": round(self.sum_s, 6), "p50_s": half, "p99_s": most, "counts": counts}
 
 
 class Meter:

@@ -1,4 +1,5 @@
-"""`keylane operate pause | resume | drain | adjust | seek | …-key`: one command to members, and their answers.
+"""Pause, resume, drain, adjust, seek, rules by key, single records: one command to the members of a group, and their
+answers.
 
 The idea: a member that is heard is expected to answer; what it does not say is said here. A seek is looked at by
 partition as well: each is done by the member that has it, or by nobody.
@@ -7,30 +8,26 @@ partition as well: each is done by the member that has it, or by nobody.
 from __future__ import annotations
 
 import getpass
-import os
 import socket
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from keylane.cli.arguments import TOKEN_VARIABLE
-from keylane.cli.asking import DRY_RUN, admin_with, settings_of
-from keylane.cli.exits import EXIT_FAILURE
-from keylane.cli.tables import print_table
 from keylane.consumer.passing import Passing
+from keylane.desk import TOKEN_VARIABLE
 from keylane.errors import UsageError
-from keylane.kafka.membership import Seek
-from keylane.operations.commands import named
+from keylane.kafka.membership import Seek, Target
+from keylane.operations.commands import adjusting, named
 from keylane.operations.operator import Operator
 from keylane.pipeline import Operations
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Iterable, Mapping
 
-    from keylane.cli.asking import Report
+    from keylane.desk import Report
     from keylane.kafka.admin import Admin
-    from keylane.operations.commands import Asked, Command, Name
+    from keylane.kafka.redriving import Settings
+    from keylane.operations.commands import Adjusting, Asked, Command, Name
     from keylane.operations.reports import Members, Seen
 
 NOT_DONE = {
@@ -43,39 +40,53 @@ NOT_DONE = {
 """Why a member has not done it, where it does not say so itself."""
 
 
-def token_of(args: argparse.Namespace) -> str | None:
-    """What proves that a command may be sent; None without any. Raises `UsageError`."""
-    if args.token_file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        return Path(args.token_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"--token-file {args.token_file}: cannot be read: {reason}") from None
+MAX_OFFSET = 2**63 - 1
+"""The end of any log."""
 
 
-def send(args: argparse.Namespace, ask: Callable[[Admin], Asked], *, drains: bool = False) -> tuple[Report, int]:
-    """Send what `ask` makes, or say who would get it; returns the report and the exit code. Raises `UsageError`."""
-    if args.wait_ms < 0:
-        raise UsageError(f"--wait-ms {args.wait_ms}: give a whole number of at least 0")
-    kafka = settings_of(args, {})
-    admin = admin_with(args, kafka)
-    asked = ask(admin)
-    token = token_of(args)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a group is to do, and whether it is sent, or only said who would get it."""
+
+    group: str
+    do: str
+    """Its name; a `drain` waits until nothing is in handlers, and is a pause for the rest."""
+    asked: Asked
+    execute: bool
+    wait_ms: int = 30_000
+    """How long the members' answers are waited for."""
+
+
+def seeking(names: Iterable[Name], kind: Literal["earliest", "latest", "time", "offset"], value: int) -> Seek:
+    """To one place in each; a time is in milliseconds since the epoch."""
+    offset = {"earliest": 0, "latest": MAX_OFFSET}.get(kind, value)
+    return Seek(dict.fromkeys(names, Target(time_ms=value) if kind == "time" else Target(offset=offset)))
+
+
+def adjustment(most: int | None, rates: Mapping[str, float | None], *, as_in_pipeline: bool) -> Adjusting:
+    """Raises `UsageError` for what cannot be, and for nothing."""
+    if as_in_pipeline == (bool(rates) or most is not None):
+        raise UsageError("adjust: give --max-concurrency, a rate, or --as-in-pipeline alone")
+    return adjusting(most, rates, as_in_pipeline=as_in_pipeline)
+
+
+def send(kafka: Settings, admin: Admin, token: str | None, order: Order) -> tuple[Report, bool]:
+    """Send it, or say who would get it; returns the report, and whether every member has done it. Raises `UsageError`,
+    and what `Operator` does."""
     if token is not None:
         Operations(token=token)  # refused here as it is there
-    with Operator(kafka, args.group, token, admin) as operator:
-        members = _expected(operator, args.group, asked)
-        operator.check(asked)
-        if not args.execute:
-            return _report(args, None, [_row(one, "", "") for one in members.values()], [], []), 0
+    with Operator(kafka, order.group, token, admin) as operator:
+        members = _expected(operator, order.group, order.asked)
+        operator.check(order.asked)
+        if not order.execute:
+            return _report(order, None, [_row(one, "", "") for one in members.values()], [], []), True
         if token is None:
             raise UsageError(
                 f"a command needs the members' token: give it in {TOKEN_VARIABLE}, or name a file with --token-file"
             )
-        until = time.monotonic() + args.wait_ms / 1000
-        command = operator.send(asked, f"{getpass.getuser()}@{socket.gethostname()}")
-        return _answers(args, operator, command, members, until, drains=drains)
+        until = time.monotonic() + order.wait_ms / 1000
+        command = operator.send(order.asked, f"{getpass.getuser()}@{socket.gethostname()}")
+        return _answers(order, operator, command, members, until)
 
 
 def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
@@ -93,14 +104,8 @@ def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
 
 
 def _answers(
-    args: argparse.Namespace,
-    operator: Operator,
-    command: Command,
-    members: dict[str, Seen],
-    until: float,
-    *,
-    drains: bool,
-) -> tuple[Report, int]:
+    order: Order, operator: Operator, command: Command, members: dict[str, Seen], until: float
+) -> tuple[Report, bool]:
     """What became of a command that was sent."""
 
     def pending() -> list[str]:
@@ -117,7 +122,7 @@ def _answers(
     operator.wait(lambda: not pending(), until)
     done = [name for name, one in operator.results_of(command).items() if one.state == "done"]
     working: Collection[str] = ()
-    if drains:
+    if order.do == "drain":
         operator.wait(lambda: not busy(operator.members, command, done), until)
         working = busy(operator.members, command, done)
     results = operator.results_of(command)
@@ -138,7 +143,7 @@ def _answers(
     is_done = all(one["member"] for one in (*partitions, *records))
     if not records:  # else it is told by record: a member may have one, and not another one
         is_done = is_done and all(row["state"] == "done" for row in rows)
-    return _report(args, command, rows, partitions, records), 0 if is_done else EXIT_FAILURE
+    return _report(order, command, rows, partitions, records), is_done
 
 
 def busy(told: Members, command: Command, members: Collection[str]) -> list[str]:
@@ -190,43 +195,17 @@ def _row(seen: Seen, state: str, text: str) -> Report:
 
 
 def _report(
-    args: argparse.Namespace,
-    command: Command | None,
-    members: list[Report],
-    partitions: list[Report],
-    records: list[Report],
+    order: Order, command: Command | None, members: list[Report], partitions: list[Report], records: list[Report]
 ) -> Report:
     return {
-        "group": args.group,
-        "do": args.operate_command,
-        "executed": args.execute,
+        "group": order.group,
+        "do": order.do,
+        "executed": order.execute,
         "command": None if command is None else command.id,
         "members": members,
         "partitions": partitions,
         "records": records,
     }
-
-
-def print_answers(report: Report) -> None:
-    """As a table, and a line for what was not done."""
-    headings = ("MEMBER", "RUNS", "CLIENT ID", "PARTITIONS", *(("RESULT", "WHY") if report["executed"] else ()))
-    names = ("member", "runs", "client_id", "partitions", *(("state", "text") if report["executed"] else ()))
-    if report["members"]:
-        print_table(headings, ([one[name] for name in names] for one in report["members"]), numbers=[3])
-    else:
-        print("no member is heard: those that start later begin with it")
-    for one in report["partitions"]:
-        if one["member"] is None:
-            print(
-                f"{one['topic']}-{one['partition']}: not sought: no member had it, or said so; look, and send it again"
-            )
-    for one in report["records"]:
-        print(f"{one['record']}: {'done' if one['member'] else 'not done: no member had it, or one has said why'}")
-    if not report["executed"]:
-        print(DRY_RUN)
-        return
-    done = sum(one["state"] == "done" for one in report["members"])
-    print(f"{report['do']}: done by {done} of {len(report['members'])} members (command {report['command']})")
 
 
 def _now_ms() -> int:

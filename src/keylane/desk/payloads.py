@@ -1,4 +1,4 @@
-"""What commands show of a record: sizes and names always, its key, value and headers with `--payload` only."""
+"""What is shown of a record: sizes and names always, its key, value and headers when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.decoding import made_of
 
 if TYPE_CHECKING:
-    from keylane.cli.asking import Report
+    from keylane.desk import Report
     from keylane.pipeline import Pipeline
     from keylane.records import Record
 
@@ -63,9 +63,3 @@ def _plain(made: object) -> object:
     except (TypeError, ValueError):
         return repr(made)
     return made
-
-
-def print_fields(report: Report) -> None:
-    """A line each."""
-    for name, value in report.items():
-        print(f"{name}: {'–' if value is None else value}")

@@ -1,4 +1,4 @@
-"""`keylane dlq redrive`: dead letters back to their topics, each once.
+"""Dead letters back to their topics, each once.
 
 The idea: the letters are read from the start of their topic, and `Redrive` says of each whether it goes, and where: it
 keeps the redrive's position as a partition tracker, the same that a consumer has. What came back is complete there;
@@ -13,8 +13,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.cli.asking import DRY_RUN
-from keylane.cli.tables import print_table
 from keylane.consumer.dead_letters import read, redriven
 from keylane.errors import UsageError
 from keylane.kafka.redriving import Redriving, read_committed
@@ -22,12 +20,11 @@ from keylane.offsets import DispatchBound, PartitionTracker, encode
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Mapping
 
-    from keylane.cli.asking import Report
-    from keylane.cli.dlq_letters import Queue, Wanted
     from keylane.consumer.dead_letters import Letter
+    from keylane.desk import Report
+    from keylane.desk.letters import Queue, Wanted
     from keylane.offsets import OffsetMap
     from keylane.records import Record
 
@@ -153,20 +150,34 @@ class Pace:
         self._next = max(self._next, time.monotonic()) + letters / self._rate
 
 
-def redrive(queue: Queue, wanted: Wanted, args: argparse.Namespace) -> Report:
+@dataclass(frozen=True, slots=True)
+class How:
+    """What a redrive is told."""
+
+    execute: bool
+    """Else letters that would go are counted."""
+    to: str | None = None
+    """Another topic than that of the record."""
+    max_rounds: int = 3
+    rate: float | None = None
+    """Letters a second at most."""
+    limit: int | None = None
+
+
+def redrive(queue: Queue, wanted: Wanted, how: How) -> Report:
     """Send letters back, or only count those that would go; returns the report. Raises `UsageError`."""
     partitions = queue.admin.topics()
-    _check(args, queue, partitions)
-    run = Redrive(queue.topic, wanted, partitions, args.to, args.max_rounds)
-    if args.execute:
+    _check(how, queue, partitions)
+    run = Redrive(queue.topic, wanted, partitions, how.to, how.max_rounds)
+    if how.execute:
         with Redriving(queue.kafka, queue.group, queue.topic) as target:
-            _go(run, queue, args, target)
+            _go(run, queue, how, target)
     else:
-        _go(run, queue, args, None)
+        _go(run, queue, how, None)
     return {
         "topic": queue.topic,
         "group": queue.group,
-        "executed": args.execute,
+        "executed": how.execute,
         "letters": run.going.total(),
         "to": dict(sorted(run.going.items())),
         "redriven_before": run.before,
@@ -175,28 +186,28 @@ def redrive(queue: Queue, wanted: Wanted, args: argparse.Namespace) -> Report:
     }
 
 
-def _check(args: argparse.Namespace, queue: Queue, partitions: Mapping[str, int]) -> None:
-    if args.max_rounds < 1:
-        raise UsageError(f"--max-rounds {args.max_rounds}: give a whole number of at least 1")
-    if args.rate is not None and not 0 < args.rate <= MAX_RATE:
-        raise UsageError(f"--rate {args.rate:g}: give records a second, more than 0")
-    if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
-    if args.to == queue.topic:
-        raise UsageError(f"--to {args.to}: that is the dead-letter topic itself: name another one")
-    if args.to is not None and args.to not in partitions:
-        raise UsageError(f"--to {args.to}: there is no such topic: `keylane topics create {args.to}` makes it")
+def _check(how: How, queue: Queue, partitions: Mapping[str, int]) -> None:
+    if how.max_rounds < 1:
+        raise UsageError(f"--max-rounds {how.max_rounds}: give a whole number of at least 1")
+    if how.rate is not None and not 0 < how.rate <= MAX_RATE:
+        raise UsageError(f"--rate {how.rate:g}: give records a second, more than 0")
+    if how.limit is not None and how.limit < 1:
+        raise UsageError(f"--limit {how.limit}: give a whole number of at least 1")
+    if how.to == queue.topic:
+        raise UsageError(f"--to {how.to}: that is the dead-letter topic itself: name another one")
+    if how.to is not None and how.to not in partitions:
+        raise UsageError(f"--to {how.to}: there is no such topic: `keylane topics create {how.to}` makes it")
 
 
 MAX_RATE = 1e9
 
 
-def _go(run: Redrive, queue: Queue, args: argparse.Namespace, target: Redriving | None) -> None:
+def _go(run: Redrive, queue: Queue, how: How, target: Redriving | None) -> None:
     names = [(queue.topic, number) for number in range(run.partitions[queue.topic])]
     starts = {name[1]: start or 0 for name, start in queue.admin.log_starts(names).items()}
     run.begin(starts, queue.redriven())  # behind the earlier one's fence, so nobody changes it any more
-    pace = Pace(args.rate)
-    most = args.limit
+    pace = Pace(how.rate)
+    most = how.limit
     lot: dict[int, list[Output]] = {}
 
     def send() -> None:
@@ -219,14 +230,3 @@ def _go(run: Redrive, queue: Queue, args: argparse.Namespace, target: Redriving 
             if run.going.total() == most:
                 return
         send()
-
-
-def print_redrive(report: Report) -> None:
-    """As a table, and a line for each reason that left some."""
-    if report["to"]:
-        print_table(("TOPIC", "LETTERS"), report["to"].items(), numbers=[1])
-    for reason, count in report["left"].items():
-        print(f"{count} letters {LEFT[reason]}")
-    rest = f"{report['redriven_before']} came back before, {report['not_selected']} are not selected"
-    print(f"{report['letters']} letters {'sent back' if report['executed'] else 'would go back'}; {rest}")
-    print(f"position: group {report['group']}" if report["executed"] else DRY_RUN)

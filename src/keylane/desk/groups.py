@@ -1,0 +1,170 @@
+"""Where groups stand: members, committed offsets, what their offset maps say, lag, and what remains.
+
+Each report is what `--json` prints; `None` is what is not known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keylane.errors import MetadataError, UsageError
+from keylane.kafka.group_standing import offset_map_of
+from keylane.offsets import decode
+from keylane.offsets.codec import encoding_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from keylane.desk import Report
+    from keylane.kafka.admin import Admin, CommittedOffset
+    from keylane.kafka.group_descriptions import Partition
+
+
+def gather(admin: Admin, group: str, committed: Mapping[Partition, CommittedOffset] | None = None) -> Report:
+    """Everything about a group, as `--json` prints it (docs: `keylane groups describe --help`); `committed` is asked
+    for when it is not given. Raises `UsageError` for a group that does not exist.
+
+    `offset_map` is null without metadata, and for metadata that is not an offset map, which `metadata_error` then
+    names. `remaining` is what is really left: `lag` less what the offset map has complete, and less what retention has
+    dropped. What is not known (an offset without a commit, the end of a topic that is gone) is null.
+    """
+    description = admin.describe_group(group)
+    if committed is None:
+        committed = admin.committed_offsets(group)
+    if description.state == "dead" and not committed:
+        raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+    owners = {partition: member.member_id for member in description.members for partition in member.assignment}
+    names = sorted({*committed, *owners})
+    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    partitions = [
+        _partition_report(name, committed.get(name), starts[name], ends[name], owners.get(name)) for name in names
+    ]
+    return {
+        "group": group,
+        "state": description.state,
+        "protocol": description.protocol,
+        "assignor": description.assignor or None,
+        "coordinator": description.coordinator or None,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "group_instance_id": member.group_instance_id,
+                "assignment": _by_topic(member.assignment),
+            }
+            for member in description.members
+        ],
+        "partitions": partitions,
+        "lag": _total(partitions, "lag"),
+        "remaining": _total(partitions, "remaining"),
+    }
+
+
+def _total(partitions: list[Report], name: str) -> int | None:
+    known = [one[name] for one in partitions if one[name] is not None]
+    return sum(known) if known else None
+
+
+def _partition_report(
+    partition: Partition,
+    committed: CommittedOffset | None,
+    log_start: int | None,
+    log_end: int | None,
+    member_id: str | None,
+) -> Report:
+    offset_map, metadata_error, lag, remaining = None, None, None, None
+    if committed is not None:
+        decoded, metadata_error = offset_map_of(committed)
+        if committed.metadata and metadata_error is None:
+            offset_map = {
+                "incomplete": decoded.incomplete_count,
+                "highest_completed": decoded.highest_completed,
+            }
+        if log_start is not None and log_end is not None:
+            lag, remaining = max(0, log_end - committed.offset), decoded.remaining(log_start, log_end)
+    return {
+        "topic": partition[0],
+        "partition": partition[1],
+        "committed": committed.offset if committed is not None else None,
+        "metadata": committed.metadata if committed is not None else None,
+        "offset_map": offset_map,
+        "metadata_error": metadata_error,
+        "log_start_offset": log_start,
+        "log_end_offset": log_end,
+        "lag": lag,
+        "remaining": remaining,
+        "member_id": member_id,
+    }
+
+
+def _by_topic(assignment: Iterable[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in assignment:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def selected(selections: Iterable[str], counts: Mapping[str, int]) -> list[Partition]:
+    """The partitions that `--topic TOPIC[:N,N-N]` names, of topics with so many partitions. Raises `UsageError`."""
+    found: dict[Partition, None] = {}
+    for text in selections:
+        topic, colon, numbers = text.rpartition(":") if ":" in text else (text, "", "")
+        if topic not in counts:
+            raise UsageError(f"--topic {text}: there is no topic {topic!r}")
+        every = range(counts[topic])
+        for first, last in _ranges(numbers, text) if colon else [(0, every[-1])]:
+            if last not in every:
+                raise UsageError(f"--topic {text}: the topic has partitions 0 to {every[-1]}")
+            found |= dict.fromkeys((topic, one) for one in range(first, last + 1))
+    return list(found)
+
+
+def _ranges(numbers: str, text: str) -> list[tuple[int, int]]:
+    ranges = []
+    for piece in numbers.split(","):
+        first, dash, last = piece.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(first) > int(last)):
+            raise UsageError(
+                f"--topic {text}: {piece!r} is no partition or range of them; give some like flights:0,3-5"
+            )
+        ranges.append((int(first), int(last or first)))
+    return ranges
+
+
+def committed_by(admin: Admin, group: str, selections: Iterable[str]) -> dict[Partition, CommittedOffset]:
+    """What the group has committed, of what is selected (or all). Raises `UsageError` for a group that is not there."""
+    committed = admin.committed_offsets(group)
+    if not committed and admin.describe_group(group).state == "dead":
+        raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+    wanted = list(selections)
+    if not wanted:
+        return committed
+    names = selected(wanted, admin.topics())
+    return {name: committed[name] for name in names if name in committed}
+
+
+def map_of(name: Partition, commit: CommittedOffset) -> Report:
+    """A commit's metadata, decoded as an offset map; `metadata_error` says why it is none."""
+    row: Report = {
+        "topic": name[0],
+        "partition": name[1],
+        "committed": commit.offset,
+        "encoding": None,
+        "highest_completed": None,
+        "incomplete_count": None,
+        "incomplete": None,
+        "metadata_error": None,
+    }
+    if not commit.metadata:
+        return row
+    try:
+        found = decode(commit.metadata, commit.offset)
+    except MetadataError as error:
+        return row | {"metadata_error": str(error)}
+    return row | {
+        "encoding": encoding_of(commit.metadata),
+        "highest_completed": found.highest_completed,
+        "incomplete_count": found.incomplete_count,
+        "incomplete": [[run[0], run[-1]] for run in found.runs],
+    }

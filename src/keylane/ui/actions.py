@@ -1,0 +1,191 @@
+"""What the page asks for once: dead letters, and commands to members. Each is one of the desk's functions.
+
+What a page sends is not trusted to have the right shape: what is wrong is refused by name. Each answer has, as `line`,
+the command that does the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from keylane.consumer.events import Pause, Resume
+from keylane.desk.commands import Order, adjustment, seeking, send
+from keylane.desk.groups import selected
+from keylane.desk.letters import Queue, Wanted, list_report, redrive_group, show_report
+from keylane.desk.redrive import How, redrive
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.desk import Report
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.redriving import Settings
+    from keylane.operations.commands import Asked
+
+COMMANDS = ("pause", "resume", "drain", "adjust", "seek")
+RATES = ("records_per_s", "per_partition", "per_key")
+Kind = Literal["earliest", "latest", "time", "offset"]
+MOST_LETTERS = 500
+
+
+class Actions:
+    """Of one server. Raises what the desk does, and `UsageError` for what is wrong in `body`. Thread safety: any
+    thread."""
+
+    def __init__(self, kafka: Settings, admin: Admin, token: str | None) -> None:
+        self._kafka, self._admin, self._token = kafka, admin, token
+
+    # --- members ---
+
+    def operate(self, body: Report) -> Report:
+        """Send a command, with `execute`; else say who would get it."""
+        group, do = _text(body, "group"), _text(body, "do")
+        if do not in COMMANDS:
+            raise UsageError(f"do {do!r}: give one of {', '.join(COMMANDS)}")
+        asked = self._asked(do, body)
+        order = Order(group, do, asked, _flag(body, "execute"), _number(body, "wait_ms", 30_000))
+        report, is_done = send(self._kafka, self._admin, self._token, order)
+        return report | {"done": is_done, "line": operate_line(group, do, body)}
+
+    def _asked(self, do: str, body: Report) -> Asked:
+        topics = _texts(body, "topics")
+        if do == "adjust":
+            rates = _rates(body.get("rates"))
+            most = None if body.get("max_concurrency") is None else _number(body, "max_concurrency")
+            return adjustment(most, rates, as_in_pipeline=_flag(body, "as_in_pipeline"))
+        names = tuple(selected(topics, self._admin.topics())) if topics else None
+        if do == "seek":
+            if not names:
+                raise UsageError("seek: name the partitions to seek in, as flights:0,3-5")
+            kind, value = _target(body)
+            return seeking(names, kind, value)
+        return Resume(names) if do == "resume" else Pause(names)
+
+    # --- dead letters ---
+
+    def topics(self) -> Report:
+        """All topics that are not Kafka's own, by name."""
+        return {"topics": sorted(name for name in self._admin.topics() if not name.startswith("__"))}
+
+    def letters(self, asked: Mapping[str, str]) -> Report:
+        """The oldest letters of a topic."""
+        queue = self._queue(_text(asked, "topic"))
+        limit = min(int(asked["limit"]) if asked.get("limit", "").isdigit() else 100, MOST_LETTERS)
+        return list_report(queue, _wanted(asked), limit, waiting=asked.get("waiting") == "yes")
+
+    def letter(self, asked: Mapping[str, object], *, payloads: bool = False) -> Report:
+        """One letter; with `payloads` key, value and headers too."""
+        place = [str(asked.get(name, "")) for name in ("partition", "offset")]
+        if not all(one.isdigit() for one in place):
+            raise UsageError("a letter is named by topic, partition and offset")
+        return show_report(self._queue(_text(asked, "topic")), int(place[0]), int(place[1]), payloads=payloads)
+
+    def redrive(self, body: Report) -> Report:
+        """Send letters back, with `execute`; else count those that would go."""
+        queue = self._queue(_text(body, "topic"))
+        limit = None if body.get("limit") is None else _number(body, "limit")
+        rate = None if body.get("rate") is None else float(_number(body, "rate"))
+        rounds = _number(body, "max_rounds", 3)
+        how = How(_flag(body, "execute"), _optional(body, "to"), rounds, rate, limit)
+        return redrive(queue, _wanted(body), how) | {"line": redrive_line(body)}
+
+    def _queue(self, topic: str) -> Queue:
+        if topic not in self._admin.topics():
+            raise UsageError(f"the topic {topic!r} does not exist")
+        return Queue(topic, redrive_group(topic), self._kafka, self._admin)
+
+
+# --- the same, on the command line ---
+
+
+def operate_line(group: str, do: str, body: Report) -> str:
+    """`keylane operate …` with the same effect."""
+    words = ["keylane", "operate", do, group]
+    for topic in _texts(body, "topics") if do != "adjust" else ():
+        words += ["--topic", topic]
+    if do == "adjust":
+        if body.get("max_concurrency") is not None:
+            words += ["--max-concurrency", str(body["max_concurrency"])]
+        for name, rate in _rates(body.get("rates")).items():
+            words += [f"--{name.replace('_', '-')}", "unlimited" if rate is None else f"{rate:g}"]
+        words += ["--as-in-pipeline"] if _flag(body, "as_in_pipeline") else []
+    if do == "seek":
+        kind, value = _target(body)
+        words += [f"--to-{'datetime' if kind == 'time' else kind}"]
+        words += [_time(value)] if kind == "time" else [str(value)] if kind == "offset" else []
+    return shlex.join([*words, *(["--execute"] if _flag(body, "execute") else [])])
+
+
+def redrive_line(body: Report) -> str:
+    """`keylane dlq redrive …` with the same effect."""
+    words = ["keylane", "dlq", "redrive", _text(body, "topic")]
+    for name, option in (("from", "topic"), ("error", "error"), ("reason", "reason"), ("to", "to")):
+        if (text := _optional(body, name)) is not None:
+            words += [f"--{option}", text]
+    for name in ("limit", "rate", "max_rounds"):
+        if body.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(body[name])]
+    return shlex.join([*words, *(["--execute"] if _flag(body, "execute") else [])])
+
+
+def _time(value: int) -> str:
+    from keylane.desk.payloads import time_text
+
+    return time_text(value)
+
+
+# --- what a page sends ---
+
+
+def _text(body: Mapping[str, object], name: str) -> str:
+    found = body.get(name)
+    if not isinstance(found, str) or not found:
+        raise UsageError(f"{name}: give a text")
+    return found
+
+
+def _optional(body: Mapping[str, object], name: str) -> str | None:
+    return None if body.get(name) in (None, "") else _text(body, name)
+
+
+def _texts(body: Report, name: str) -> list[str]:
+    found = body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{name}: give a list of texts, such as flights:0,3-5")
+    return found
+
+
+def _number(body: Report, name: str, default: int | None = None) -> int:
+    found = body.get(name, default)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise UsageError(f"{name} {found!r}: give a whole number of at least 0")
+    return found
+
+
+def _flag(body: Report, name: str) -> bool:
+    return body.get(name) is True
+
+
+def _rates(found: object) -> dict[str, float | None]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not set(found) <= set(RATES):
+        raise UsageError(f"rates: give some of {', '.join(RATES)}")
+    for name, rate in found.items():
+        if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool)):
+            raise UsageError(f"rates: {name} {rate!r}: give records a second, or null for no limit")
+    return found
+
+
+def _target(body: Report) -> tuple[Kind, int]:
+    to = body.get("to")
+    kind = to.get("kind") if isinstance(to, dict) else None
+    if kind not in get_args(Kind) or not isinstance(to, dict):
+        raise UsageError(f"to: give a kind, one of {', '.join(get_args(Kind))}")
+    return cast("Kind", kind), _number(to, "value", 0)
+
+
+def _wanted(asked: Mapping[str, object]) -> Wanted:
+    return Wanted(_optional(asked, "from"), _optional(asked, "error"), _optional(asked, "reason"))

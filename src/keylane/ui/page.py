@@ -1,0 +1,97 @@
+"""`Page`: the page's server, on a thread of its own. Needs the extra `ui` (aiohttp)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Self
+
+from aiohttp import web
+
+from keylane.errors import PeerError
+from keylane.pipeline import Operations
+from keylane.ui.actions import Actions
+from keylane.ui.guard import Guard
+from keylane.ui.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.redriving import Settings
+
+CLOSE_S = 5.0
+"""How long open connections may take to end."""
+
+
+class Page:
+    """Serves the page while its `with` block runs. Port 0 takes a free one; `url` says where it is.
+
+    `token` is that of the members: without it the page only shows. `hosts` are names that lead to the page, beside
+    localhost and addresses. Raises `UsageError` for a token that is too short, `PeerError` when the port cannot be had.
+    Thread safety: one thread.
+    """
+
+    def __init__(
+        self,
+        kafka: Settings,
+        admin: Admin,
+        *,
+        token: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        if token is not None:
+            Operations(token=token)  # refused here as it is there
+        guard = Guard(frozenset(name.lower() for name in hosts), token)
+        self._server = Server(kafka, admin, Actions(kafka, admin, token), guard)
+        self._host, self._port = host, port
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="keylane-ui", daemon=True)
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        host = "127.0.0.1" if self._host in ("0.0.0.0", "") else self._host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}/"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if isinstance(self._failure, OSError):
+            self._thread.join()
+            raise PeerError(
+                f"the page cannot be served at {self._host}:{self._port}: {self._failure.strerror}; give another --port"
+            ) from None
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # told by __enter__
+            self._failure = error
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=CLOSE_S)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            assert site._server is not None  # noqa: SLF001 - aiohttp has no other name for it
+            self._port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined] # noqa: SLF001
+            self._ready.set()
+            await self._closing.wait()
+        finally:
+            await runner.cleanup()
