@@ -357,8 +357,8 @@ MUTANTS = [
     Mutant(
         "the progress of a query that was given a name counts for every one",
         "spark/structured/group_commits.py",
-        "if self._stopped or (self._query is not None and progress.name != self._query):",
-        "if self._stopped:",
+        "        if self._query is not None and progress.name != self._query:",
+        "        if self._query is not None and progress.name is None:",
         "unit/spark/test_structured_group_commits.py::test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group",
     ),
     Mutant(
