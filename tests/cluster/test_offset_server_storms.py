@@ -15,13 +15,14 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import peers
 import pytest
 from peers.cluster import ApacheCluster
 
 from keylane.coordinator.formats import partition_for
+from keylane.errors import BrokerUnavailableError
 from keylane.kafka.admin import Admin
 from keylane.offset_servers.topic import TOPIC
 from kit.ledger import Ledger
@@ -29,6 +30,8 @@ from kit.offset_histories import History, running, verdict
 from kit.offset_history import Verdict
 from kit.offset_servers import OffsetServers
 from kit.stage import Member, Stage, until
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -150,10 +153,10 @@ class Storm:
             return all(one.acknowledged() >= mark for one, mark in zip(self.histories, marks, strict=True))
 
         until(is_so, "every group has commits acknowledged", GOES_ON_S)
-        until(self.stage.all_is_committed, "the members have committed everything", GOES_ON_S)
+        until(lambda: patiently(self.stage.all_is_committed), "the members have committed everything", GOES_ON_S)
 
     def _look(self) -> None:
-        found = self.stage.committed()
+        found = patiently(self.stage.committed)
         self.looks.append((self.ledger.length(), found))
 
     def check(self) -> None:
@@ -175,6 +178,17 @@ class Storm:
         told = self.servers.told()
         assert "Traceback" not in told
         assert "CRITICAL" not in told, "an alarm"
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """What is asked from outside; its client may go to servers that have just died, several times over."""
+    give_up_at = time.monotonic() + GOES_ON_S
+    while True:
+        try:
+            return ask()
+        except BrokerUnavailableError:
+            if time.monotonic() > give_up_at:
+                raise
 
 
 def storm(cluster: ApacheCluster, folder: Path, faults: int, seed: int) -> Storm:
