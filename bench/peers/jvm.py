@@ -132,3 +132,10 @@ def streams(*arguments: str, heap_mb: int = 256) -> list[str]:
     path = f"{peers.jars('kafka_streams')}/*"
     source = str(_SOURCES / "streams" / "Streams.java")
     return ["java", f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=error", "-cp", path, source, *arguments]
+
+
+def offset_client(*arguments: str, heap_mb: int = 128) -> list[str]:
+    """The command line that runs a group's member with today's Java client: BOOTSTRAP TOPIC GROUP COUNT PROTOCOL."""
+    source = str(_SOURCES / "clients" / "OffsetClient.java")
+    options = [f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=error"]
+    return ["java", *options, "-cp", f"{peers.jars('kafka')}/*", source, *arguments]

@@ -47,6 +47,11 @@ TRACKING_SETTINGS = {
 }
 """librdkafka settings that a pipeline refuses, each with the way out."""
 
+OFFSETS_SERVERS = "offsets.servers"
+"""keylane's own setting beside `bootstrap.servers`: offset servers that have the group, its members and its commits."""
+OF_OFFSET_SERVERS = "offsets."
+"""How settings begin that are for offset servers alone: `offsets.sasl.username`."""
+
 NO_ACKNOWLEDGEMENT = ("acks", "request.required.acks")
 """Settings that may not be 0: a record is complete when the broker has its outputs."""
 
@@ -224,7 +229,8 @@ class Pipeline(Flow):
     """
 
     kafka: Mapping[str, Any]
-    """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required."""
+    """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required. With
+    `offsets.servers` the group is at these offset servers, and records stay at the brokers."""
     topics: Sequence[str] | Partitions
     """Names; or a regular expression that begins with ^, alone or among them: what matches later is read as well. Or
     `Partitions` that are assigned by hand."""
@@ -346,6 +352,7 @@ class Pipeline(Flow):
                 written = near_name(name, self.kafka, cutoff=0.85)
                 meant = f"; there is {written!r} in their place" if written else ""
                 raise UsageError(f"kafka[{name!r}] is missing{meant}: give it in the pipeline's kafka settings")
+        self._check_offset_servers()
         for name, way_out in TRACKING_SETTINGS.items():
             if name in self.kafka:
                 raise UsageError(
@@ -356,6 +363,14 @@ class Pipeline(Flow):
                 raise UsageError(
                     f"kafka[{name!r}]=0 would break offset tracking: outputs would be lost unnoticed; leave it out"
                 )
+
+    def _check_offset_servers(self) -> None:
+        given = [name for name in self.kafka if name.startswith(OF_OFFSET_SERVERS)]
+        if given and not self.kafka.get(OFFSETS_SERVERS):
+            raise UsageError(
+                f"kafka[{given[0]!r}]={shown(given[0], self.kafka[given[0]])} is for offset servers, and "
+                f"kafka[{OFFSETS_SERVERS!r}] is missing: give HOST:PORT, or leave both out"
+            )
 
     def _check_commits(self) -> None:
         if isinstance(self.commit, External):
@@ -384,6 +399,11 @@ class Pipeline(Flow):
             )
 
     def _check_transactional(self) -> None:
+        if OFFSETS_SERVERS in self.kafka:
+            raise UsageError(
+                f"kafka[{OFFSETS_SERVERS!r}]={self.kafka[OFFSETS_SERVERS]!r}: delivery='transactional' commits offsets "
+                "in the transaction of their outputs, which Kafka ends in its own store alone: leave one out"
+            )
         if self.assignment:
             raise UsageError(
                 f"topics={self.topics!r}: delivery='transactional' fences a member that was frozen by its group's "

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,18 @@ from keylane.coordinator.replicated.leadership import Batch
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.kafka.admin import Admin
 from keylane.kafka.fenced_log import FencedLog
+from keylane.kafka.group_times import ask_group_times
 from keylane.kafka.link import Link
 from keylane.kafka.login import Login
 from keylane.offset_servers.nodes import node_at, pair
 from keylane.offset_servers.topic import TOPIC
 from keylane.storage.filesystem import now_ms
 from keylane.wire.versions import request_type
-from kit.offset_fail_over import fail_over
+from kit.offset_client import KIP_848
+from kit.offset_fail_over import fail_over, in_python
 from kit.offset_histories import History, running, verdict, wait_for_commits
 from kit.offset_history import Verdict
-from kit.offset_servers import OffsetServer, OffsetServers, free_row
+from kit.offset_servers import OffsetServer, OffsetServers, free_row, pace
 from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
@@ -40,13 +43,21 @@ if TYPE_CHECKING:
 PARTITIONS = 4
 OPTIONS = ("--allow-unreplicated-log", "--set", f"offsets.topic.num.partitions={PARTITIONS}")
 WAIT = {"max_wait": datetime.timedelta(milliseconds=300), "min_bytes": 1_000_000}
+HEARTBEAT_MS, SESSION_MS = 300, 6_000
+PACE = pace(HEARTBEAT_MS, SESSION_MS)
 BROKER = 1
 """The embedded broker's id."""
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[OffsetServers]:
-    with BrokerProcess(tmp_path / "data") as log, OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS) as servers:
+def log(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as log:
+        yield log
+
+
+@pytest.fixture
+def servers(log: BrokerProcess, tmp_path: Path) -> Iterator[OffsetServers]:
+    with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS) as servers:
         yield servers
 
 
@@ -117,6 +128,63 @@ def test_clients_of_three_libraries_go_on_when_their_server_goes(
 ) -> None:
     outcome = fail_over(servers, "flights", tmp_path, getattr(servers, how))
     record_property("longest silence s", round(outcome.longest_s, 1))
+
+
+def test_a_member_of_kip_848_goes_on_when_its_server_goes(
+    log: BrokerProcess, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers:
+        libraries = {KIP_848: in_python(KIP_848)}
+        outcome = fail_over(servers, "flights", tmp_path, servers.kill, libraries=libraries)
+        record_property("longest silence s", round(outcome.longest_s, 1))
+        (group,) = (one.group for one in outcome.clients)
+        (listed,) = (one for one in Admin({"bootstrap.servers": servers.bootstrap}).groups() if one.group == group)
+        assert listed.protocol == "consumer"
+        assert "Traceback" not in servers.told()
+
+
+def test_any_server_takes_members_of_kip_848_and_tells_of_them(log: BrokerProcess, tmp_path: Path) -> None:
+    """With topics that come, and the times that the servers have set."""
+    with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers:
+        wrong, right = servers.running
+        group = group_at(servers, right)
+        Admin({"bootstrap.servers": servers.log}).create_topics({"early": 2})
+        with ProtocolClient(wrong.address) as client:
+
+            def heartbeat(epoch: int, **fields: Any) -> Any:
+                names = ("group_id", "member_id", "member_epoch", "instance_id", "rack_id", "server_assignor")
+                asked: dict[str, Any] = dict.fromkeys(names)
+                asked |= {"group_id": group, "member_id": "m", "member_epoch": epoch, "topic_partitions": None}
+                asked |= {"subscribed_topic_names": None, "subscribed_topic_regex": None}
+                asked |= {"rebalance_timeout": datetime.timedelta(milliseconds=-1)} | fields
+                while True:
+                    answer = client.ask("consumer_group_heartbeat", 1, **asked)
+                    if answer.error_code not in (ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator):
+                        return answer
+
+            began = {"rebalance_timeout": datetime.timedelta(seconds=60), "topic_partitions": ()}
+            joined = heartbeat(0, subscribed_topic_names=("early", "late"), **began)
+            assert joined.error_code is ErrorCode.none, joined.error_message
+            assert [one.partitions for one in joined.assignment.topic_partitions] == [(0, 1)]
+            assert joined.heartbeat_interval == datetime.timedelta(milliseconds=HEARTBEAT_MS)
+            Admin({"bootstrap.servers": servers.log}).create_topics({"late": 1})
+            deadline = time.monotonic() + 30  # a heartbeat is answered by topics that are some seconds old
+            found = joined
+            while found.assignment is None or len(found.assignment.topic_partitions) < 2:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.1)
+                found = heartbeat(found.member_epoch)
+            (described,) = client.ask(
+                "consumer_group_describe", 1, group_ids=(group,), include_authorized_operations=False
+            ).groups
+            (member,) = described.members
+            assert (member.member_id, described.group_state) == ("m", "Stable")
+            assert {one.topic_name for one in member.assignment.topic_partitions} == {"early", "late"}
+            times = ask_group_times({"group.id": group}, wrong.address, 10)
+            assert times == (SESSION_MS / 1000, HEARTBEAT_MS / 1000), "not those of the log's cluster"
+            assert heartbeat(-1).error_code is ErrorCode.none
+        known = {one.group for one in Admin({"bootstrap.servers": servers.log}).groups()}
+        assert group not in known
 
 
 def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
@@ -381,6 +449,42 @@ def test_versions_whose_answers_name_brokers_are_not_offered(one: OffsetServers)
         with pytest.raises(EOFError):
             client.receive()
     assert "fetch version 11 is not offered" in one.told()
+
+
+def test_a_server_tells_its_metrics_and_whether_it_is_ready(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as log:
+        one = OffsetServer(log.bootstrap, tmp_path / "one.log", *OPTIONS, "--metrics-port", "0")
+        try:
+            with ProtocolClient(one.address) as client:
+                client.send("offset_commit", commit_of("g", 5))
+                while (code := committed(client)) is not ErrorCode.none:
+                    assert code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+                    client.send("offset_commit", commit_of("g", 5))
+                url = one.second_line().removeprefix("metrics at ")
+                found = scraped(url)
+                assert found['keylane_offset_server_partitions{role="leading"}'] == PARTITIONS
+                assert found['keylane_offset_server_partitions{role="loading"}'] == 0
+                assert found['keylane_offset_server_requests_total{way="answered"}'] >= 1
+                assert found["keylane_offset_server_append_seconds_count"] >= PARTITIONS + 1, "marks, and the commit"
+                assert found["keylane_offset_server_partitions_without_leader"] == 0
+                assert (found["keylane_offset_server_servers"], found["keylane_ready"]) == (1, 1)
+                assert found["keylane_offset_server_connections"] >= 1
+                fence(log.bootstrap, partition_for("g", PARTITIONS))
+                client.send("offset_commit", commit_of("g", 6))
+                assert committed(client) is ErrorCode.not_coordinator
+            after = scraped(url)
+            assert after["keylane_offset_server_appends_refused_total"] == 1
+            assert after["keylane_offset_server_deposed_total"] == 1
+            with urllib.request.urlopen(url.replace("/metrics", "/healthz")) as answer:
+                assert answer.read() == b"alive\n"
+        finally:
+            one.kill()
+
+
+def scraped(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(url) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
 @pytest.mark.parametrize(

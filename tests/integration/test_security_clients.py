@@ -31,9 +31,10 @@ from keylane.kafka.conditional import Change, ConditionalCommits
 from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import LoginError, before_login_of, login_of
 from keylane.kafka.presence import offers_kip_848
-from keylane.offset_servers.between import BEGIN_FORWARDING, encode_error
+from keylane.offset_servers.between import encode_error
 from keylane.records import Output
 from keylane.wire import codes
+from keylane.wire.own_apis import BEGIN_FORWARDING
 from keylane.wire.primitives import string
 from keylane.wire.versions import encode_response
 from kit.log_writer import LogWriter
@@ -152,6 +153,25 @@ def test_offset_servers(broker: BrokerProcess, users_file: Path, certificates: C
         assert admin.committed_offsets("relayed")["relayed", 0].offset == 1
         with pytest.raises(BrokerUnavailableError):
             Admin({"bootstrap.servers": servers.bootstrap} | client | {"sasl.password": "x"}, timeout_ms=2_000).topics()
+        add_user(users_file, "groups", "of its own")
+        places = {"bootstrap.servers": broker.bootstrap, "offsets.servers": servers.bootstrap, "group.id": "apart"}
+        own = {"offsets.sasl.username": "groups", "offsets.sasl.password": "of its own"}
+        assert consumed(places | client | own, "relayed") == [b"1"]
+        committed = Admin(places | client | own).committed_offsets("apart")
+        assert committed["relayed", 0].offset == 1
+        with pytest.raises(keylane.PeerError, match="invalid credentials"):
+            consumed(places | client | own | {"offsets.sasl.password": "of another"}, "relayed")
+
+
+def consumed(kafka: dict[str, Any], topic: str) -> list[bytes]:
+    """What keylane's consumer reads, to the end."""
+    seen: list[bytes] = []
+    pipeline = keylane.Pipeline(
+        kafka=kafka, topics=[topic], handler=lambda record: seen.append(record.value), offset_reset="earliest"
+    )
+    with keylane.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+        consumer.run()
+    return seen
 
 
 def test_offset_servers_log_in_at_each_other(

@@ -8,6 +8,7 @@ comes that an acknowledged commit covers.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 import time
@@ -44,7 +45,7 @@ class Reader:
         sys.stderr.write(f"{error!r}\n")
 
 
-def confluent(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
+def confluent(bootstrap: str, topic: str, group: str, reader: Reader, *, is_kip_848: bool = False) -> None:
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer(
@@ -53,7 +54,7 @@ def confluent(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 10_000,
+            **({"group.protocol": "consumer"} if is_kip_848 else {"session.timeout.ms": 10_000}),
         }
     )
     consumer.subscribe([topic])
@@ -139,10 +140,15 @@ def aiokafka(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
 
 
 LIBRARIES = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+KIP_848 = "confluent-kafka-kip-848"
+"""The one of these that speaks the new consumer protocol, too."""
 
 
 def main(library: str, bootstrap: str, topic: str, group: str, count: str) -> None:
-    LIBRARIES[library](bootstrap, topic, group, Reader(int(count)))
+    ALL[library](bootstrap, topic, group, Reader(int(count)))
+
+
+ALL = LIBRARIES | {KIP_848: functools.partial(confluent, is_kip_848=True)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clients of three libraries at offset servers of which the one that leads their groups dies, or is stopped."""
+"""Clients of several libraries at offset servers of which the one that leads their groups dies, or is stopped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,7 @@ from kit.offset_client import LIBRARIES
 from kit.offset_servers import peers_of, ports_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kit.offset_servers import OffsetServer, OffsetServers
@@ -30,16 +31,27 @@ FIRST_COMMITS = 5
 GIVEN_UP_S = 120.0
 
 
+Command = Callable[[str, str, str, str], list[str]]
+"""What runs a client, of bootstrap servers, a topic, a group and how many records there are."""
+
+
+def in_python(library: str) -> Command:
+    return lambda *arguments: [sys.executable, "-m", "kit.offset_client", library, *arguments]
+
+
+THREE_LIBRARIES: Mapping[str, Command] = {library: in_python(library) for library in LIBRARIES}
+
+
 class Client:
     """One of the libraries, as a process."""
 
-    def __init__(self, library: str, bootstrap: str, topic: str, group: str, file: Path) -> None:
+    def __init__(self, library: str, command: list[str], group: str, file: Path) -> None:
         self.name = library
         self.group = group
         self._file = file
         with file.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kit.offset_client", library, bootstrap, topic, group, str(RECORDS)],
+                command,
                 bufsize=0,  # a line that is read ahead would not be selected
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -76,7 +88,12 @@ class Outcome(NamedTuple):
 
 
 def fail_over(
-    servers: OffsetServers, topic: str, folder: Path, how: Callable[[OffsetServer], object], replicas: int = 1
+    servers: OffsetServers,
+    topic: str,
+    folder: Path,
+    how: Callable[[OffsetServer], object],
+    replicas: int = 1,
+    libraries: Mapping[str, Command] = THREE_LIBRARIES,
 ) -> Outcome:
     """Every client reads and commits all records while `how` happens to the server that leads all their groups. Raises
     `AssertionError` for a commit that is lost, a client that ends, and one that has seen a broker of the log."""
@@ -89,7 +106,7 @@ def fail_over(
             for number in range(10_000)
             if partition_for(name := f"{topic}-{library}-{number}", partitions) in leads[victim.address]
         )
-        for library in LIBRARIES
+        for library in libraries
     ]
     admin = Admin({"bootstrap.servers": servers.bootstrap})
     admin.create_topics({topic: PARTITIONS}, replication_factor=replicas)
@@ -98,8 +115,9 @@ def fail_over(
             producer.produce(Output(topic, key=b"%d" % number, value=b"1", partition=number % PARTITIONS))
     with ExitStack() as stack:
         clients = []
-        for library, group in zip(LIBRARIES, groups, strict=True):
-            clients.append(Client(library, servers.bootstrap, topic, group, folder / f"{library}.log"))
+        for (library, command), group in zip(libraries.items(), groups, strict=True):
+            words = command(servers.bootstrap, topic, group, str(RECORDS))
+            clients.append(Client(library, words, group, folder / f"{library}.log"))
             stack.callback(clients[-1].close)
         longest_s = _follow(clients, lambda: how(victim))
         for one in clients:

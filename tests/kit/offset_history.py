@@ -9,13 +9,14 @@ what it sent, what it was told, and when it began and ended, one JSON object a l
 - backwards: a read that shows less than an earlier one.
 
 Commit number n of a group sets every one of its partitions to n, so each of these is a comparison of numbers. A client
-is `python -m kit.offset_history HOST:PORT GROUP TOPIC PARTITIONS SEED FIRST`; it goes on until its standard
-input ends.
+is `python -m kit.offset_history HOST:PORT,… GROUP TOPIC PARTITIONS SEED FIRST`, which asks the next of them when one is
+gone; it goes on until its standard input ends.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import random
 import select
@@ -127,7 +128,7 @@ class Client:
     """Sends commits and reads, many at once, as its seed says; connects again whenever the broker is gone."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, seed: int, first: int) -> None:
-        self._bootstrap = bootstrap
+        self._servers = itertools.cycle(bootstrap.split(","))
         self._group = group
         self._topic = topic
         self._partitions = partitions
@@ -138,7 +139,7 @@ class Client:
         """Until standard input ends."""
         while not _is_over():
             try:
-                with ProtocolClient(self._bootstrap) as connection:
+                with ProtocolClient(next(self._servers)) as connection:
                     self._talk(connection)
             except (OSError, EOFError):
                 time.sleep(0.01)  # the broker is away

@@ -54,6 +54,11 @@ class OffsetServer:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def second_line(self) -> str:
+        """What it says after it is ready; once."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode().strip()
+
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
@@ -153,6 +158,15 @@ class OffsetServers:
     def told(self) -> str:
         """What all of them have logged."""
         return "".join(path.read_text() for path in sorted(self._folder.glob("server-*.log")))
+
+
+def pace(heartbeat_ms: int, session_ms: int) -> tuple[str, ...]:
+    """Options of a server, for groups of KIP-848: its default of 5 s makes a rebalance take some 15 s."""
+    found: list[str] = []
+    for what, value in (("heartbeat.interval.ms", heartbeat_ms), ("session.timeout.ms", session_ms)):
+        for name in (f"group.consumer.min.{what}", f"group.consumer.{what}"):
+            found += ["--set", f"{name}={value}"]
+    return tuple(found)
 
 
 def free_row(count: int) -> int:

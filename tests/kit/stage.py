@@ -38,18 +38,21 @@ def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> N
 
 
 class Stage:
-    """Topics with names of their own on a broker, and one group."""
+    """Topics with names of their own on a broker, and one group: there, or at offset servers."""
 
-    def __init__(self, servers: str, name: str) -> None:
+    def __init__(self, servers: str, name: str, offsets_servers: str | None = None, group: str | None = None) -> None:
         self.servers = servers
-        self.group = f"group-{name}"
+        self.group = group or f"group-{name}"
         self.topic = f"in-{name}"
-        self.admin = Admin({"bootstrap.servers": servers})
+        self._places = {"bootstrap.servers": servers}
+        if offsets_servers is not None:
+            self._places["offsets.servers"] = offsets_servers
+        self.admin = Admin(self._places)
 
     @property
     def kafka(self) -> dict[str, Any]:
         return {
-            "bootstrap.servers": self.servers,
+            **self._places,
             "group.id": self.group,
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 300,

@@ -10,6 +10,8 @@ _LEADERSHIP = "coordinator/replicated/leadership.py"
 _JOURNAL = "coordinator/replicated/journal.py"
 _FORWARDING = "offset_servers/forwarding.py"
 _FORWARDED = "unit/offset_servers/test_forwarding.py"
+_MEMBERS = "integration/test_offset_servers_for_members.py"
+_TOPICS = "unit/offset_servers/test_known_topics.py"
 
 MUTANTS = [
     Mutant(
@@ -173,6 +175,76 @@ MUTANTS = [
         "if one.address not in servers]:",
         "if one.address in servers]:",
         f"{_FORWARDED}::test_nobody_waits_for_a_server_that_has_left_the_group",
+    ),
+    Mutant(
+        "a server that was frozen forwards what has waited for it",
+        _FORWARDING,
+        "        return self.stands_still() or self.clock() < self.refuses_until",
+        "        return self.clock() < self.refuses_until - self.beat_at",
+        f"{_FORWARDED}::test_a_server_that_stood_still_forwards_nothing_that_has_waited",
+    ),
+    Mutant(
+        "a member's group is at the brokers, whatever offsets.servers says",
+        "kafka/consumer.py",
+        "member_settings(for_groups(self._settings))",
+        "member_settings(self._settings)",
+        f"{_MEMBERS}::test_partitions_by_hand",
+    ),
+    Mutant(
+        "commits go to a broker that is no offset server",
+        "kafka/offset_server_check.py",
+        "        if has_own_apis is False:",
+        "        if has_own_apis is None:",
+        f"{_MEMBERS}::test_a_broker_in_the_place_of_an_offset_server_is_refused",
+    ),
+    Mutant(
+        "offset servers of another cluster are taken",
+        "kafka/offset_server_check.py",
+        "    if cluster != here:",
+        "    if not here:",
+        f"{_MEMBERS}::test_offset_servers_of_another_cluster_are_refused",
+    ),
+    Mutant(
+        "a transaction commits offsets in Kafka for a group that is elsewhere",
+        "pipeline.py",
+        "        if OFFSETS_SERVERS in self.kafka:",
+        "        if OFFSETS_SERVERS not in self.kafka:",
+        "unit/kafka/test_places.py::test_transactions_are_refused_with_the_reason",
+    ),
+    Mutant(
+        "librdkafka is given keylane's own settings",
+        "kafka/faults.py",
+        "make(QUICK_START | for_records(settings))",
+        "make(QUICK_START | dict(settings))",
+        "unit/kafka/test_places.py::test_a_client_of_librdkafka_never_sees_keylanes_own_settings",
+    ),
+    Mutant(
+        "topics are gone while no broker tells of them",
+        "offset_servers/known_topics.py",
+        "            self._next_s = asyncio.get_running_loop().time() + AGAIN_S",
+        "            self._take({})\n            self._next_s = asyncio.get_running_loop().time() + AGAIN_S",
+        f"{_TOPICS}::test_nobody_answers_and_what_was_known_stays",
+    ),
+    Mutant(
+        "who joins is answered by what was asked before a topic was made",
+        "offset_servers/known_topics.py",
+        "            self._as_of_s = began_s",
+        "            self._as_of_s = asyncio.get_running_loop().time()",
+        f"{_TOPICS}::test_many_wait_for_one_question_and_who_comes_later_for_the_next",
+    ),
+    Mutant(
+        "members go by the times of the log's cluster",
+        "offset_servers/apis.py",
+        "    return not resources or any(one.resource_type != GROUP for one in resources)",
+        "    return not resources or any(one.resource_type for one in resources)",
+        "integration/test_offset_servers.py::test_any_server_takes_members_of_kip_848_and_tells_of_them",
+    ),
+    Mutant(
+        "a server that loads is ready",
+        "offset_servers/measures.py",
+        "        if self.loading:",
+        "        if self.loading < 0:",
+        "unit/metrics/test_families.py::test_an_offset_server_tells_what_it_does_and_how_it_stands",
     ),
     Mutant(
         "members are told to be at the server that forwards for them",

@@ -55,6 +55,10 @@ def add_command(
     return parser
 
 
+def add_offsets_servers(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--offsets-servers", metavar="HOST:PORT", help=f"offset servers that have {what}")
+
+
 def add_execute(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--execute", action="store_true", help="do it; without this, only say what would be done")
 
@@ -75,12 +79,15 @@ def admin_with(args: argparse.Namespace, settings: Settings) -> Admin:
 
 
 def settings_of(args: argparse.Namespace, defaults: Settings) -> dict[str, Any]:
-    """Client settings: these, those of --command-config, --bootstrap; the later wins. Raises `UsageError`."""
+    """Client settings: these, those of --command-config, --bootstrap and --offsets-servers; the later wins. Raises
+    `UsageError`."""
     from keylane.cli.client_settings import read_client_settings
+    from keylane.pipeline import OFFSETS_SERVERS
 
     settings = dict(defaults) | (read_client_settings(args.command_config) if args.command_config else {})
     servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
-    return settings | {"bootstrap.servers": servers}
+    groups_at = getattr(args, "offsets_servers", None)
+    return settings | {"bootstrap.servers": servers} | ({OFFSETS_SERVERS: groups_at} if groups_at else {})
 
 
 def show(args: argparse.Namespace, report: Report, as_tables: Callable[[Report], None]) -> int:

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
-from keylane.cli.asking import add_command, add_execute, admin_of, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, show
 from keylane.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `keylane groups`, with its own subcommands."""
     groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)
-    add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list)
+    add_offsets_servers(add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list), "the groups")
     describe = "members, offsets, offset maps, lag and what remains of a group"
     offsets = "what a group has committed, with metadata and lag"
     maps = "decode the offset maps of a group"
@@ -100,6 +100,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("reset", reset, RESET_EXAMPLES, run_reset),
     ):
         command = add_command(commands, name, help_, examples, run)
+        add_offsets_servers(command, "the group")
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
         if name != "describe":
             command.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=SELECT_HELP)
@@ -108,6 +109,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             add_execute(command)
     what = "delete groups without members, or some of a group's offsets"
     delete = add_command(commands, "delete", what, DELETE_EXAMPLES, run_delete)
+    add_offsets_servers(delete, "the groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+", help="the groups' ids (group.id)")
     delete.add_argument("--topic", action="append", default=[], metavar="TOPIC[:N,N-N]", help=DELETE_SELECT_HELP)
     add_execute(delete)

@@ -108,6 +108,8 @@ def _add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         action="store_true",
         help="stop when standard input ends: for a program that must not leave its server behind",
     )
+    add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
     _add_names(serve)
     serve.set_defaults(func=run_serve)
 
@@ -130,6 +132,8 @@ def run_serve(args: argparse.Namespace) -> int:
             args.group,
             not args.allow_unreplicated_log,
             args.until_stdin_ends,
+            args.metrics_port,
+            args.metrics_host,
         )
     )
     return 0
@@ -187,7 +191,8 @@ def _counts(servers: Sequence[Address], settings: Mapping[str, str] | None) -> d
     from keylane.errors import PeerError
     from keylane.kafka.link import Link
     from keylane.kafka.login import login_of
-    from keylane.offset_servers.between import REQUEST_COUNTS, VERSION, Counts, read_counts
+    from keylane.offset_servers.between import Counts, read_counts
+    from keylane.wire.own_apis import REQUEST_COUNTS, VERSION
     from keylane.wire.primitives import FieldError
 
     login = login_of(settings or {})

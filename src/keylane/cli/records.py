@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.asking import add_command, add_execute, admin_with, settings_of, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_with, settings_of, show
 
 if TYPE_CHECKING:
     import argparse
@@ -96,6 +96,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     park.add_argument("--pipeline", metavar="FILE[:NAME]", help="a pipeline: its brokers, its dead-letter topic")
     park.add_argument("--reason", metavar="TEXT", help="what the letter says, beside who parked the record")
     for command in (show_, replay, skip, park):
+        add_offsets_servers(command, "the group")
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
         command.add_argument("records", metavar="TOPIC:N@OFFSET", nargs="+", help="a record: topic, partition, offset")
     show_.add_argument("--payload", action="store_true", help="show keys, values and headers")

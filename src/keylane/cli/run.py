@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.cli.arguments import assignment, spark_master
+from keylane.cli.asking import add_offsets_servers
 from keylane.cli.exits import EXIT_INTERRUPTED
 from keylane.desk import TOKEN_VARIABLE
 
@@ -87,6 +88,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
+    add_offsets_servers(parser, "the group, while its records are at bootstrap.servers")
     add("--operate", action="store_true", help=f"report, and with a token in {TOKEN_VARIABLE} take commands")
     parser.set_defaults(func=run)
 
@@ -106,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
     from keylane.errors import HandlerError, UsageError
-    from keylane.pipeline import Operations
+    from keylane.pipeline import OFFSETS_SERVERS, Operations
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
@@ -114,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
+    if args.offsets_servers:
+        pipeline = replace(pipeline, kafka={**pipeline.kafka, OFFSETS_SERVERS: args.offsets_servers})
     if args.operate and pipeline.operations is None:
         pipeline = replace(pipeline, operations=Operations(token=os.environ.get(TOKEN_VARIABLE) or None))
     stop = StopRequest()

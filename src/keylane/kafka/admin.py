@@ -32,6 +32,7 @@ from keylane.kafka import exact
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching
+from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.questions import LastError, Questions
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.topics import described
@@ -94,6 +95,7 @@ class _Offset:
 
 class Admin:
     """Asks the brokers at `kafka["bootstrap.servers"]`; settings of consumers and producers in the dict are left out.
+    What is asked about groups is asked at `offsets.servers`, where there are any.
 
     Raises `UsageError` for settings that librdkafka refuses. Every method raises `BrokerUnavailableError` when no
     broker answers within the timeout, and `PeerError`, with the broker's words, when one refuses. Thread safety: any
@@ -101,19 +103,16 @@ class Admin:
     """
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout_ms: int = TIMEOUT_MS) -> None:
-        servers = str(kafka.get("bootstrap.servers") or "")
-        if not servers:
+        if not kafka.get(SERVERS):
             raise UsageError("kafka['bootstrap.servers'] is missing: give HOST:PORT")
-        dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
-        self._settings: dict[str, Any] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
-        # Its only connection may be to a node that hangs: that one is dropped while there is time to ask another one.
-        self._settings["socket.timeout.ms"] = max(1_000, timeout_ms // 3)
-        self._settings |= {name: value for name, value in kafka.items() if name not in dropped}
-        last_error = LastError()
-        self._settings |= {"error_cb": last_error.remember}
-        self._client = client_of(AdminClient, self._settings)
-        self._questions = Questions(self._client, last_error, servers, timeout_ms / 1000)
+        self._settings, self._client, self._questions = _asker(for_records(kafka), timeout_ms)
         self._ask = self._questions.ask
+        self._group_settings, self._group_client, self._group_questions = (
+            _asker(for_groups(kafka), timeout_ms)
+            if are_apart(kafka)
+            else (self._settings, self._client, self._questions)
+        )
+        self._ask_group = self._group_questions.ask
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()
 
@@ -243,7 +242,7 @@ class Admin:
         and for one that does not exist."""
         counts = self.topics() if times else {}
         asked = [TopicPartition(topic, one, time) for (topic, one), time in times.items() if one < counts.get(topic, 0)]
-        consumer = self._consumer_of(_NO_GROUP)
+        consumer = self._consumer_of(_NO_GROUP, self._settings)
 
         def attempt(timeout_s: float) -> list[TopicPartition]:
             consumer.list_topics(timeout=timeout_s)  # it asks the leaders that it knows, and they may have moved
@@ -296,19 +295,19 @@ class Admin:
         """Every consumer group that the brokers know, by name. Raises `PeerError` when one of the brokers fails."""
 
         def attempt(timeout_s: float) -> Any:
-            listing = _answer(self._client.list_consumer_groups(request_timeout=timeout_s), timeout_s)
+            listing = _answer(self._group_client.list_consumer_groups(request_timeout=timeout_s), timeout_s)
             if listing.errors:
                 raise KafkaException(listing.errors[0])
             return listing.valid
 
-        valid = self._ask("list the groups", attempt)
+        valid = self._ask_group("list the groups", attempt)
         found = [GroupListing(one.group_id, state_name(one.state), str(one.type.name).lower()) for one in valid]
         return sorted(found, key=lambda one: one.group)
 
     def describe_group(self, group: str) -> GroupDescription:
         """State, coordinator and members of a group; `dead`, without members, when it does not exist."""
         _check_name(group)
-        found = self._ask(f"describe the group {group!r}", partial(self._list_group, group))
+        found = self._ask_group(f"describe the group {group!r}", partial(self._list_group, group))
         for one in found:
             if one.state not in ("", "Dead"):
                 return described_by_list(one)
@@ -319,7 +318,7 @@ class Admin:
     def _list_group(self, group: str, timeout_s: float) -> list[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # its replacement aborts the process, see above
-            found: list[Any] = self._client.list_groups(group, timeout=timeout_s)
+            found: list[Any] = self._group_client.list_groups(group, timeout=timeout_s)
         for one in found:
             if one.error is not None:
                 raise KafkaException(one.error)
@@ -329,9 +328,10 @@ class Admin:
         """A group of KIP-848's protocol, for which the client has no other way."""
 
         def attempt(timeout_s: float) -> Any:
-            return _answer(self._client.describe_consumer_groups([group], request_timeout=timeout_s)[group], timeout_s)
+            found = self._group_client.describe_consumer_groups([group], request_timeout=timeout_s)
+            return _answer(found[group], timeout_s)
 
-        return described_by_admin(self._ask(f"describe the group {group!r}", attempt))
+        return described_by_admin(self._ask_group(f"describe the group {group!r}", attempt))
 
     def committed_offsets(self, group: str, topics: Iterable[str] | None = None) -> dict[Partition, CommittedOffset]:
         """What the group has committed, for every partition of these topics (None: of all; an entry that begins with
@@ -351,7 +351,7 @@ class Admin:
                     raise KafkaException(one.error)
             return answered
 
-        answered = self._ask(f"read the committed offsets of the group {group!r}", attempt)
+        answered = self._ask_group(f"read the committed offsets of the group {group!r}", attempt)
         consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
         found = {
             (one.topic, one.partition): CommittedOffset(one.offset, one.metadata)
@@ -376,7 +376,7 @@ class Admin:
             for error in (one.error for one in answered if one.error is not None):
                 raise KafkaException(error)
 
-        self._ask(f"commit offsets of the group {group!r}", attempt)
+        self._ask_group(f"commit offsets of the group {group!r}", attempt)
         consumer.poll(0)
 
     def delete_group(self, group: str) -> None:
@@ -384,9 +384,9 @@ class Admin:
         _check_name(group)
 
         def attempt(timeout_s: float) -> None:
-            _answer(self._client.delete_consumer_groups([group], request_timeout=timeout_s)[group], timeout_s)
+            _answer(self._group_client.delete_consumer_groups([group], request_timeout=timeout_s)[group], timeout_s)
 
-        self._ask(f"delete the group {group!r}", attempt)
+        self._ask_group(f"delete the group {group!r}", attempt)
 
     def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> None:
         """Delete what a group has committed for these partitions. Raises `PeerError` when the coordinator refuses one
@@ -402,16 +402,31 @@ class Admin:
             for error in (one.error for one in answered if one.error is not None):
                 raise KafkaException(error)
 
-        self._ask(f"delete offsets of the group {group!r}", attempt)
+        self._ask_group(f"delete offsets of the group {group!r}", attempt)
         consumer.poll(0)
 
-    def _consumer_of(self, group: str) -> Consumer:
-        """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes long."""
+    def _consumer_of(self, group: str, given: Mapping[str, object] | None = None) -> Consumer:
+        """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes long.
+        `given`: the settings of one that asks something else."""
         with self._consumers_lock:
             if group not in self._consumers:
-                settings = MEMBER_DEFAULTS | self._settings | {"group.id": group, "enable.auto.commit": False}
+                own = {"group.id": group, "enable.auto.commit": False}
+                settings = MEMBER_DEFAULTS | dict(given or self._group_settings) | own
                 self._consumers[group] = client_of(Consumer, settings)
             return self._consumers[group]
+
+
+def _asker(kafka: Mapping[str, object], timeout_ms: int) -> tuple[dict[str, object], AdminClient, Questions]:
+    """A client of these servers, its settings, and who asks by it. Raises `UsageError`."""
+    dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
+    settings: dict[str, object] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
+    # Its only connection may be to a node that hangs: that one is dropped while there is time to ask another one.
+    settings["socket.timeout.ms"] = max(1_000, timeout_ms // 3)
+    settings |= {name: value for name, value in kafka.items() if name not in dropped}
+    last_error = LastError()
+    settings |= {"error_cb": last_error.remember}
+    client = client_of(AdminClient, settings)
+    return settings, client, Questions(client, last_error, str(kafka[SERVERS]), timeout_ms / 1000)
 
 
 def _answer(future: Future[Any], timeout_s: float) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.link import Link, addresses_of
 from keylane.kafka.login import login_of
+from keylane.kafka.places import for_groups
 from keylane.wire.conditional_commit import (
     API_KEY,
     CONDITION_FAILED,
@@ -96,11 +97,12 @@ class ConditionalCommits:
         instance_id: str | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        """`kafka`: librdkafka's settings, of which addresses, TLS and SASL are used; or `bootstrap.servers` alone.
+        """`kafka`: librdkafka's settings, of which addresses (`offsets.servers` before `bootstrap.servers`), TLS and
+        SASL are used; or `bootstrap.servers` alone.
 
         Connects with the first commit. Raises `UsageError`.
         """
-        settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else for_groups(kafka)
         self._servers = addresses_of(settings)
         self._login = login_of(settings)
         self._group = group

@@ -35,10 +35,12 @@ from keylane.kafka.group_wait import GroupWait
 from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
+from keylane.kafka.offset_server_check import check_offset_servers
+from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.options import DeadLetter
-from keylane.pipeline import External
+from keylane.pipeline import OFFSETS_SERVERS, External
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,9 +68,13 @@ class KafkaConsumer:
 
     def __init__(self, pipeline: Pipeline, client_id: str | None = None) -> None:
         self._pipeline = pipeline
-        servers = str(pipeline.kafka["bootstrap.servers"])
+        self._groups = for_groups(pipeline.kafka)
+        """Settings of whoever asks the group's coordinator."""
         self._faults = Faults()
-        self._patience = Patience(servers)
+        self._patience = Patience(str(pipeline.kafka[SERVERS]))
+        self._group_patience = self._patience
+        if are_apart(pipeline.kafka):
+            self._group_patience = Patience(str(pipeline.kafka[OFFSETS_SERVERS]), OFFSETS_SERVERS)
         self._settings = consumer_settings(pipeline.kafka, client_id) | {"error_cb": self._faults.report}
         self._name = client_id or "keylane"
         self._presence = Presence(pipeline.kafka, monotonic())
@@ -80,25 +86,32 @@ class KafkaConsumer:
         self._check_starts: Callable[[Sequence[Start]], None] = lambda _: None
         self._epochs = itertools.count(1)
         is_static = "group.instance.id" in pipeline.kafka and pipeline.kafka.get("group.protocol") != "consumer"
-        self._instance = InstanceName(pipeline.kafka) if is_static and not pipeline.assignment else None
+        self._instance = InstanceName(self._groups) if is_static and not pipeline.assignment else None
         self._group = self._member_client()
         exact.check(self._group, str(self._settings["client.id"]))
         reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
-        self._logs = Logs(self._group, self._patience, self._faults)
+        self._logs = self._new_logs()
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect)
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
 
     def _member_client(self) -> Consumer:
-        kafka = self._pipeline.kafka
+        kafka = self._groups
         heartbeats = Heartbeats(kafka, self._heard, self._faults.fail, self._presence)
         statistics = {"statistics.interval.ms": interval_ms(kafka), "stats_cb": heartbeats.read}
-        client = client_of(Consumer, member_settings(self._settings) | statistics, "consumer")
+        client = client_of(Consumer, member_settings(for_groups(self._settings)) | statistics, "consumer")
         self._group_wait = GroupWait(kafka, client.memberid, self._name)
         if not self._pipeline.assignment:
             heartbeats.joins = self._joins
             heartbeats.told = self._told
         return client
+
+    def _new_logs(self) -> Logs:
+        """Whom the member asks about topics and logs: its own client, which is connected to the brokers as a rule."""
+        if not are_apart(self._pipeline.kafka):
+            return Logs(self._group, self._patience, self._faults)
+        client = client_of(Consumer, fetcher_settings(self._settings), "consumer")
+        return Logs(client, self._patience, self._faults, is_own=True)
 
     def _told(self, times: GroupTimes) -> None:
         self.group_times = times
@@ -117,7 +130,7 @@ class KafkaConsumer:
             self._pipeline,
             self._fetcher,
             self._logs,
-            self._patience,
+            self._group_patience,
             self._faults,
             cooperative=is_cooperative(self._pipeline.kafka),
             name=self._name,
@@ -139,7 +152,7 @@ class KafkaConsumer:
         self._group_wait.close()
         self._member.close()
         self._group = self._member_client()
-        self._logs = Logs(self._group, self._patience, self._faults)
+        self._logs = self._new_logs()
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
         self._member.start(self._listener)
@@ -163,9 +176,13 @@ class KafkaConsumer:
 
     def check(self, partitions: Iterable[tuple[str, int]] = ()) -> None:
         """Raises `BrokerUnavailableError` when no broker answers in time, and `UsageError` for what is not there: a
-        topic that the pipeline reads or produces to, its dead-letter topic too, or one of `partitions`.
+        topic that the pipeline reads or produces to, its dead-letter topic too, or one of `partitions`; and for
+        `offsets.servers` that are none, or another cluster's.
         """
         pipeline = self._pipeline
+        if are_apart(pipeline.kafka):
+            of_groups = Logs(self._group, self._group_patience, self._faults)
+            check_offset_servers(pipeline.kafka, of_groups, self._logs)
         self._logs.check(pipeline.subscription, partitions, "ending_offsets")
         if pipeline.assignment:
             self._logs.check({topic for topic, _ in pipeline.assignment}, pipeline.assignment, "assignment")
@@ -175,7 +192,8 @@ class KafkaConsumer:
 
     def ends(self) -> dict[tuple[str, int], int]:
         """The log end offset of every partition that the pipeline reads."""
-        names = self._pipeline.assignment or self._logs.partitions(self._pipeline.subscription)
+        known = Logs(self._group, self._group_patience, self._faults)  # the member reads what its client knows
+        names = self._pipeline.assignment or known.partitions(self._pipeline.subscription)
         return {name: self._logs.bounds(*name)[1] for name in names}
 
     # --- the port ---
@@ -211,9 +229,10 @@ class KafkaConsumer:
 
     def interrupt(self) -> None:
         self._patience.close()
+        self._group_patience.close()
 
     def close(self) -> None:
-        self._patience.close()
+        self.interrupt()
         self._commits.close()
         self._group_wait.close()
         self._member.close()

@@ -18,6 +18,7 @@ from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.client_log import Repeats
 from keylane.kafka.error_table import Mark, Meaning, marked, meaning
+from keylane.kafka.places import for_records
 from keylane.kafka.setting_names import meant
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ QUICK_START = {
 
 
 def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any], kind: str = "client") -> Client:
-    """A client with these settings, and keylane's defaults. Raises `UsageError` when librdkafka refuses them, in
-    its words: they name the setting, and the values of the others (passwords among them) are nobody's business."""
+    """A client with these settings, and keylane's defaults, at the brokers that have the records (offset servers: by
+    `for_groups`). Raises `UsageError` when librdkafka refuses them, in its words: they name the setting, and the values
+    of the others (passwords among them) are nobody's business."""
     try:
-        return make(QUICK_START | dict(settings))
+        return make(QUICK_START | for_records(settings))
     except (KafkaException, TypeError, ValueError) as error:
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
         raise UsageError(f"librdkafka refuses these {kind} settings: {text}{meant(text)}") from None

@@ -110,6 +110,7 @@ class GroupMember:
         self._listener: ConsumerListener | None = None
         self._check_starts = check_starts
         self._patience = patience
+        self._logs = logs
         self._instance = instance
         self.is_given_up = False
         """Whether the coordinator has fenced this member by an earlier id of its own: another one is to take its place,
@@ -158,6 +159,7 @@ class GroupMember:
         self._closing.set()
         if self._listener is None:
             self._client.close()
+            self._logs.close()
             return
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
@@ -191,6 +193,7 @@ class GroupMember:
             with self._committing:
                 self._client.close()
                 self._left = True
+            self._logs.close()
         except BaseException as error:  # like the above
             self._faults.broken = self._faults.broken or error
 
@@ -217,6 +220,7 @@ class GroupMember:
             self._faults.report(error)
             if error.code() in NO_PARTITION and (topic := event.topic()):
                 self.suspect(topic)
+        self._logs.serve()
         self._finish_what_ended()
         while not self._reloads.empty():
             self._do(self._membership.reloaded(self._reloads.get()))

@@ -59,8 +59,10 @@ class MissingError(PeerError):
 class Patience:
     """Decides whether a question is asked again. Thread safety: any thread; `close` ends what waits."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, setting: str = "bootstrap.servers") -> None:
+        """`setting`: of which the servers are."""
         self.servers = servers
+        self.setting = setting
         self._closing = threading.Event()
 
     def close(self) -> None:
@@ -99,10 +101,22 @@ class Logs:
     client may never come (librdkafka 2.16).
     """
 
-    def __init__(self, client: Consumer, patience: Patience, faults: Faults) -> None:
+    def __init__(self, client: Consumer, patience: Patience, faults: Faults, *, is_own: bool = False) -> None:
+        """`is_own`: nobody else has the client, which is served and closed here."""
         self._client = client
         self._patience = patience
         self._faults = faults
+        self._is_own = is_own
+
+    def serve(self) -> None:
+        """Call now and then: a client of its own has errors and logs to tell."""
+        if self._is_own:
+            self._client.poll(0)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._is_own:
+            self._client.close()
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Where the log starts and ends; raises `PeerError` when that cannot be learned."""
@@ -153,22 +167,30 @@ class Logs:
 
     def metadata(self) -> dict[str, Any]:
         """All topics. Raises `BrokerUnavailableError` when no broker answers in time."""
+        return self._known()[0]
+
+    def cluster_id(self) -> str:
+        """The cluster's id. Raises `BrokerUnavailableError` when no broker answers in time."""
+        return self._known()[1]
+
+    def _known(self) -> tuple[dict[str, Any], str]:
         give_up_at = monotonic() + FIRST_ANSWER_S
         while True:
             left_s = max(give_up_at - monotonic(), ASK_AGAIN_S)
             timeout_s = max(left_s / 2, min(left_s, LEAST_ANSWER_S))
             try:
-                topics: dict[str, Any] = self._client.list_topics(timeout=timeout_s).topics
+                found = self._client.list_topics(timeout=timeout_s)
             except KafkaException as raised:
                 error = error_of(raised)
             else:
-                return topics
+                return found.topics, str(found.cluster_id)
             self._client.poll(0)  # serves the error callback, which knows more
             self._faults.raise_failure()
             if error.code() not in PASSING or monotonic() >= give_up_at or self._patience.pause():
                 raise BrokerUnavailableError(
                     f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s "
-                    f"({self._faults.last or describe(error)}): check bootstrap.servers, and that the broker runs"
+                    f"({self._faults.last or describe(error)}): check {self._patience.setting}, and that the broker "
+                    "runs"
                 )
 
     def check(self, topics: Iterable[str], partitions: Iterable[tuple[str, int]], option: str) -> None:

@@ -25,6 +25,7 @@ OF_BOTH = (
     "max.in.flight.requests.per.connection",
     "message.max.bytes",
     "metadata.max.age.ms",
+    "offsets.servers",
     "receive.message.max.bytes",
     "reconnect.backoff.max.ms",
     "reconnect.backoff.ms",

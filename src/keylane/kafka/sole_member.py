@@ -20,6 +20,8 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.instance_name import InstanceName, is_fenced
 from keylane.kafka.logs import Patience
+from keylane.kafka.offset_server_check import check_offset_servers
+from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.settings import consumer_settings, member_settings
 
 if TYPE_CHECKING:
@@ -47,15 +49,19 @@ DEFAULTS = {"session.timeout.ms": 10_000}
 class SoleMember:
     """Joins when it is made; `close` ends its thread.
 
-    Raises `UsageError` when librdkafka refuses the settings. Thread safety: one thread at a time; a thread of its own
-    polls.
+    Raises `UsageError` when librdkafka refuses the settings, and for `offsets.servers` that are none, or another
+    cluster's; `BrokerUnavailableError` when none of those answers. Thread safety: one thread at a time; a thread of its
+    own polls.
     """
 
     def __init__(self, kafka: Mapping[str, Any], topics: Iterable[str], instance_id: str) -> None:
         self._kafka = kafka
         self._group = str(kafka["group.id"])
         self._faults = Faults()
-        given = DEFAULTS | dict(kafka) | {"group.instance.id": instance_id}
+        groups = for_groups(kafka)
+        if are_apart(kafka):
+            check_offset_servers(kafka, Admin(groups), Admin(for_records(kafka)))
+        given = DEFAULTS | groups | {"group.instance.id": instance_id}
         self._settings = member_settings(consumer_settings(given, None))
         self._settings |= {"error_cb": self._faults.report, "enable.partition.eof": False}
         self._consumer = client_of(Consumer, self._settings)
@@ -63,7 +69,7 @@ class SoleMember:
         self._committing = threading.Lock()
         """Guards the client's life against commits, which are made on another thread."""
         self._instance = InstanceName(given)
-        self._patience = Patience(str(kafka["bootstrap.servers"]))
+        self._patience = Patience(str(groups[SERVERS]))
         self._topics = frozenset(topics)
         """Replaced by the caller's thread; the thread that polls subscribes to them (another one would hang)."""
         self._deleted: set[str] = set()

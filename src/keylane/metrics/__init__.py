@@ -8,6 +8,6 @@ stand, is named in the same way.
 Doors: the package itself, `pages`, `prometheus`.
 """
 
-from keylane.metrics.families import Family, Lane, Sample, families
+from keylane.metrics.families import Family, Lane, Sample, families, health_families
 
-__all__ = ["Family", "Lane", "Sample", "families"]
+__all__ = ["Family", "Lane", "Sample", "families", "health_families"]

@@ -31,35 +31,18 @@ if TYPE_CHECKING:
 _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
 
-class SnapshotCollector(Collector):
-    """Asks for a snapshot at each scrape: `REGISTRY.register(SnapshotCollector(consumer.snapshot))`.
+class FamilyCollector(Collector):
+    """Asks for named metrics at each scrape. `labels` are put on every sample. Thread safety: as `source` is."""
 
-    `labels` are put on every sample, to tell consumers of one process apart. With `health` (`consumer.health`) there
-    are the metrics of the probes, with `lanes` (`lambda: query.lanes`) those of each lane. Thread safety: as these are.
-    """
-
-    def __init__(
-        self,
-        source: Callable[[], Snapshot],
-        labels: Mapping[str, str] | None = None,
-        health: Callable[[], Health] | None = None,
-        lanes: Callable[[], Iterable[Lane]] | None = None,
-    ) -> None:
+    def __init__(self, source: Callable[[], Iterable[Family]], labels: Mapping[str, str] | None = None) -> None:
         self._source = source
         self._labels = dict(labels or {})
-        self._health = health
-        self._lanes = lanes
 
     def collect(self) -> Iterator[Metric]:
-        for family in families(self._source()):
-            yield self._metric(family)
-        for family in health_families(self._health()) if self._health is not None else ():
-            yield self._metric(family)
-        for family in lane_families(self._lanes()) if self._lanes is not None else ():
-            yield self._metric(family)
+        return map(self._metric, self._source())
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that a registry does not ask for a snapshot before there is a consumer."""
+        """Nothing, so that a registry does not ask before there is anything."""
         return iter(())
 
     def _metric(self, family: Family) -> Metric:
@@ -75,6 +58,30 @@ class SnapshotCollector(Collector):
         return made
 
 
+class SnapshotCollector(FamilyCollector):
+    """Asks for a snapshot at each scrape: `REGISTRY.register(SnapshotCollector(consumer.snapshot))`.
+
+    `labels` are put on every sample, to tell consumers of one process apart. With `health` (`consumer.health`) there
+    are the metrics of the probes, with `lanes` (`lambda: query.lanes`) those of each lane. Thread safety: as these are.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], Snapshot],
+        labels: Mapping[str, str] | None = None,
+        health: Callable[[], Health] | None = None,
+        lanes: Callable[[], Iterable[Lane]] | None = None,
+    ) -> None:
+        def named() -> Iterator[Family]:
+            yield from families(source())
+            if health is not None:
+                yield from health_families(health())
+            if lanes is not None:
+                yield from lane_families(lanes())
+
+        super().__init__(named, labels)
+
+
 def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
     """Cumulative counts, as Prometheus has them."""
     made, count = [], 0
@@ -83,6 +90,18 @@ def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
         bound = "+Inf" if bucket == BUCKETS - 1 else f"{upper_bound_s(bucket):.9g}"
         made.append((bound, count))
     return made
+
+
+def metrics_page(collector: Collector) -> dict[str, Callable[[str], Page]]:
+    """`/metrics`, for a `PageServer`."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+
+    def metrics(accepted: str) -> Page:
+        encode, content_type = choose_encoder(accepted)
+        return Page(200, encode(registry), content_type)
+
+    return {"/metrics": metrics}
 
 
 class MetricsServer(PageServer):
@@ -101,12 +120,5 @@ class MetricsServer(PageServer):
         health: Callable[[], Health] | None = None,
         lanes: Callable[[], Iterable[Lane]] | None = None,
     ) -> None:
-        registry = CollectorRegistry()
-        registry.register(SnapshotCollector(source, labels, health, lanes))
-
-        def metrics(accepted: str) -> Page:
-            encode, content_type = choose_encoder(accepted)
-            return Page(200, encode(registry), content_type)
-
-        pages = {"/metrics": metrics} | ({} if health is None else health_pages(health))
-        super().__init__(pages, port, host, "metrics")
+        pages = metrics_page(SnapshotCollector(source, labels, health, lanes))
+        super().__init__(pages | ({} if health is None else health_pages(health)), port, host, "metrics")

@@ -11,7 +11,9 @@
     partitions    the offsets partitions, each followed by a warm table or led
     group_requests  the groups that a request is for, purely
     between       what servers ask of each other, purely
+    known_topics  the topics of the log's cluster, for groups of KIP-848
     members       the servers as members of their group, purely
+    measures      a server's state as named metrics, purely; `pages` serves them
     nodes         names and addresses that clients are told, purely
     topic         the log's topic: made, or refused with what is wrong with it
 

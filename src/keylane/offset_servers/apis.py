@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
+from keylane.broker.config_resources import GROUP
 from keylane.broker.dispatch import Api, decode_request, load_apis
 from keylane.broker.handlers import api_versions, describe_cluster, find_coordinator, list_groups
-from keylane.offset_servers import between, group_requests
+from keylane.offset_servers import between, group_requests, known_topics
 from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
 from keylane.offset_servers.relay import Passed
 from keylane.wire import codes
+from keylane.wire.own_apis import BEGIN_FORWARDING, REQUEST_COUNTS, VERSION
 from keylane.wire.versions import RequestSchema, encode_response, read_response
 
 if TYPE_CHECKING:
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
     from keylane.offset_servers.nodes import Address, Cluster
     from keylane.wire.versions import Entity
 
-HERE = (*group_requests.APIS, "sasl_authenticate", "sasl_handshake")
-"""Served by the embedded broker's handlers."""
+HERE = ("sasl_authenticate", "sasl_handshake")
+"""Served by the embedded broker's handlers, besides those of `group_requests`."""
+WITH_TOPIC_IDS = ("consumer_group_describe", "consumer_group_heartbeat")
+"""Offered where the log's brokers tell topics' ids."""
+DESCRIBE_CONFIGS = 32
 API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, LIST_GROUPS, METADATA = 18, 60, 10, 16, 3
 PASSED_ON = {
     0: ("produce", 9),
@@ -77,7 +82,9 @@ class Guide(Protocol):
 def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dict[int, Api]:
     """What is answered in this process, on a server's own port or on that of a pair."""
     known = load_apis()
-    found = {key: api for key, api in known.items() if api.name in HERE}
+    found = {key: api for key, api in known.items() if api.name in HERE} | group_requests.of_leaders()
+    if not has_topic_ids(passed):
+        found = {key: api for key, api in found.items() if api.name not in WITH_TOPIC_IDS}
     offered = {key: (api.first, api.last) for key, api in passed.items()}
 
     async def versions(request: Entity, header: RequestHeader, _node: object) -> Entity:
@@ -101,6 +108,12 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
         DESCRIBE_CLUSTER: cluster,
     }
     found[LIST_GROUPS] = known[LIST_GROUPS]
+    if DESCRIBE_CONFIGS in passed:  # of groups; what else is described is passed on, in these versions
+        first, last = passed[DESCRIBE_CONFIGS].first, passed[DESCRIBE_CONFIGS].last
+        ours = known[DESCRIBE_CONFIGS]
+        found[DESCRIBE_CONFIGS] = ours._replace(
+            min_version=max(first, ours.min_version), max_version=min(last, ours.max_version)
+        )
     if is_pair:
         own[LIST_GROUPS] = no_groups
     found |= {key: known[key]._replace(handle=handle) for key, handle in own.items()}
@@ -123,8 +136,8 @@ def _between(server: Guide) -> dict[int, Api]:
         return None, 0
 
     return {
-        between.BEGIN_FORWARDING: _own_api("begin_forwarding", between.BEGIN_FORWARDING, between.read_host, forward),
-        between.REQUEST_COUNTS: _own_api("request_counts", between.REQUEST_COUNTS, read_nothing, counts),
+        BEGIN_FORWARDING: _own_api("begin_forwarding", BEGIN_FORWARDING, between.read_host, forward),
+        REQUEST_COUNTS: _own_api("request_counts", REQUEST_COUNTS, read_nothing, counts),
     }
 
 
@@ -133,8 +146,8 @@ def _own_api(name: str, key: int, read: Callable[[bytes, int], tuple[Entity, int
     return Api(
         name,
         key,
-        between.VERSION,
-        between.VERSION,
+        VERSION,
+        VERSION,
         lacks="nothing",
         handle=None,
         begin=begin,
@@ -167,6 +180,8 @@ def passed_on(
     }
     metadata = Passed("metadata", offered[METADATA][0], min(NEWEST_METADATA, offered[METADATA][1]))
     names = frozenset({hidden})
+    if DESCRIBE_CONFIGS in known:
+        known[DESCRIBE_CONFIGS] = known[DESCRIBE_CONFIGS]._replace(applies=_is_not_of_groups)
     known[METADATA] = metadata._replace(
         rewrite=lambda version, frame: _rewritten(
             "metadata", version, frame, lambda answer: told_metadata(answer, servers(), names)
@@ -181,6 +196,17 @@ def passed_on(
         applies=_is_of_transactions,
     )
     return known
+
+
+def has_topic_ids(passed: Mapping[int, Passed]) -> bool:
+    """Whether the log's brokers tell topics' ids."""
+    return METADATA in passed and passed[METADATA].last >= known_topics.VERSION
+
+
+def _is_not_of_groups(frame: bytes) -> bool:
+    """A request for groups alone is answered here: they are this server's, with its options."""
+    resources = decode_request(frame, "", load_apis()).request.resources
+    return not resources or any(one.resource_type != GROUP for one in resources)
 
 
 def _is_of_transactions(frame: bytes) -> bool:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.kafka.login import LoginError
 from keylane.wire import codes
+from keylane.wire.own_apis import BEGIN_FORWARDING, VERSION
 from keylane.wire.primitives import FieldError, FieldReader, string
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-BEGIN_FORWARDING, REQUEST_COUNTS = 27_501, 27_502
-VERSION = 0
 _ERROR = struct.Struct(">h")
 _COUNTS = struct.Struct(">qq")
 

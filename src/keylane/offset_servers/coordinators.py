@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.consumer_groups.protocol import JOIN, ConsumerGroupDescription, HeartbeatAnswer
 from keylane.coordinator.formats import partition_for
 from keylane.coordinator.groups.protocol import GroupDescription, JoinAnswer, SyncAnswer
 from keylane.wire import codes
@@ -15,6 +16,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
     from keylane.coordinator.coordinator import Coordinator, DeleteResult, ListedGroup
     from keylane.coordinator.groups.protocol import JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.offset_service import (
@@ -24,15 +26,22 @@ if TYPE_CHECKING:
         FetchedTopic,
         KnownCommit,
     )
+    from keylane.offset_servers.known_topics import KnownTopics
     from keylane.offset_servers.partitions import Partitions
     from keylane.storage.shared_sync import Round
+
+TOPICS_S = 5.0
+"""How old the topics may be that a member's heartbeat is answered by; its interval is as long. Who joins waits for what
+there is now."""
 
 
 class Coordinators:
     """What `Coordinator` says of each of these."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, topics: KnownTopics) -> None:
+        """`topics` are what groups of KIP-848 are divided by."""
         self._partitions = partitions
+        self._topics = topics
 
     def partition_of(self, group: str) -> int:
         return partition_for(group, len(self._partitions))
@@ -86,6 +95,13 @@ class Coordinators:
     async def leave(self, group: str, leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
         return await self._of(group).leave(group, leavers)
 
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+        await self._topics.be_fresh(0.0 if request.epoch == JOIN else TOPICS_S)
+        return await self._of(request.group).consumer_heartbeat(request)
+
+    def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
+        return self._of(group).describe_consumer_group(group)
+
     def describe(self, group: str) -> tuple[int, GroupDescription]:
         return self._of(group).describe(group)
 
@@ -124,6 +140,14 @@ class Nobody:
     @staticmethod
     async def leave(_group: str, _leavers: Sequence[Leaver]) -> tuple[int, Sequence[Left]]:
         return codes.NOT_COORDINATOR, ()
+
+    @staticmethod
+    async def consumer_heartbeat(_request: HeartbeatRequest) -> HeartbeatAnswer:
+        return HeartbeatAnswer(codes.NOT_COORDINATOR)
+
+    @staticmethod
+    def describe_consumer_group(group: str) -> ConsumerGroupDescription:
+        return ConsumerGroupDescription(group, codes.NOT_COORDINATOR)
 
     @staticmethod
     def describe(group: str) -> tuple[int, GroupDescription]:

@@ -4,7 +4,9 @@ takes any request).
 The idea: a client's connection has one to each leader that its requests are for, on which they are asked in order; who
 waits for long (JoinGroup, SyncGroup) holds up its own client alone, and ends with it. Such a connection begins with
 BeginForwarding: what comes on it is answered by whom it reaches, so no request goes from server to server. Nothing is
-sent twice: what a leader has not answered when its connection ends is refused with NOT_COORDINATOR.
+sent twice: what a leader has not answered when its connection ends is refused with NOT_COORDINATOR. Nothing is sent
+late: a server that stood still refuses what has waited for it meanwhile, since its client may have gone on elsewhere,
+and an older commit would come behind a newer one.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from keylane.broker.dispatch import Later, MalformedRequestError, decode_request, load_apis, response_frame
+from keylane.broker.dispatch import Later, MalformedRequestError, decode_request, response_frame
+from keylane.kafka.fenced_log import steady_s
 from keylane.kafka.link import login_requests
 from keylane.offset_servers.between import Counts, begin_forwarding
 from keylane.offset_servers.coordinators import Nobody
-from keylane.offset_servers.group_requests import APIS, divided, groups_of, joined, key_and_version
+from keylane.offset_servers.group_requests import divided, groups_of, joined, key_and_version, of_leaders
 from keylane.offset_servers.upstream import SIZE, Upstream
 from keylane.wire import codes, conditional_commit
 
@@ -45,6 +48,11 @@ ANSWER_S = 25.0
 longer than a broker of the log takes to be replaced."""
 MOVED_S = 3.0
 """How long clients of a group that has moved are told so. All servers know the new leader within a second or two."""
+BEAT_S = 0.5
+STOOD_STILL_S = 2.0
+"""A server whose turns are so far apart was frozen: clients of librdkafka give it up after 5 s here, none within 2."""
+REFUSES_S = 1.0
+"""So long from then on nothing is forwarded: what has waited is read by then."""
 JOIN_GROUP = 11
 
 
@@ -72,15 +80,37 @@ class Forwarding:
     """For the other servers; None: nothing is forwarded."""
     answered: int = 0
     forwarded: int = 0
+    clock: Callable[[], float] = steady_s
+    """Seconds that go on while the machine sleeps."""
+    beat_at: float = field(init=False)
+    """When this server was last seen to run."""
+    refuses_until: float = field(init=False, default=-math.inf)
     links: set[_Link] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    apis: dict[int, Api] = field(
-        default_factory=lambda: {key: api for key, api in load_apis().items() if api.name in APIS}
-    )
+    apis: dict[int, Api] = field(default_factory=of_leaders)
+
+    def __post_init__(self) -> None:
+        self.beat_at = self.clock()
 
     @property
     def counts(self) -> Counts:
         return Counts(self.answered, self.forwarded)
+
+    def beat(self) -> None:
+        """To be called each `BEAT_S`, by the event loop."""
+        if self.stands_still():
+            logger.warning("this server stood still for %.1f s: what waited is refused", self.clock() - self.beat_at)
+            self.refuses_until = self.clock() + REFUSES_S
+        self.beat_at = self.clock()
+
+    def stands_still(self) -> bool:
+        """Whether it has just gone on after it was frozen."""
+        return self.clock() - self.beat_at > STOOD_STILL_S
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what comes now may have waited for long."""
+        return self.stands_still() or self.clock() < self.refuses_until
 
     def accept(self, session: Session, host: str) -> int:
         """Another server's client is behind this connection, if it is a server's. An error code, or NONE."""
@@ -217,6 +247,9 @@ class Forwarder:
         if not any(leaders):
             self._forwarding.answered += 1
             return False
+        if self._forwarding.refuses:
+            self._answer(NOBODY, frame, told)
+            return True
         self._forwarding.forwarded += 1
         if len(set(leaders)) == 1:
             self._ask(leaders[0], frame, told)

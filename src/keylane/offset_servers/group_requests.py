@@ -1,7 +1,7 @@
 """Which groups a request is for, purely: read off its frame; and a request for many groups divided, and its answers
 joined.
 
-The first field behind the header is the group, but for three APIs that take many.
+The first field behind the header is the group, but for four APIs that take many.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.broker.dispatch import load_apis
 from keylane.broker.handlers import offset_fetch
 from keylane.wire.primitives import FieldReader
 from keylane.wire.versions import encode_response, read_response, request_schema
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 APIS = (
     "conditional_commit",
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
     "delete_groups",
     "describe_groups",
     "heartbeat",
@@ -43,13 +46,25 @@ class _Many(NamedTuple):
     """Version."""
 
 
+NEWEST = {"offset_commit": 9, "offset_fetch": 9}
+"""Newer versions name topics by their ids, and what is committed stands in the log by name."""
+
+
 MANY = {
+    "consumer_group_describe": _Many("group_ids", "groups", 0),
     "delete_groups": _Many("groups_names", "results", 0),
     "describe_groups": _Many("groups", "groups", 0),
     "offset_fetch": _Many("groups", "groups", offset_fetch.MANY_GROUPS_VERSION),
 }
 _KEY_AND_VERSION = struct.Struct(">hh")
 _CLIENT_ID_AT = 8
+
+
+def of_leaders() -> dict[int, Api]:
+    """The APIs of groups and offsets, by key, in the versions that are offered."""
+    found = {key: api for key, api in load_apis().items() if api.name in APIS}
+    newest = {key: NEWEST.get(api.name, api.max_version) for key, api in found.items()}
+    return {key: api._replace(max_version=min(api.max_version, newest[key])) for key, api in found.items()}
 
 
 def key_and_version(frame: bytes) -> tuple[int, int]:

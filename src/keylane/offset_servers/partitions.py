@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.replicated.follower import Follower
-from keylane.coordinator.replicated.journal import DeposedError, Host, LogJournal
+from keylane.coordinator.replicated.journal import DeposedError, Host, LogJournal, Refused
 from keylane.errors import DataFolderError
+from keylane.flow.workers import Meter
 from keylane.kafka.fenced_log import FencedLog, steady_s
 from keylane.storage.filesystem import now_ms
 from keylane.storage.shared_sync import Round
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from keylane.broker.config import BrokerConfig
+    from keylane.coordinator.consumer_groups.protocol import Topics
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.replicated.journal import PartitionLog
     from keylane.offset_servers.topic import LogTopic
 
 logger = logging.getLogger("keylane.offsets")
@@ -41,6 +45,47 @@ ALL_PARTITIONS = 2**31 - 1
 """Of any topic: whether it is there is for its brokers to say, and offsets of one that is not go by their age."""
 
 
+class Appends:
+    """What became of all batches that were sent to the log. The event loop's thread writes, any may read."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.refused = 0
+        self.deposed = 0
+        """Leaderships that the log has ended."""
+
+    def note(self, answer: int | Refused, took_ns: int) -> None:
+        if isinstance(answer, Refused):
+            self.refused += 1
+        else:
+            self.meter.add(took_ns)
+
+    def note_deposed(self) -> None:
+        self.deposed += 1
+
+    def metered(self, log: FencedLog) -> PartitionLog:
+        """This log, with its appends counted here."""
+        return _MeteredLog(log, self)
+
+
+class _MeteredLog:
+    """A `PartitionLog`."""
+
+    def __init__(self, log: FencedLog, appends: Appends) -> None:
+        self._log = log
+        self._appends = appends
+        self.init, self.read, self.close = log.init, log.read, log.close
+
+    def append(self, batch: bytes, told: Callable[[int | Refused], None]) -> None:
+        began_ns = time.monotonic_ns()
+
+        def tell(answer: int | Refused) -> None:
+            self._appends.note(answer, time.monotonic_ns() - began_ns)
+            told(answer)
+
+        self._log.append(batch, tell)
+
+
 class Shared(NamedTuple):
     """What all partitions of a server have in common."""
 
@@ -50,6 +95,9 @@ class Shared(NamedTuple):
     config: BrokerConfig
     server: str
     """Its name in the log."""
+    topics: Topics
+    """For groups of KIP-848."""
+    appends: Appends
 
 
 def steady_ms() -> int:
@@ -88,13 +136,16 @@ class Replica:
         def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
             host = Host(shared.server, clock, steady_ms, lambda: Round(loop), loop.call_soon, self._alarm)
             follower = Follower(topic.delete_retention_ms, steady_ms())
-            self._journal = LogJournal(log, partition, image, follower, options, host, self._is_deposed)
+            self._journal = LogJournal(
+                shared.appends.metered(log), partition, image, follower, options, host, self._is_deposed
+            )
             return self._journal
 
         self.coordinator = Coordinator(
             journal=made,
             options=replace(shared.config, keylane_owned_offsets_partitions=str(partition)),
             partition_count=_ask_anybody,
+            topics=shared.topics,
             clock=now_ms,
         )
 
@@ -102,6 +153,11 @@ class Replica:
     def is_led(self) -> bool:
         """Whether it leads, or is about to."""
         return self._leading is not None and not self._is_closing
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is about to lead, and cannot serve yet."""
+        return self.is_led and not self._journal.is_serving
 
     def look(self) -> None:
         """Read what is new, or do what is due."""
@@ -163,6 +219,10 @@ class Partitions:
         """What is led here, or about to be."""
         return [one.partition for one in self._replicas if one.is_led]
 
+    def loading(self) -> int:
+        """How many of those cannot be served yet."""
+        return sum(one.is_loading for one in self._replicas)
+
     def is_led(self, partition: int) -> bool:
         """Whether this one is."""
         return self._replicas[partition].is_led
@@ -193,6 +253,7 @@ class Partitions:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _deposed(self, replica: Replica) -> None:
+        self._shared.appends.note_deposed()
         task = asyncio.get_running_loop().create_task(self._ask_anew(replica))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

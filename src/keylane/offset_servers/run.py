@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,6 +47,9 @@ class Arguments(NamedTuple):
     is_replicated: bool
     """Whether the topic must be safe from the loss of a node."""
     until_stdin_ends: bool
+    metrics_port: int | None = None
+    """Where `/metrics` is served, with `/healthz` and `/readyz`; 0: a free port. None: nowhere."""
+    metrics_host: str = "127.0.0.1"
 
 
 def config_of(arguments: Arguments) -> BrokerConfig:
@@ -104,6 +108,9 @@ async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
 
     from keylane.offset_servers.serving import OffsetServer, Places
 
+    if arguments.metrics_port is not None:
+        from keylane.offset_servers.pages import serve_metrics  # needs the extra `metrics`: told before anything begins
+
     listener = config.listener()
     security = secure(config, listener, now_ms)
     servers = login_at_servers(arguments.servers, listener)
@@ -119,14 +126,19 @@ async def _serve(arguments: Arguments, config: BrokerConfig) -> None:
     listen = (listener.host, listener.port)
     places = Places(listen, config.advertised_address() or listen)
     server = OffsetServer(config, security, places, topic, arguments.log, servers, arguments.group, fail)
-    try:
-        await server.start()
-        host, port = places.advertised
-        log = f"{topic.name}: {topic.partitions} partitions"
-        sys.stdout.write(f"keylane offset server ready on {host}:{port} ({log})\n")
-        sys.stdout.flush()
-        await stop.wait()
-    finally:
-        await server.stop()
+    with ExitStack() as pages:
+        try:
+            await server.start()
+            host, port = places.advertised
+            log = f"{topic.name}: {topic.partitions} partitions"
+            sys.stdout.write(f"keylane offset server ready on {host}:{port} ({log})\n")
+            if arguments.metrics_port is not None:
+                where = arguments.metrics_host
+                served = pages.enter_context(serve_metrics(server.state, arguments.metrics_port, where))
+                sys.stdout.write(f"metrics at http://{where}:{served.port}/metrics\n")
+            sys.stdout.flush()
+            await stop.wait()
+        finally:
+            await server.stop()
     if failures:
         raise failures[0]

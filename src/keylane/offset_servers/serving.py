@@ -17,12 +17,14 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.link import Link
 from keylane.kafka.log_group import LogGroup
 from keylane.kafka.login import login_of
-from keylane.offset_servers.apis import passed_on, served
+from keylane.offset_servers.apis import has_topic_ids, passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
-from keylane.offset_servers.forwarding import Forwarder, Forwarding
+from keylane.offset_servers.forwarding import BEAT_S, Forwarder, Forwarding
+from keylane.offset_servers.known_topics import KnownTopics, ask_topics
+from keylane.offset_servers.measures import State
 from keylane.offset_servers.members import member_name, seen
 from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
-from keylane.offset_servers.partitions import Partitions, Shared
+from keylane.offset_servers.partitions import Appends, Partitions, Shared
 from keylane.offset_servers.relay import Passed, Relay
 
 if TYPE_CHECKING:
@@ -66,6 +68,13 @@ class Places(NamedTuple):
         return self.listen[0], self.listen[1] + 1 + broker
 
 
+class NoGroupConfigs:
+    """The servers' options hold for every group."""
+
+    def texts(self, _group: str) -> dict[str, str]:
+        return {}
+
+
 class OffsetServer:
     """Made and used in the event loop's thread; `start` before use, `stop` after."""
 
@@ -83,7 +92,7 @@ class OffsetServer:
         """`log`: librdkafka's settings for the log's cluster; `servers`: how this server logs in at the others, None if
         it forwards nothing to them; `failed` is told why this server cannot go on."""
         self.config = config
-        """For the broker's handlers, as `coordinator`."""
+        """For the broker's handlers, as `coordinator`, `topics` and `group_configs`."""
         self._security = security
         self._places = places
         self._topic = topic
@@ -107,13 +116,19 @@ class OffsetServer:
             failed=lambda text: self._call_failed(PeerError(text)),
         )
         host, port = places.advertised
-        self._partitions = Partitions(Shared(log, topic, config, f"{host}:{port}"), self._group.rejoin, failed)
-        self.coordinator = Coordinators(self._partitions)
-        # The handlers of groups and offsets ask a node for its config and its coordinator alone.
+        self.topics = KnownTopics(lambda: ask_topics(self._brokers(None), self._login), topic.name)
+        self.group_configs = NoGroupConfigs()
+        self._appends = Appends()
+        shared = Shared(log, topic, config, f"{host}:{port}", self.topics, self._appends)
+        self._partitions = Partitions(shared, self._group.rejoin, failed)
+        self.coordinator = Coordinators(self._partitions, self.topics)
+        # The handlers of groups and offsets ask a node for these alone, and for its config.
         self._node = cast("Node", self)
         self.forwarding = Forwarding(self, self._node, servers)
         self._watching: asyncio.Task[None] | None = None
-        self._has_failed_to_look = False
+        self._beating: asyncio.TimerHandle | None = None
+        self._trouble: str | None = None
+        """Why who is there could not be asked last."""
 
     def leader_of(self, group: str) -> Address | None:
         """The server that coordinates a group; None while nobody is known to."""
@@ -135,6 +150,7 @@ class OffsetServer:
 
     async def start(self) -> None:
         """Listen, and join the others. Raises `UsageError` and `PeerError`."""
+        self._beat()
         self.cluster = await asyncio.to_thread(self._look)
         offered = await asyncio.to_thread(self._offered, list(self.cluster.brokers.values()))
         self._passed = passed_on(offered, self._places.advertised, lambda: self.cluster.servers, self._topic.name)
@@ -145,19 +161,44 @@ class OffsetServer:
                 f"clients cannot tell {twins[0].host}:{twins[0].port} from {twins[1].host}:{twins[1].port}, whose ids "
                 f"are both {twins[0].node_id}: give another port to --advertise"
             )
+        if has_topic_ids(self._passed):
+            await self.topics.be_fresh(0.0)
         await self._open(None)
         for broker in self.cluster.brokers:
             await self._open(broker)
         self._group.start()
         self._watching = self._loop.create_task(self._watch())
 
+    def _beat(self) -> None:
+        self.forwarding.beat()
+        self._beating = self._loop.call_later(BEAT_S, self._beat)
+
     async def stop(self) -> None:
         """Hand over what is led here, answer what is under way, and end."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for one in (self._watching, self._beating):
+            if one is not None:
+                one.cancel()
         await asyncio.to_thread(self._group.close)
         await asyncio.gather(*(door.stop() for door in self._doors.values()))
         await self._partitions.close()
+
+    async def state(self) -> State:
+        """For who collects metrics."""
+        led, loading = self._partitions.led(), self._partitions.loading()
+        known = {*self.cluster.leaders, *led}
+        return State(
+            self.forwarding.counts,
+            self._appends.meter.histogram(),
+            self._appends.refused,
+            self._appends.deposed,
+            len(led) - loading,
+            loading,
+            len(self._partitions),
+            len(self._partitions) - len(known),
+            len(self.cluster.servers),
+            sum(len(door.connections) for door in self._doors.values()),
+            self._trouble,
+        )
 
     # --- doors ---
 
@@ -193,11 +234,12 @@ class OffsetServer:
             try:
                 self.cluster = await asyncio.to_thread(self._look)
             except PeerError as error:
-                if not self._has_failed_to_look:
-                    logger.warning("the log's cluster does not say who is there: %s", error)
-                self._has_failed_to_look = True
+                trouble = f"the log's cluster does not say who is there: {error}"
+                if self._trouble is None:
+                    logger.warning("%s", trouble)
+                self._trouble = trouble
                 continue
-            self._has_failed_to_look = False
+            self._trouble = None
             self.forwarding.see(self.cluster.servers)
             for broker in self.cluster.brokers.keys() - self._doors.keys():
                 try:

@@ -73,6 +73,8 @@ def test_one_dead_node_of_three_does_not_matter_to_who_starts(cluster: MockClust
 class Topics:
     """A client that asks nodes which die, for so many times."""
 
+    cluster_id = "c"
+
     def __init__(self, deaths: int, code: int) -> None:
         self._errors = [KafkaException(KafkaError(code))] * deaths
         self.topics = {TOPIC: "known"}

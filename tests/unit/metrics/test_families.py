@@ -15,11 +15,27 @@ from keylane import PeerError, Snapshot
 from keylane.consumer.health import Health
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
 from keylane.flow.breakers import OpenBreaker
-from keylane.flow.workers import Meter
-from keylane.metrics import families
+from keylane.flow.workers import Histogram, Meter
+from keylane.metrics import Family, families
 from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES, health_families, lane_families
 from keylane.metrics.prometheus import MetricsServer, SnapshotCollector
+from keylane.offset_servers.between import Counts
+from keylane.offset_servers.measures import State, server_families
 from keylane.spark.lane_record import LaneStatus
+
+SERVER = State(
+    requests=Counts(7, 3),
+    appends=Histogram(sum_s=1.5),
+    refused=1,
+    deposed=1,
+    leading=20,
+    loading=2,
+    partitions=50,
+    without_leader=4,
+    servers=3,
+    connections=11,
+    trouble=None,
+)
 
 
 def snapshot() -> Snapshot:
@@ -144,10 +160,26 @@ def test_a_server_serves_until_its_block_ends() -> None:
         urllib.request.urlopen(url)
 
 
+def named(families: list[Family]) -> dict[str, dict[str, float | Histogram]]:
+    return {one.name: {",".join(row.labels.values()): row.value for row in one.samples} for one in families}
+
+
+def test_an_offset_server_tells_what_it_does_and_how_it_stands() -> None:
+    found = named(server_families(SERVER))
+    assert found["keylane_offset_server_requests"] == {"answered": 7, "forwarded": 3}
+    assert found["keylane_offset_server_partitions"] == {"leading": 20, "loading": 2, "following": 28}
+    assert found["keylane_offset_server_append_seconds"] == {"": SERVER.appends}
+    assert found["keylane_offset_server_partitions_without_leader"] == {"": 4}
+    assert [found[f"keylane_offset_server_{name}"][""] for name in ("servers", "connections")] == [3, 11]
+    assert SERVER.unready == "it loads 2 of 22 offsets partitions that it is to lead"
+    assert SERVER._replace(loading=0).unready is None
+    assert SERVER._replace(loading=0, trouble="nobody answers").unready == "nobody answers"
+
+
 def test_the_metrics_page_has_every_metric_and_no_other() -> None:
     page = Path(__file__).parents[3] / "docs" / "metrics.md"
     rows = [row for row in page.read_text().splitlines() if row.startswith("| `")]
     said = {tuple(cell.strip(" `") for cell in row.strip("|").split(" | ")) for row in rows}
     suffix = {"counter": "_total", "gauge": "", "histogram": ""}
-    made = families(snapshot()) + health_families(Health()) + lane_families(LANES)
+    made = families(snapshot()) + health_families(Health()) + lane_families(LANES) + server_families(SERVER)
     assert said == {(one.name + suffix[one.kind], one.kind, one.help) for one in made}

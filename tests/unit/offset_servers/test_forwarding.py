@@ -14,10 +14,11 @@ from keylane.broker.sessions import SaslSession, Session
 from keylane.broker.users import UsersFile, add_user
 from keylane.kafka.login import Login
 from keylane.offset_servers import forwarding as module
-from keylane.offset_servers.between import BEGIN_FORWARDING, Counts, encode_counts, encode_error, read_counts
+from keylane.offset_servers.between import Counts, encode_counts, encode_error, read_counts
 from keylane.offset_servers.forwarding import NOBODY, Forwarder, Forwarding
 from keylane.wire import codes
 from keylane.wire.conditional_commit import read_response
+from keylane.wire.own_apis import BEGIN_FORWARDING
 from keylane.wire.primitives import FieldError, string
 from kit.group_requests import ALL, OF_GROUPS, request_for
 from kit.protocol import decode_answer
@@ -84,7 +85,8 @@ class World:
     def __init__(self, other: Broker, address: Address) -> None:
         self.other = other
         self.leaders = Leaders({"x": address, "y": address})
-        self.forwarding = Forwarding(self.leaders, NOBODY, Login())
+        self.now = 0.0
+        self.forwarding = Forwarding(self.leaders, NOBODY, Login(), clock=lambda: self.now)
         self.closed = asyncio.Event()
         self.session = Session()
         self.client = Forwarder(self.forwarding, Client(HOST, self.session, self.closed.set))
@@ -245,6 +247,28 @@ def test_nobody_waits_for_a_server_that_has_left_the_group() -> None:
         assert world.forwarding.links
         world.forwarding.see([])
         assert code_of_commit((await world.told.has(1))[1]) == codes.NOT_COORDINATOR
+
+    run(check)
+
+
+def test_a_server_that_stood_still_forwards_nothing_that_has_waited() -> None:
+    """Its client may have committed more elsewhere, and the older commit would come last."""
+
+    async def check(world: World) -> None:
+        world.now = module.STOOD_STILL_S + 0.1
+        assert world.ask(commit("x", 1), 1), "before the loop's first turn"
+        world.forwarding.beat()
+        world.now += module.REFUSES_S / 2
+        world.forwarding.beat()
+        assert world.ask(commit("x", 2), 2), "what is read a little later"
+        found = await world.told.has(2)
+        assert [code_of_commit(found[number]) for number in (1, 2)] == [codes.NOT_COORDINATOR] * 2
+        assert not world.other.frames
+        assert not world.ask(commit("o", 3), 3), "a group that is led here is fenced by the log"
+        world.now += module.REFUSES_S
+        world.forwarding.beat()
+        assert world.ask(commit("x", 4), 4)
+        assert await world.let_in(requests=1) == [commit("x", 4)]
 
     run(check)
 

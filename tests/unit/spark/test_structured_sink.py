@@ -49,6 +49,7 @@ def test_options_in_any_case_and_sparks_own_are_taken() -> None:
         ("value string, partition bigint", {"topic": "t"}, "column 'partition' is bigint: give int"),
         ("value string, headers strings", {"topic": "t"}, "array<struct<key:string,value:binary>>"),
         ("value string", {"topc": "t"}, "option topc='t' is not known"),
+        ("value string", {"topic": "t", "kafka.offsets.servers": "o:1"}, "'o:1' is for a source's group; a sink has"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(columns: str, options: dict[str, str], says: str) -> None:

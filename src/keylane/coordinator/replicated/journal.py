@@ -138,6 +138,11 @@ class LogJournal:
     def role(self) -> Role:
         return self._leadership.role
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether it leads, and has loaded what was there."""
+        return self._leadership.is_serving
+
     # --- taking over ---
 
     def take_over(self) -> Round:

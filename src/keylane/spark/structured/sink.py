@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from keylane.errors import UsageError
+from keylane.pipeline import OFFSETS_SERVERS
 from keylane.spark.structured.exact.record import NAME
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
@@ -96,6 +97,11 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
             )
     headers = given.get("includeheaders", "").strip().lower() == "true"
     settings = kafka_settings(options)
+    if OFFSETS_SERVERS in settings:
+        raise UsageError(
+            f"option kafka.{OFFSETS_SERVERS}={settings[OFFSETS_SERVERS]!r} is for a source's group; a sink has "
+            "none: leave it out"
+        )
     return SinkOptions(settings, topic, headers, _sink_name(given, settings))
 
 

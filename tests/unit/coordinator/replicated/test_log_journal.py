@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from kio.serial import entity_reader
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import Later, RequestHeader
 from keylane.broker.handlers import offset_commit, offset_fetch
+from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import Records, TopicCommit, encode_batch, encode_records
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
@@ -77,6 +79,22 @@ class MemoryLog:
     def close(self) -> None: ...
 
 
+class Flights:
+    """The one topic, as groups of KIP-848 see it."""
+
+    version = 1
+    topic_id, partition_count = uuid.UUID(int=1), 3
+
+    def get(self, name: str) -> Flights | None:
+        return self if name == "flights" else None
+
+    def names(self) -> list[str]:
+        return ["flights"]
+
+    def name_of(self, topic_id: uuid.UUID | None) -> str | None:
+        return "flights" if topic_id == self.topic_id else None
+
+
 class Server:
     """A coordinator, and the journal below it."""
 
@@ -92,7 +110,11 @@ class Server:
             return self.journal
 
         self.coordinator = Coordinator(
-            journal=made, options=OPTIONS, partition_count={"flights": 3}.get, clock=lambda: NOW_MS
+            journal=made,
+            options=OPTIONS,
+            partition_count={"flights": 3}.get,
+            topics=Flights(),
+            clock=lambda: NOW_MS,
         )
 
     async def start(self) -> Server:
@@ -233,6 +255,43 @@ def test_groups_and_what_ends_them_are_in_the_log() -> None:
         assert third.coordinator.describe("g")[1].state == "Empty"
         assert await third.offsets("h") == [-1, -1, -1]
         for server in (first, second, third):
+            await server.coordinator.close()
+
+    run(check())
+
+
+def _heartbeat(member: str, epoch: int, *owned: int) -> HeartbeatRequest:
+    has = {Flights.topic_id: frozenset(owned)} if owned else {}
+    return HeartbeatRequest("g", member, epoch, "c", "/h", None, None, 60_000, ("flights",), owned=has)
+
+
+def test_a_member_of_kip_848_goes_on_in_its_epoch_at_the_next_leader() -> None:
+    async def check() -> None:
+        log = MemoryLog()
+        first = await Server(log, "one").start()
+        joined = await first.coordinator.consumer_heartbeat(_heartbeat("m", 0))
+        assert joined.error == codes.NONE
+        assert {topic: set(ones) for topic, ones in (joined.assignment or {}).items()} == {Flights.topic_id: {0, 1, 2}}
+        second = await Server(log, "two").start()
+        went_on = await second.coordinator.consumer_heartbeat(_heartbeat("m", joined.epoch, 0, 1, 2))
+        assert (went_on.error, went_on.epoch, went_on.assignment) == (codes.NONE, joined.epoch, joined.assignment)
+        commit = CommitRequest(
+            "g",
+            [TopicCommit("flights", [0], [9], [-1], None)],
+            member_id="m",
+            generation=joined.epoch,
+            has_member_epochs=True,
+        )
+        taken = second.coordinator.commit(commit)
+        assert isinstance(taken, CommitResult)
+        assert taken.durable is not None
+        await taken.durable
+        # The first one does not know yet: what it decides is in no log, and nobody is told of it.
+        refused = await first.coordinator.consumer_heartbeat(_heartbeat("n", 0))
+        assert refused.error in (codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
+        found = second.coordinator.describe_consumer_group("g")
+        assert [(one.member_id, one.epoch) for one in found.members] == [("m", joined.epoch)]
+        for server in (first, second):
             await server.coordinator.close()
 
     run(check())

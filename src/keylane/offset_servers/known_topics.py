@@ -1,0 +1,128 @@
+"""`KnownTopics`: the topics of the log's cluster, as groups of KIP-848 need them: their ids and their partitions.
+
+The idea: a coordinator decides in one turn, and the topics are at the brokers. So they are asked before it: nobody asks
+while there is no such group, and what is known is as old as the answer may be. Who could not ask goes on with what it
+knew: topics that are gone for a moment would take every partition from every member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from kio.serial.errors import SerialError
+
+from keylane.kafka.link import Link
+from keylane.wire import codes
+from keylane.wire.primitives import FieldError
+from keylane.wire.versions import read_response
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from keylane.kafka.login import Login
+    from keylane.offset_servers.nodes import Address
+
+logger = logging.getLogger("keylane.offsets")
+
+METADATA, VERSION = 3, 12
+"""Version 10 is the first that tells topics' ids (KIP-516)."""
+ASK_S = 3.0
+"""How long one broker is asked: members wait for it, and their requests for 30 s at most."""
+AGAIN_S = 1.0
+"""Before it is asked again what nobody has answered."""
+_CORRELATION_ID = bytes(4)
+_NO_TAGS = b"\0"
+_ALL_TOPICS = b"\0\0\0\0"
+"""The request's body: all topics; make none; tell no authorized operations; no tags."""
+
+
+class Known(NamedTuple):
+    """A topic."""
+
+    topic_id: uuid.UUID
+    partition_count: int
+
+
+def ask_topics(brokers: Sequence[Address], login: Login) -> dict[str, Known]:
+    """Every topic, as the first broker tells that answers. Blocks. Raises `OSError` when none does."""
+    problem = OSError("no broker of the log's cluster is known")
+    for address in brokers:
+        try:
+            with closing(Link(address, login, ASK_S)) as link:
+                return read_topics(link.ask(METADATA, VERSION, _NO_TAGS + _ALL_TOPICS))
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def read_topics(answer: bytes) -> dict[str, Known]:
+    """Of the answer to Metadata, from the tags of its header on. Topics that their broker cannot tell of are left out:
+    only one that has them all is believed. Raises `OSError`."""
+    try:
+        topics = read_response("metadata", VERSION, _CORRELATION_ID + answer)[0].topics
+    except (SerialError, FieldError) as error:
+        raise OSError(f"a broker's answer to Metadata cannot be read: {error}") from error
+    if any(one.error_code not in (codes.NONE, codes.LEADER_NOT_AVAILABLE) for one in topics):
+        raise OSError("a broker does not know all topics yet")
+    return {one.name: Known(one.topic_id, len(one.partitions)) for one in topics if one.topic_id is not None}
+
+
+class KnownTopics:
+    """A coordinator's `Topics`. Belongs to the event loop's thread."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, Known]], hidden: str) -> None:
+        """`ask` blocks, in a thread, and raises `OSError`; `hidden` is the name of a topic that nobody is told of."""
+        self._ask = ask
+        self._hidden = hidden
+        self._topics: Mapping[str, Known] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self.version = 0
+        """Another one after each change; changed here only."""
+        self._as_of_s: float | None = None
+        """When the question began whose answer is known."""
+        self._next_s = 0.0
+        """When somebody may be asked again."""
+        self._asking: asyncio.Task[None] | None = None
+
+    def get(self, name: str) -> Known | None:
+        return self._topics.get(name)
+
+    def names(self) -> Iterable[str]:
+        return self._topics.keys()
+
+    def name_of(self, topic_id: uuid.UUID | None) -> str | None:
+        return None if topic_id is None else self._names.get(topic_id)
+
+    async def be_fresh(self, within_s: float) -> None:
+        """Return when what is known is from so long before this call, or later; or when nobody has answered now."""
+        since_s = asyncio.get_running_loop().time() - within_s
+        while not self._is_from(since_s) and asyncio.get_running_loop().time() >= self._next_s:
+            if self._asking is None:
+                self._asking = asyncio.get_running_loop().create_task(self._learn())
+            await asyncio.shield(self._asking)
+
+    def _is_from(self, since_s: float) -> bool:
+        return self._as_of_s is not None and self._as_of_s >= since_s
+
+    async def _learn(self) -> None:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            found = await asyncio.to_thread(self._ask)
+        except OSError as error:
+            logger.warning("the topics of the log's cluster cannot be asked: %s", error)
+            self._next_s = asyncio.get_running_loop().time() + AGAIN_S
+        else:
+            self._take({name: one for name, one in found.items() if name != self._hidden})
+            self._as_of_s = began_s
+        finally:
+            self._asking = None
+
+    def _take(self, found: dict[str, Known]) -> None:
+        if found != self._topics:
+            self._topics = found
+            self._names = {one.topic_id: name for name, one in found.items()}
+            self.version += 1

@@ -1,0 +1,211 @@
+"""Offset servers are killed, stopped and frozen, and nodes of their log die, while clients commit all the time.
+
+Clients of the protocol commit and read, each for a group of its own, at any server that is there: their histories are
+judged in the end. Two members of keylane's, whose group is at the servers, run all that is produced. After each fault
+every group goes on. `make soak ARGS="tests/cluster -k offset_server -s"`; KEYLANE_OFFSET_FAULTS: how many (200).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import peers
+import pytest
+from peers.cluster import ApacheCluster
+
+from keylane.coordinator.formats import partition_for
+from keylane.errors import BrokerUnavailableError
+from keylane.kafka.admin import Admin
+from keylane.offset_servers.topic import TOPIC
+from kit.ledger import Ledger
+from kit.offset_histories import History, running, verdict
+from kit.offset_history import Verdict
+from kit.offset_servers import OffsetServers
+from kit.stage import Member, Stage, until
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from kit.ledger import Look
+    from kit.offset_servers import OffsetServer
+
+FAULTS = int(os.environ.get("KEYLANE_OFFSET_FAULTS", "200"))
+KINDS = ("killed server", "stopped server", "frozen server", "log's leader", "two servers")
+SERVERS, GROUPS, PARTITIONS, OFFSETS_PARTITIONS = 3, 3, 3, 6
+OPTIONS = ("--set", f"offsets.topic.num.partitions={OFFSETS_PARTITIONS}")
+KEYS, RECORDS = 24, 150
+"""Produced around each fault."""
+COMMITS = 20
+"""Of each history after a fault, until it counts as going on."""
+GOES_ON_S = 90.0
+"""On a busy machine; a server's session is 6 s, and a node's as well."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ApacheCluster]:
+    if what := peers.missing():
+        pytest.skip(what)
+    with ApacheCluster() as made:
+        yield made
+
+
+class Storm:
+    """All of it. A context manager: it ends its processes."""
+
+    def __init__(self, cluster: ApacheCluster, folder: Path, seed: int) -> None:
+        self._cluster = cluster
+        self._random = random.Random(seed)
+        self._stack = ExitStack()
+        self.servers = self._stack.enter_context(OffsetServers(cluster.bootstrap, folder, SERVERS, *OPTIONS))
+        self.took: defaultdict[str, list[float]] = defaultdict(list)
+        self.stage = Stage(cluster.bootstrap, f"storm-{seed}", self.servers.bootstrap)
+        self.stage.admin.create_topics({self.stage.topic: PARTITIONS}, replication_factor=3)
+        self.ledger = Ledger(folder / "ledger")
+        self.looks: list[Look] = []
+        self.histories = [History(folder, f"h{number}-{seed}", self.stage.topic, 2) for number in range(GROUPS)]
+        options = {"kafka": self.stage.kafka, "topic": self.stage.topic, "ledger": str(self.ledger.path)}
+        self._members = [self._stack.enter_context(Member(**options, ends=False)) for _ in range(2)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self.ledger.close()
+
+    def run(self, kinds: Sequence[str]) -> None:
+        with running(self.histories, self.servers.bootstrap, self._random):
+            self._goes_on(self._marks())
+            for number, kind in enumerate(kinds, 1):
+                self._strike(number, kind)
+        for one in self._members:
+            one.process.send_signal(signal.SIGTERM)
+            one.end()
+
+    def _strike(self, number: int, kind: str) -> None:
+        leads = self.servers.settled()
+        self._look()
+        self._fill()
+        victims = self._victims(leads)
+        marks, struck_at = self._marks(), time.monotonic()
+        restore = self._done_to(kind, victims)
+        self._goes_on(marks)
+        self.took[kind].append(time.monotonic() - struck_at)
+        self._look()
+        restore()
+        sys.stdout.write(f"{number}: {kind}, all went on after {self.took[kind][-1]:.1f} s\n")
+        sys.stdout.flush()
+
+    def _victims(self, leads: dict[str, list[int]]) -> list[OffsetServer]:
+        """Servers, the first of which leads a group that is at work."""
+        group = self._random.choice([self.stage.group, *(one.group for one in self.histories)])
+        partition = partition_for(group, OFFSETS_PARTITIONS)
+        return sorted(self.servers.running, key=lambda one: partition not in leads[one.address])
+
+    def _done_to(self, kind: str, victims: Sequence[OffsetServer]) -> Callable[[], object]:
+        """Do it; what undoes it."""
+        servers, first = self.servers, victims[0]
+        if kind == "log's leader":
+            node = self._cluster.leader(TOPIC, self._random.randrange(OFFSETS_PARTITIONS))
+            self._cluster.kill(node)
+            return lambda: self._start(node)
+        if kind == "frozen server":
+            servers.remove(first)
+            first.freeze()
+            return lambda: self._wake(first)
+        if kind == "two servers":
+            for one in victims[:2]:
+                servers.kill(one)
+            return lambda: [servers.add(one.port) for one in victims[:2]]
+        (servers.stop if kind == "stopped server" else servers.kill)(first)
+        return lambda: servers.add(first.port)
+
+    def _start(self, node: int) -> None:
+        self._cluster.start(node)
+        self._cluster.wait_until_in_sync()
+
+    def _wake(self, server: OffsetServer) -> None:
+        server.wake()
+        self.servers.running.append(server)
+
+    # --- what is seen ---
+
+    def _fill(self) -> None:
+        keys = (self._random.randrange(KEYS) for _ in range(RECORDS))
+        self.stage.fill((b"%d" % key, key % PARTITIONS) for key in keys)
+
+    def _marks(self) -> list[int]:
+        return [one.acknowledged() + COMMITS for one in self.histories]
+
+    def _goes_on(self, marks: Sequence[int]) -> None:
+        def is_so() -> bool:
+            return all(one.acknowledged() >= mark for one, mark in zip(self.histories, marks, strict=True))
+
+        until(is_so, "every group has commits acknowledged", GOES_ON_S)
+        until(lambda: patiently(self.stage.all_is_committed), "the members have committed everything", GOES_ON_S)
+
+    def _look(self) -> None:
+        found = patiently(self.stage.committed)
+        self.looks.append((self.ledger.length(), found))
+
+    def check(self) -> None:
+        """The verdict."""
+        total = verdict(self.histories, self.servers.bootstrap)
+        records = self.stage.sources()
+        figures = {kind: f"{min(took):.1f}-{max(took):.1f}" for kind, took in self.took.items()}
+        sys.stdout.write(
+            f"{sum(map(len, self.took.values()))} faults, {total.commits:,} commits and {total.reads:,} reads of "
+            f"{GROUPS} groups, {len(records):,} records; went on after, s: {figures}; {total}\n"
+        )
+        assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
+        assert self.ledger.done_times().keys() == dict(records).keys(), "nothing is lost"
+        assert self.ledger.run_again(self.looks, "key") == [], "acknowledged work"
+        assert self.ledger.disorders("key", records) == []
+        ours = {self.stage.group, *(one.group for one in self.histories)}
+        known = {one.group for one in Admin({"bootstrap.servers": self._cluster.bootstrap}).groups()}
+        assert not ours & known, "Apache Kafka's own coordinator knows a group"
+        told = self.servers.told()
+        assert "Traceback" not in told
+        assert "CRITICAL" not in told, "an alarm"
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """What is asked from outside; its client may go to servers that have just died, several times over."""
+    give_up_at = time.monotonic() + GOES_ON_S
+    while True:
+        try:
+            return ask()
+        except BrokerUnavailableError:
+            if time.monotonic() > give_up_at:
+                raise
+
+
+def storm(cluster: ApacheCluster, folder: Path, faults: int, seed: int) -> Storm:
+    kinds = list(itertools.islice(itertools.cycle(KINDS), faults))
+    random.Random(seed).shuffle(kinds)
+    with Storm(cluster, folder, seed) as made:
+        made.run(kinds)
+        made.check()
+        return made
+
+
+@pytest.mark.cluster
+def test_a_short_storm(cluster: ApacheCluster, tmp_path: Path) -> None:
+    storm(cluster, tmp_path, len(KINDS), seed=1)
+
+
+@pytest.mark.soak
+def test_a_long_storm(cluster: ApacheCluster, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    made = storm(cluster, tmp_path, FAULTS, seed=2)
+    record_property("faults", sum(map(len, made.took.values())))
