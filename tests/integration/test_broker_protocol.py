@@ -140,8 +140,8 @@ def test_api_versions(client: ProtocolClient, version: int) -> None:
     answer = client.ask("api_versions", version, **fields)
     assert answer.error_code == ErrorCode.none
     offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    assert offered[0] == (3, 11)
-    assert offered[1] == (4, 12)
+    assert offered[0] == (3, 13)
+    assert offered[1] == (4, 18)
     assert offered[18] == (0, 4)
     assert (offered[68], offered[69]) == ((0, 1), (0, 1))
     assert not offered.keys() & {71, 72, 75}
@@ -164,7 +164,7 @@ def test_a_client_with_a_strange_name_is_told(client: ProtocolClient) -> None:
     assert answer.error_code == ErrorCode.invalid_request
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_metadata(client: ProtocolClient, broker: BrokerProcess, topic: str, version: int) -> None:
     options = {"allow_auto_topic_creation": False} if version >= 4 else {}
     if version >= 8:
@@ -555,7 +555,7 @@ def test_a_fetch_of_nothing_waits_for_nothing(client: ProtocolClient) -> None:
         (-5).to_bytes(4, "big", signed=True),
         (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (12).to_bytes(2, "big") + bytes(6),
         (10).to_bytes(4, "big") + (17).to_bytes(2, "big") + bytes(8),  # SaslHandshake is not offered
-        (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (13).to_bytes(2, "big") + bytes(6),
+        (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (14).to_bytes(2, "big") + bytes(6),
     ],
 )
 def test_a_frame_that_cannot_be_read_closes_its_connection_and_no_other(broker: BrokerProcess, data: bytes) -> None:

@@ -77,7 +77,7 @@ class Guide(Protocol):
 def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dict[int, Api]:
     """What is answered in this process, on a server's own port or on that of a pair."""
     known = load_apis()
-    found = {key: api for key, api in known.items() if api.name in HERE}
+    found = group_requests.apis(HERE)
     offered = {key: (api.first, api.last) for key, api in passed.items()}
 
     async def versions(request: Entity, header: RequestHeader, _node: object) -> Entity:

@@ -17,11 +17,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from keylane.broker.dispatch import Later, MalformedRequestError, decode_request, load_apis, response_frame
+from keylane.broker.dispatch import Later, MalformedRequestError, decode_request, response_frame
 from keylane.kafka.link import login_requests
 from keylane.offset_servers.between import Counts, begin_forwarding
 from keylane.offset_servers.coordinators import Nobody
-from keylane.offset_servers.group_requests import APIS, divided, groups_of, joined, key_and_version
+from keylane.offset_servers.group_requests import APIS, apis, divided, groups_of, joined, key_and_version
 from keylane.offset_servers.upstream import SIZE, Upstream
 from keylane.wire import codes, conditional_commit
 
@@ -74,9 +74,7 @@ class Forwarding:
     forwarded: int = 0
     links: set[_Link] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    apis: dict[int, Api] = field(
-        default_factory=lambda: {key: api for key, api in load_apis().items() if api.name in APIS}
-    )
+    apis: dict[int, Api] = field(default_factory=lambda: apis(APIS))
 
     @property
     def counts(self) -> Counts:

@@ -10,14 +10,14 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.broker.dispatch import Api, load_apis
 from keylane.broker.handlers import offset_fetch
 from keylane.wire.primitives import FieldReader
 from keylane.wire.versions import encode_response, read_response, request_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from keylane.broker.dispatch import Api
 
 APIS = (
     "conditional_commit",
@@ -32,6 +32,19 @@ APIS = (
     "sync_group",
 )
 """Those of groups and offsets that the leader of a group answers."""
+
+
+NEWEST_BY_NAME = {"offset_commit": 9, "offset_fetch": 9}
+"""Their newer versions give topics by ids (KIP-516), which offset servers do not know."""
+
+
+def apis(names: Collection[str]) -> dict[int, Api]:
+    """The embedded broker's APIs of these names, in the versions that offset servers have, by key."""
+    return {
+        key: api._replace(max_version=NEWEST_BY_NAME.get(api.name, api.max_version))
+        for key, api in load_apis().items()
+        if api.name in names
+    }
 
 
 class _Many(NamedTuple):
