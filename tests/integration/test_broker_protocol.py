@@ -144,7 +144,7 @@ def test_api_versions(client: ProtocolClient, version: int) -> None:
     assert offered[1] == (4, 18)
     assert offered[18] == (0, 4)
     assert (offered[68], offered[69]) == ((0, 1), (0, 1))
-    assert not offered.keys() & {71, 72, 75}
+    assert not offered.keys() & {71, 72}
 
 
 def test_api_versions_of_the_future_is_answered_in_version_0(client: ProtocolClient) -> None:
@@ -545,6 +545,17 @@ def test_a_fetch_of_nothing_waits_for_nothing(client: ProtocolClient) -> None:
 
 
 # What is refused
+
+
+def test_a_quota_is_not_taken(client: ProtocolClient) -> None:
+    """There is no honest way to take one that is not kept."""
+    entities = (part("alter_client_quotas", 1, "EntityData", entity_type="user", entity_name="ann"),)
+    ops = (part("alter_client_quotas", 1, "OpData", key="producer_byte_rate", value=1.0, remove=False),)
+    entry = part("alter_client_quotas", 1, "EntryData", entity=entities, ops=ops)
+    (answer,) = client.ask("alter_client_quotas", 1, entries=(entry,), validate_only=False).entries
+    assert answer.error_code == ErrorCode.invalid_request
+    assert "producer_byte_rate" in answer.error_message
+    assert client.ask("describe_client_quotas", 1, components=(), strict=False).entries == ()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants import (
+    broker_apis,
     coordinator,
     dead_letters,
     engine,
@@ -25,6 +26,7 @@ MUTANTS = [
     *replicated.MUTANTS,
     *storage.MUTANTS,
     *fetch_sessions.MUTANTS,
+    *broker_apis.MUTANTS,
     *kafka.MUTANTS,
     *operations.MUTANTS,
     *dead_letters.MUTANTS,
