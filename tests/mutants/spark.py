@@ -357,9 +357,16 @@ MUTANTS = [
     Mutant(
         "the progress of a query that was given a name counts for every one",
         "spark/structured/group_commits.py",
-        "if self._stopped or (self._query is not None and progress.name != self._query):",
-        "if self._stopped:",
+        "if self._query is not None and progress.name != self._query:",
+        "if False:",
         "unit/spark/test_structured_group_commits.py::test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group",
+    ),
+    Mutant(
+        "a listener of commits that was closed joins its group again",
+        "spark/structured/group_commits.py",
+        "            self._stopped = True\n            self._leave()\n",
+        "            self._leave()\n",
+        "unit/spark/test_structured_group_commits.py::test_nothing_is_committed_once_it_is_closed",
     ),
     Mutant(
         "a lane's failures of long ago count",
