@@ -140,11 +140,11 @@ def test_api_versions(client: ProtocolClient, version: int) -> None:
     answer = client.ask("api_versions", version, **fields)
     assert answer.error_code == ErrorCode.none
     offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    assert offered[0] == (3, 11)
-    assert offered[1] == (4, 12)
+    assert offered[0] == (3, 13)
+    assert offered[1] == (4, 18)
     assert offered[18] == (0, 4)
     assert (offered[68], offered[69]) == ((0, 1), (0, 1))
-    assert not offered.keys() & {71, 72, 75}
+    assert not offered.keys() & {71, 72}
 
 
 def test_api_versions_of_the_future_is_answered_in_version_0(client: ProtocolClient) -> None:
@@ -164,7 +164,7 @@ def test_a_client_with_a_strange_name_is_told(client: ProtocolClient) -> None:
     assert answer.error_code == ErrorCode.invalid_request
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_metadata(client: ProtocolClient, broker: BrokerProcess, topic: str, version: int) -> None:
     options = {"allow_auto_topic_creation": False} if version >= 4 else {}
     if version >= 8:
@@ -547,6 +547,17 @@ def test_a_fetch_of_nothing_waits_for_nothing(client: ProtocolClient) -> None:
 # What is refused
 
 
+def test_a_quota_is_not_taken(client: ProtocolClient) -> None:
+    """There is no honest way to take one that is not kept."""
+    entities = (part("alter_client_quotas", 1, "EntityData", entity_type="user", entity_name="ann"),)
+    ops = (part("alter_client_quotas", 1, "OpData", key="producer_byte_rate", value=1.0, remove=False),)
+    entry = part("alter_client_quotas", 1, "EntryData", entity=entities, ops=ops)
+    (answer,) = client.ask("alter_client_quotas", 1, entries=(entry,), validate_only=False).entries
+    assert answer.error_code == ErrorCode.invalid_request
+    assert "producer_byte_rate" in answer.error_message
+    assert client.ask("describe_client_quotas", 1, components=(), strict=False).entries == ()
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -555,7 +566,7 @@ def test_a_fetch_of_nothing_waits_for_nothing(client: ProtocolClient) -> None:
         (-5).to_bytes(4, "big", signed=True),
         (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (12).to_bytes(2, "big") + bytes(6),
         (10).to_bytes(4, "big") + (17).to_bytes(2, "big") + bytes(8),  # SaslHandshake is not offered
-        (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (13).to_bytes(2, "big") + bytes(6),
+        (10).to_bytes(4, "big") + (3).to_bytes(2, "big") + (14).to_bytes(2, "big") + bytes(6),
     ],
 )
 def test_a_frame_that_cannot_be_read_closes_its_connection_and_no_other(broker: BrokerProcess, data: bytes) -> None:

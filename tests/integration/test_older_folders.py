@@ -6,6 +6,7 @@ time at which it was written.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from confluent_kafka.admin import AdminClient
 
 import keylane as kl
 from keylane.broker.checkup import check_folder
-from keylane.broker.data_folder import read_identity
+from keylane.broker.data_folder import REGISTRY, read_identity
 from keylane.offsets import OffsetMap, decode, encoding_of
 from keylane.offsets.codec import Encoding
 from keylane.storage.filesystem import OsFileSystem
 from keylane.testing.embedded import EmbeddedBroker
 from keylane.wire.batches import batches
 from kit.older import TIMEOUT_S, WAITING, committed, look, records, unpack, written
+from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,6 +84,14 @@ def test_a_broker_shows_what_the_older_one_showed(data: Path, serve: Serve) -> N
     assert [found for found in check_folder(OsFileSystem(), str(data)) if found.is_bad] == []
     broker.start()
     assert look(broker.bootstrap_servers) == WRITTEN["seen"], "after its own stop and start"
+
+
+def test_topics_keep_the_ids_that_the_older_one_gave_them(data: Path, serve: Serve) -> None:
+    ids = {one["name"]: one["id"] for one in json.loads((data / REGISTRY).read_text().split("\n", 1)[1])}
+    with ProtocolClient(serve(data).bootstrap_servers) as client:
+        options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        topics = client.ask("metadata", 12, topics=None, **options).topics
+    assert {topic.name: str(topic.topic_id) for topic in topics if not topic.is_internal} == ids
 
 
 def test_the_open_transaction_is_ended_by_its_producer(data: Path, serve: Serve) -> None:

@@ -6,8 +6,7 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.dispatch import load_apis
-from keylane.offset_servers.group_requests import APIS, MANY
+from keylane.offset_servers.group_requests import MANY, of_leaders
 from keylane.wire.conditional_commit import Condition, Request
 from keylane.wire.conditional_commit import encode_request as encode_conditional_commit
 from keylane.wire.primitives import string
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import Api
 
-OF_GROUPS = {api.name: api for api in load_apis().values() if api.name in APIS}
+OF_GROUPS = {api.name: api for api in of_leaders().values()}
 ALL = [(api, version) for api in OF_GROUPS.values() for version in range(api.min_version, api.max_version + 1)]
 CLIENT = "keylane-testing"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants import (
+    broker_apis,
     coordinator,
     dead_letters,
     engine,
@@ -27,6 +28,7 @@ MUTANTS = [
     *replicated.MUTANTS,
     *storage.MUTANTS,
     *fetch_sessions.MUTANTS,
+    *broker_apis.MUTANTS,
     *kafka.MUTANTS,
     *operations.MUTANTS,
     *keys.MUTANTS,

@@ -7,6 +7,7 @@ from mutants import Mutant
 SESSIONS = "broker/fetch_sessions.py"
 ORACLE = "property/broker/test_fetch_sessions_properties.py::test_a_session_tells_what_a_whole_fetch_would"
 UNIT = "unit/broker/test_fetch_sessions.py"
+IDS = "interop/test_topic_id_contract.py"
 
 MUTANTS = [
     Mutant(
@@ -40,7 +41,7 @@ MUTANTS = [
     Mutant(
         "a session reads on from where it was first asked",
         SESSIONS,
-        "                known.wanted = how\n",
+        "                known.ask(how)\n",
         "                pass\n",
         "interop/test_fetch_session_contract.py::test_a_session_tells_what_has_changed[keylane-12]",
     ),
@@ -124,8 +125,29 @@ MUTANTS = [
     Mutant(
         "partitions that do not exist stand among the others",
         "broker/handlers/fetch.py",
-        "sorted(reads.items(), key=lambda one: one[1].code == codes.UNKNOWN_TOPIC_OR_PARTITION)",
+        "sorted(reads.items(), key=lambda one: one[1].code in NOBODYS)",
         "reads.items()",
         "interop/test_fetch_session_contract.py::test_a_partition_that_does_not_exist[keylane-12]",
+    ),
+    Mutant(
+        "a session of ids takes fetches of names",
+        SESSIONS,
+        "        if session.has_ids is not has_ids:\n",
+        "        if session.has_ids is None:\n",
+        f"{UNIT}::test_fetches_of_a_session_all_give_ids_or_all_names",
+    ),
+    Mutant(
+        "a session forgets the name of a topic that was deleted",
+        SESSIONS,
+        "        self.wanted = wanted if name is None or name == wanted.topic else wanted._replace(topic=name)\n",
+        "        self.wanted = wanted\n",
+        f"{UNIT}::test_a_session_keeps_the_names_that_its_ids_had",
+    ),
+    Mutant(
+        "a session that knew a topic is given the records of another one of its name",
+        "broker/handlers/fetch.py",
+        "node.topics.topic_id(topic) not in (named, None)",
+        "node.topics.topic_id(topic) is NO_TOPIC_ID",
+        f"{IDS}::test_a_session_is_told_that_its_topic_is_gone_and_that_another_has_its_name[keylane-18]",
     ),
 ]

@@ -6,12 +6,16 @@ partitions with records, with an error, or with another high watermark or log st
 session's epoch counts its fetches, so that none is lost or taken twice. A session belongs to whoever has its id, which
 is drawn at random, and to no connection or user.
 
+A session names topics, or gives their ids (KIP-516), and its fetches have to do the same. With ids it remembers the
+name that an id had when it was first known: of a topic that is deleted, or made anew under its name, it is told so.
+
 The rules are those of Apache Kafka's FetchSession, without its followers, who do not exist here. Pure: whoever calls
 gives the time and draws the ids.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.wire import codes
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.broker.reads import FetchedPartition, Wanted
-    from keylane.broker.topics import TopicPartition
+    from keylane.broker.topics import NamedPartition
 
 NO_SESSION = 0
 """No session has this id."""
@@ -41,6 +45,11 @@ class _Remembered:
         self.high_watermark = -1
         self.log_start_offset = -1
 
+    def ask(self, wanted: Wanted) -> None:
+        """It is to be read in another way from now on; its topic's name stays."""
+        name = self.wanted.topic
+        self.wanted = wanted if name is None or name == wanted.topic else wanted._replace(topic=name)
+
     def tell(self, answer: FetchedPartition) -> bool:
         """Whether the client has to be told this; it is, then."""
         has_error = answer.error_code != codes.NONE
@@ -53,24 +62,26 @@ class _Remembered:
 class _Session:
     """One session. Its partitions are read in their order; those that gave records come last the next time."""
 
-    def __init__(self, session_id: int, now_ms: int) -> None:
+    def __init__(self, session_id: int, now_ms: int, *, has_ids: bool) -> None:
         self.session_id = session_id
+        self.has_ids = has_ids
+        """Whether its topics are given by their ids."""
         self.epoch = INITIAL_EPOCH + 1
         """That of the next fetch."""
-        self.partitions: dict[TopicPartition, _Remembered] = {}
+        self.partitions: dict[NamedPartition, _Remembered] = {}
         self.opened_ms = self.used_ms = now_ms
 
-    def change(self, wanted: Mapping[TopicPartition, Wanted], forgotten: Iterable[TopicPartition]) -> None:
+    def change(self, wanted: Mapping[NamedPartition, Wanted], forgotten: Iterable[NamedPartition]) -> None:
         for partition, how in wanted.items():
             known = self.partitions.get(partition)
             if known is None:
                 self.partitions[partition] = _Remembered(how)
             else:
-                known.wanted = how
+                known.ask(how)
         for partition in forgotten:
             self.partitions.pop(partition, None)
 
-    def tell(self, partition: TopicPartition, answer: FetchedPartition) -> bool:
+    def tell(self, partition: NamedPartition, answer: FetchedPartition) -> bool:
         """Whether the client has to be told this of a partition; it is, then."""
         known = self.partitions[partition]
         if answer.records:
@@ -82,11 +93,12 @@ class _Session:
 class Begun(NamedTuple):
     """A fetch that is under way."""
 
-    wanted: Mapping[TopicPartition, Wanted]
+    wanted: Mapping[NamedPartition, Wanted]
     """What to read, in this order."""
     code: int = codes.NONE
     """What is wrong with its session: nothing is to be read then."""
     opens: bool = False
+    has_ids: bool = False
     session: _Session | None = None
     epoch: int = INITIAL_EPOCH
     """That of the session, as long as no other fetch of it has come."""
@@ -97,15 +109,19 @@ class Finished(NamedTuple):
 
     code: int
     session_id: int
-    answers: Sequence[tuple[TopicPartition, FetchedPartition]]
+    answers: Sequence[tuple[NamedPartition, FetchedPartition]]
 
 
 class FetchSessions:
-    """All sessions, of which there are at most `slots`. `new_id` draws ids, each from 1 to 2³¹ - 1."""
+    """All sessions, of which there are at most `slots`. `new_id` draws ids, each from 1 to 2³¹ - 1; `name_of` is the
+    name of the topic that has an id."""
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(
+        self, slots: int, new_id: Callable[[], int], name_of: Callable[[uuid.UUID], str | None] = lambda _: None
+    ) -> None:
         self._slots = slots
         self._new_id = new_id
+        self._name_of = name_of
         self._sessions: dict[int, _Session] = {}
         """By id, in the order of their last use."""
 
@@ -113,19 +129,24 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: Mapping[TopicPartition, Wanted],
-        forgotten: Iterable[TopicPartition],
+        wanted: Mapping[NamedPartition, Wanted],
+        forgotten: Iterable[NamedPartition],
         now_ms: int,
+        *,
+        has_ids: bool = False,
     ) -> Begun:
-        """A fetch has come. A full one may name partitions to forget; that has no meaning."""
+        """A fetch has come, whose topics are given by their ids or by their names. A full one may name partitions to
+        forget; that has no meaning."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            return Begun(wanted, opens=epoch == INITIAL_EPOCH)
+            return Begun(wanted, opens=epoch == INITIAL_EPOCH, has_ids=has_ids)
         session = self._sessions.get(session_id)
         if session is None:
             return Begun({}, codes.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             return Begun({}, codes.INVALID_FETCH_SESSION_EPOCH)
+        if session.has_ids is not has_ids:
+            return Begun({}, codes.FETCH_SESSION_TOPIC_ID_ERROR)
         session.change(wanted, forgotten)
         del self._sessions[session_id]
         if not session.partitions:
@@ -133,10 +154,12 @@ class FetchSessions:
         self._sessions[session_id] = session
         session.used_ms = now_ms
         session.epoch = INITIAL_EPOCH + 1 if epoch == LAST_EPOCH else epoch + 1
+        if has_ids:
+            self._look_up_names(session)
         everything = {partition: known.wanted for partition, known in session.partitions.items()}
         return Begun(everything, session=session, epoch=session.epoch)
 
-    def finish(self, begun: Begun, answers: Sequence[tuple[TopicPartition, FetchedPartition]], now_ms: int) -> Finished:
+    def finish(self, begun: Begun, answers: Sequence[tuple[NamedPartition, FetchedPartition]], now_ms: int) -> Finished:
         """It was read: `answers` has each wanted partition once."""
         session = begun.session
         if session is None:
@@ -147,14 +170,20 @@ class FetchSessions:
         told = [(partition, answer) for partition, answer in answers if session.tell(partition, answer)]
         return Finished(codes.NONE, session.session_id, told)
 
-    def _open(self, begun: Begun, answers: Sequence[tuple[TopicPartition, FetchedPartition]], now_ms: int) -> int:
+    def _look_up_names(self, session: _Session) -> None:
+        """Of topics that are only there since the last fetch."""
+        for (topic, _), known in session.partitions.items():
+            if known.wanted.topic is None and isinstance(topic, uuid.UUID):
+                known.wanted = known.wanted._replace(topic=self._name_of(topic))
+
+    def _open(self, begun: Begun, answers: Sequence[tuple[NamedPartition, FetchedPartition]], now_ms: int) -> int:
         """The id of a new session that was told this, or NO_SESSION when there is no room for it."""
         if len(self._sessions) >= self._slots and not self._evict(len(answers), now_ms):
             return NO_SESSION
         session_id = self._new_id()
         while session_id in self._sessions:
             session_id = self._new_id()
-        session = self._sessions[session_id] = _Session(session_id, now_ms)
+        session = self._sessions[session_id] = _Session(session_id, now_ms, has_ids=begun.has_ids)
         session.change({partition: begun.wanted[partition] for partition, _ in answers}, ())
         for partition, answer in answers:
             session.partitions[partition].tell(answer)

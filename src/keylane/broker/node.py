@@ -24,6 +24,7 @@ from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Callable
 
     from keylane.broker.config import BrokerConfig
@@ -94,7 +95,9 @@ class Node:
             self.coordinator, config.offsets_topic_num_partitions, self.cluster_id, config.owned_offsets_partitions
         )
         self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbelow(2**31 - 1) + 1
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: secrets.randbelow(2**31 - 1) + 1,
+            self.topic_name,
         )
         self._filesystem = filesystem
         self._folder = folder
@@ -133,6 +136,31 @@ class Node:
             folder.lock.release()
             raise
         return node
+
+    def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
+        """The name of the topic that has this id; None when no topic has it (any more). Source: KIP-516."""
+        if topic_id == self.offsets_topic.topic_id:
+            return self.offsets_topic.name
+        return self.topics.name_of(topic_id)
+
+    def topic_names(self) -> list[str]:
+        """Of all topics that clients are told of."""
+        offsets = [self.offsets_topic.name] if self.offsets_topic.is_listed else []
+        return [*self.topics.names(), *offsets]
+
+    def partition_count(self, name: str) -> int | None:
+        """The partitions of the topic that has this name now; None when there is none."""
+        offsets = self.offsets_topic
+        return offsets.partition_count if name == offsets.name else self.topics.partition_count(name)
+
+    @property
+    def logs_folder(self) -> str:
+        """Where the partitions' folders are."""
+        return f"{self._folder.path}/{data_folder.TOPICS}"
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id of the topic that has this name now; None when there is none."""
+        return self.offsets_topic.topic_id if name == self.offsets_topic.name else self.topics.topic_id(name)
 
     async def close(self) -> None:
         """Make everything durable, leave word of a clean stop, and release the folder."""

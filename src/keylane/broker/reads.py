@@ -36,6 +36,8 @@ class Wanted(NamedTuple):
     max_bytes: int
     leader_epoch: int = -1
     """The one that the client believes in; -1: none."""
+    topic: str | None = None
+    """The topic's name; None while no topic has the id that the client gives."""
 
 
 class FetchedPartition(NamedTuple):
@@ -51,9 +53,13 @@ class FetchedPartition(NamedTuple):
     """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
 
 
-def nobodys(partition: int) -> FetchedPartition:
+NOBODYS = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
+"""What is answered of partitions that do not exist."""
+
+
+def nobodys(partition: int, code: int = codes.UNKNOWN_TOPIC_OR_PARTITION) -> FetchedPartition:
     """The answer for a partition that does not exist; no transactions were aborted in it, as Kafka says it."""
-    return FetchedPartition(partition, codes.UNKNOWN_TOPIC_OR_PARTITION, aborted=())
+    return FetchedPartition(partition, code, aborted=())
 
 
 class PartitionRead(Protocol):
@@ -81,6 +87,23 @@ class PartitionRead(Protocol):
         ...
 
 
+class NoRead:
+    """A partition of which nothing is read, because of what is wrong with its topic's id (KIP-516)."""
+
+    log = None
+    available = 0
+
+    def __init__(self, partition: int, code: int) -> None:
+        self.code = code
+        self._index = partition
+
+    async def locate(self) -> None:
+        """There is nothing to find."""
+
+    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:  # noqa: ARG002
+        return nobodys(self._index, self.code) if self.code in NOBODYS else FetchedPartition(self._index, self.code)
+
+
 class LogRead:
     """A partition of a topic; with `committed_only`, up to its last stable offset."""
 
@@ -89,7 +112,7 @@ class LogRead:
         self._committed_only = committed_only
         self.code = codes.NONE
         self._index = partition
-        self._offset, self._max_bytes, self._leader_epoch = wanted
+        self._offset, self._max_bytes, self._leader_epoch, _ = wanted
         self._position = 0
         self._version = 0
 
@@ -179,7 +202,7 @@ class OffsetsRead:
         self.code = topic.check(partition)
         self._view = topic.view
         self._index = partition
-        self._offset, self._max_bytes, self._leader_epoch = wanted
+        self._offset, self._max_bytes, self._leader_epoch, _ = wanted
 
     async def locate(self) -> None:
         if self.code != codes.NONE:

@@ -21,12 +21,17 @@ UNSUPPORTED_VERSION). Records are of format 2 only (Kafka 0.11 and newer).
 TAIL = """
 ConditionalCommit is keylane's own: [offset-store.md](offset-store.md#conditional-commit) has its layout.
 
-Not offered, on purpose: 71 and 72 (clients that see them probe them), and 75 (a partial answer breaks Kafka's
-group tool).
+Topics have ids (KIP-516), which they keep for good: clients of Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10
+give ids in place of names. A topic that is deleted and made anew under its name is another one, with no offsets of any
+group; who gives the id of the one before is told UNKNOWN_TOPIC_ID, or in a fetch session INCONSISTENT_TOPIC_ID.
 
-Not there: ACLs (29 to 31), client quotas and SCRAM credentials (48 to 51: users are made with `keylane broker
-users`), elections, reassignments, log directories and quorum (34, 35, 43, 45, 46, 55: there is one node),
-share groups.
+One broker is all there is: no election is needed, no partition can be on another broker, and the quorum is this one
+node. There are no ACLs (SECURITY_DISABLED) and no quotas.
+
+Not offered, on purpose: 71 and 72 (clients that see them probe them).
+
+Not there: SCRAM credentials by request (50, 51: users are made with `keylane broker users`), replicas moved between
+folders (34: there is one folder), share groups.
 
 Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.broker")
 
 TopicPartition = tuple[str, int]
+NamedTopic = str | uuid.UUID
+"""A topic as a request has it: its name, or its id (KIP-516)."""
+NamedPartition = tuple[NamedTopic, int]
+NO_TOPIC_ID = uuid.UUID(int=0)
+"""No topic has this id."""
 MAX_NAME_LENGTH = 249
 """Kafka's limit: a folder's name of at most 255 with `-` and a partition of five digits."""
 MAX_PARTITIONS = 10_000

@@ -65,6 +65,11 @@ class LogView:
         self._transactions = transactions
 
     @property
+    def size(self) -> int:
+        """Bytes of its durable batches."""
+        return self.synced_position - self._segments[0].start
+
+    @property
     def stable_offset(self) -> int:
         """All records below are durable, and of no transaction that is undecided (the last stable offset)."""
         first = self._transactions.first_undecided

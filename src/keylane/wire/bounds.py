@@ -81,6 +81,9 @@ def _entity(entity_type: Any) -> tuple[Pass, int, bool]:
 
 def _variable(field: Field, *, is_flexible: bool) -> tuple[Pass, int]:
     """How to pass a field without a fixed size, and how many bytes it takes at least."""
+    if field.entity is not None and not field.is_sequence:
+        item, smallest, _ = _entity(field.entity)
+        return (_nullable(item), 1) if field.is_nullable else (item, smallest)
     if not field.is_sequence:
         assert field.kafka_type in ("string", "bytes", "records"), field
         if is_flexible:
@@ -132,6 +135,15 @@ def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool, may_
         for _ in range(count):
             at = item(frame, at)
         return at
+
+    return run
+
+
+def _nullable(item: Pass) -> Pass:
+    """An entity behind a byte that is negative where there is none."""
+
+    def run(frame: bytes, at: int) -> int:
+        return at + 1 if frame[at] >= 0x80 else item(frame, at + 1)
 
     return run
 

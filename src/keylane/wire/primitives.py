@@ -10,6 +10,7 @@ Source: https://kafka.apache.org/protocol#protocol_types.
 from __future__ import annotations
 
 import struct
+from uuid import UUID
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -157,6 +158,9 @@ class FieldReader:
         if text is None:
             raise FieldError(f"null where a string is due, before byte {self.at}")
         return text
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self.take(16))
 
     def sized_bytes(self) -> bytes:
         """Empty for null."""

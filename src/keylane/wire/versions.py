@@ -100,7 +100,7 @@ def _field_names(entity_type: Any) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(entity_type))
 
 
-def entity(entity_type: Any, **values: Any) -> Any:
+def entity(entity_type: Any, /, **values: Any) -> Any:
     """An entity of one version from the values of all versions: those that this version does not have are left out."""
     names = _field_names(entity_type)
     return entity_type(**{name: value for name, value in values.items() if name in names})

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keylane.broker.fetch_sessions import Begun
-    from keylane.broker.topics import TopicPartition
+    from keylane.broker.topics import NamedPartition
 
-    Answers = list[tuple[TopicPartition, FetchedPartition]]
+    Answers = list[tuple[NamedPartition, FetchedPartition]]
 
 SLOTS = 1
-PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
+PARTITIONS: list[NamedPartition] = [("a", 0), ("a", 1), ("b", 0)]
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Log:
 class Client:
     """What a client wants, and what it was told; it asks by the rules of KIP-227."""
 
-    wanted: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    wanted: dict[NamedPartition, Wanted] = field(default_factory=dict)
     session_id: int = NO_SESSION
     epoch: int = INITIAL_EPOCH
-    asked: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    asked: dict[NamedPartition, Wanted] = field(default_factory=dict)
     """What the session knows, in the order in which it has to read."""
-    told: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+    told: dict[NamedPartition, tuple[int, int, int]] = field(default_factory=dict)
     """Error code, high watermark and log start offset, of the last answer that told of the partition."""
 
     def reset(self) -> None:
@@ -60,11 +60,11 @@ class World:
         numbers = itertools.count(1)
         self.sessions = FetchSessions(SLOTS, lambda: next(numbers))
         self.now_ms = 0
-        self.logs: dict[TopicPartition, Log] = {partition: Log() for partition in PARTITIONS}
+        self.logs: dict[NamedPartition, Log] = {partition: Log() for partition in PARTITIONS}
         self.clients = [Client(dict.fromkeys(PARTITIONS, Wanted(0, 2))) for _ in range(2)]
         self.budget = 0
 
-    def read(self, wanted: Mapping[TopicPartition, Wanted]) -> Answers:
+    def read(self, wanted: Mapping[NamedPartition, Wanted]) -> Answers:
         left, found = self.budget, []
         for partition, how in wanted.items():
             log = self.logs.get(partition)
@@ -79,26 +79,26 @@ class World:
             found.append((partition, answer))
         return found
 
-    def append(self, partition: TopicPartition, count: int) -> None:
+    def append(self, partition: NamedPartition, count: int) -> None:
         """To a new log, if there is none."""
         self.logs.setdefault(partition, Log()).end += count
 
-    def trim(self, partition: TopicPartition, count: int) -> None:
+    def trim(self, partition: NamedPartition, count: int) -> None:
         log = self.logs.get(partition)
         if log is not None:
             log.start = min(log.start + count, log.end)
 
-    def delete(self, partition: TopicPartition) -> None:
+    def delete(self, partition: NamedPartition) -> None:
         self.logs.pop(partition, None)
 
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
 
-    def assign(self, client: int, chosen: set[TopicPartition]) -> None:
+    def assign(self, client: int, chosen: set[NamedPartition]) -> None:
         known = self.clients[client].wanted
         self.clients[client].wanted = {one: known.get(one, Wanted(0, 2)) for one in sorted(chosen)}
 
-    def seek(self, client: int, partition: TopicPartition, offset: int, max_bytes: int) -> None:
+    def seek(self, client: int, partition: NamedPartition, offset: int, max_bytes: int) -> None:
         wanted = self.clients[client].wanted
         if partition in wanted:
             wanted[partition] = Wanted(offset, max_bytes)
@@ -115,13 +115,13 @@ class World:
         if session is not None and session.epoch == one.epoch:
             session.epoch = one.epoch = LAST_EPOCH
 
-    def fetch(self, client: int, meanwhile: TopicPartition | None, goes_on: bool, budget: int) -> None:
+    def fetch(self, client: int, meanwhile: NamedPartition | None, goes_on: bool, budget: int) -> None:
         """With `goes_on` the client asks for what follows the next time, as consumers do."""
         self.budget = budget
         one = self.clients[client]
         answers = self.full(one) if one.session_id == NO_SESSION else self.incremental(one, meanwhile)
         for partition, answer in answers if goes_on else ():
-            offset, max_bytes, _ = one.wanted[partition]
+            offset, max_bytes = one.wanted[partition][:2]
             one.wanted[partition] = Wanted(offset + len(answer.records), max_bytes)
 
     def full(self, one: Client) -> Answers:
@@ -136,7 +136,7 @@ class World:
             one.told = {partition: three(answer) for partition, answer in answers}
         return answers
 
-    def incremental(self, one: Client, meanwhile: TopicPartition | None) -> Answers:
+    def incremental(self, one: Client, meanwhile: NamedPartition | None) -> Answers:
         changed = {partition: how for partition, how in one.wanted.items() if one.asked.get(partition) != how}
         forgotten = [partition for partition in one.asked if partition not in one.wanted]
         begun = self.sessions.begin(one.session_id, one.epoch, changed, forgotten, self.now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,11 @@ from keylane.coordinator.offset_service import FetchedTopic
 from keylane.coordinator.offsets.store import FetchedColumns
 from keylane.wire.versions import response_type
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 CODES = st.sampled_from([int(code) for code in ErrorCode if 0 <= int(code) < 100])
+IDS = st.uuids(allow_nil=False)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 COUNTS = st.integers(0, 4) | st.sampled_from([127, 128, 255, 256, 257, 600])
 
@@ -29,20 +33,29 @@ def read(api: str, version: int, parts: bytes | list[bytes]) -> Any:
     return entity
 
 
+def named(topic: Any) -> str | UUID:
+    """A topic as an answer has it."""
+    found: str | UUID = topic.topic_id if hasattr(topic, "topic_id") else topic.name
+    return found
+
+
 @st.composite
-def committed(draw: st.DrawFn) -> CommittedTopic:
+def committed(draw: st.DrawFn, *, by_id: bool) -> CommittedTopic:
     count = draw(COUNTS)
     partitions = range(7, 7 + count)
-    return CommittedTopic(draw(NAMES), partitions, draw(st.none() | st.just([draw(CODES)] * count)))
+    return CommittedTopic(
+        draw(IDS) if by_id else draw(NAMES), partitions, draw(st.none() | st.just([draw(CODES)] * count))
+    )
 
 
-@pytest.mark.parametrize("version", range(2, 10))
+@pytest.mark.parametrize("version", range(2, 11))
 @settings(max_examples=25, deadline=None)
-@given(topics=st.lists(committed(), max_size=3))
-def test_offset_commit(version: int, topics: list[CommittedTopic]) -> None:
+@given(data=st.data())
+def test_offset_commit(version: int, data: st.DataObject) -> None:
+    topics = data.draw(st.lists(committed(by_id=version >= 10), max_size=3))
     response = read("offset_commit", version, offset_commit.encode(version, topics))
     assert [
-        (topic.name, [(p.partition_index, int(p.error_code)) for p in topic.partitions]) for topic in response.topics
+        (named(topic), [(p.partition_index, int(p.error_code)) for p in topic.partitions]) for topic in response.topics
     ] == [
         (topic, [(p, errors[row] if errors else 0) for row, p in enumerate(partitions)])
         for topic, partitions, errors in topics
@@ -62,21 +75,29 @@ def fetched(draw: st.DrawFn) -> FetchedTopic:
     return FetchedTopic(draw(NAMES), columns, draw(st.none() | st.just([draw(CODES)] * count)))
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@st.composite
+def fetched_groups(draw: st.DrawFn, *, by_id: bool) -> FetchedGroup:
+    topics = draw(st.lists(fetched(), max_size=3))
+    return FetchedGroup(draw(NAMES), draw(CODES), topics, [draw(IDS) for _ in topics] if by_id else ())
+
+
+@pytest.mark.parametrize("version", range(1, 11))
 @settings(max_examples=25, deadline=None)
-@given(groups=st.lists(st.builds(FetchedGroup, NAMES, CODES, st.lists(fetched(), max_size=3)), min_size=1, max_size=3))
-def test_offset_fetch(version: int, groups: list[FetchedGroup]) -> None:
+@given(data=st.data())
+def test_offset_fetch(version: int, data: st.DataObject) -> None:
+    groups = data.draw(st.lists(fetched_groups(by_id=version >= 10), min_size=1, max_size=3))
     if version < 8:
         groups = groups[:1]
     response = read("offset_fetch", version, offset_fetch.encode(version, groups))
     found = response.groups if version >= 8 else [response]
     assert len(found) == len(groups)
-    for got, (group, error, topics) in zip(found, groups, strict=True):
+    for got, (group, error, topics, ids) in zip(found, groups, strict=True):
         if version >= 8:
             assert got.group_id == group
         if version >= 2:
             assert got.error_code == error
-        assert [topic.name for topic in got.topics] == [topic.topic for topic in topics]
+        names: list[Any] = list(ids) or [topic.topic for topic in topics]
+        assert [named(topic) for topic in got.topics] == names
         for topic, expected in zip(got.topics, topics, strict=True):
             columns = expected.columns
             rows = range(len(columns.partitions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +16,9 @@ from keylane.broker.reads import FetchedPartition
 from keylane.wire import primitives
 from keylane.wire.versions import encode_response
 from kit.protocol import decode_answer
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.text(max_size=30).filter(lambda text: len(text.encode()) < 100)
@@ -35,15 +38,17 @@ def response(api: str, version: int, parts: list[bytes]) -> Any:
 
 times_ms = st.just(-1) | st.integers(0, 2**41)
 produced = st.builds(ProducedPartition, int32s, error_codes, int64s, int64s, st.none() | st.text(max_size=50), times_ms)
-produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=4)
+topic_ids = st.uuids(allow_nil=False)
+produced_topics = st.lists(st.tuples(names, topic_ids, st.lists(produced, max_size=4)), max_size=4)
 
 
-@given(st.integers(3, 11), produced_topics)
-def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]) -> None:
+@given(st.integers(3, 13), produced_topics)
+def test_produce(version: int, given_topics: list[tuple[str, UUID, list[ProducedPartition]]]) -> None:
+    topics = [(topic_id if version >= 13 else name, ones) for name, topic_id, ones in given_topics]
     entity, body = response("produce", version, produce.encode(version, topics))
     assert len(entity.responses) == len(topics)
     for found, (name, partitions) in zip(entity.responses, topics, strict=True):
-        assert found.name == name
+        assert (found.topic_id if version >= 13 else found.name) == name
         for answer, partition in zip(found.partition_responses, partitions, strict=True):
             assert answer.index == partition.partition
             assert answer.error_code == partition.error_code
@@ -60,19 +65,20 @@ def test_produce(version: int, topics: list[tuple[str, list[ProducedPartition]]]
 
 aborted = st.none() | st.lists(st.tuples(int64s, int64s), max_size=3)
 fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300), int64s, aborted)
-fetched_topics = st.lists(st.tuples(names, st.lists(fetched, max_size=4)), max_size=4)
+fetched_topics = st.lists(st.tuples(names, topic_ids, st.lists(fetched, max_size=4)), max_size=4)
 
 
-@given(st.integers(4, 12), fetched_topics, error_codes, int32s)
+@given(st.integers(4, 18), fetched_topics, error_codes, int32s)
 def test_fetch(
-    version: int, topics: list[tuple[str, list[FetchedPartition]]], error_code: int, session_id: int
+    version: int, given_topics: list[tuple[str, UUID, list[FetchedPartition]]], error_code: int, session_id: int
 ) -> None:
+    topics = [(topic_id if version >= 13 else name, ones) for name, topic_id, ones in given_topics]
     parts = fetch.encode(version, topics, error_code=error_code, session_id=session_id)
     entity, body = response("fetch", version, parts)
     if version >= 7:
         assert (entity.error_code, entity.session_id) == (error_code, session_id)
     for found, (name, partitions) in zip(entity.responses, topics, strict=True):
-        assert found.topic == name
+        assert (found.topic_id if version >= 13 else found.topic) == name
         for answer, partition in zip(found.partitions, partitions, strict=True):
             assert answer.partition_index == partition.partition
             assert answer.error_code == partition.error_code
@@ -100,5 +106,5 @@ def test_primitives(number: int, text: str | None) -> None:
 
 def test_every_version_that_is_offered_has_a_test_here() -> None:
     apis = {api.name: api for api in load_apis().values()}
-    assert (apis["produce"].min_version, apis["produce"].max_version) == (3, 11)
-    assert (apis["fetch"].min_version, apis["fetch"].max_version) == (4, 12)
+    assert (apis["produce"].min_version, apis["produce"].max_version) == (3, 13)
+    assert (apis["fetch"].min_version, apis["fetch"].max_version) == (4, 18)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -12,8 +13,8 @@ from keylane.broker.reads import FetchedPartition, Wanted
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from keylane.broker.fetch_sessions import Finished
-    from keylane.broker.topics import TopicPartition
+    from keylane.broker.fetch_sessions import Begun, Finished
+    from keylane.broker.topics import NamedPartition
 
 QUIET = FetchedPartition(0, codes.NONE, high_watermark=7, log_start_offset=2)
 
@@ -25,10 +26,10 @@ class Server:
         self.now_ms = 1_000
         numbers = itertools.count(1)
         self.sessions = FetchSessions(slots, lambda: next(numbers))
-        self.answers: dict[TopicPartition, FetchedPartition] = {}
+        self.answers: dict[NamedPartition, FetchedPartition] = {}
 
     def fetch(
-        self, session_id: int, epoch: int, *wanted: TopicPartition, forgotten: tuple[TopicPartition, ...] = ()
+        self, session_id: int, epoch: int, *wanted: NamedPartition, forgotten: tuple[NamedPartition, ...] = ()
     ) -> Finished:
         asked = {partition: Wanted(5, 1_000) for partition in wanted}
         begun = self.sessions.begin(session_id, epoch, asked, forgotten, self.now_ms)
@@ -43,11 +44,11 @@ class Server:
         return self.fetch(session_id, LAST_EPOCH).code == codes.INVALID_FETCH_SESSION_EPOCH
 
 
-def partitions(size: int) -> list[TopicPartition]:
+def partitions(size: int) -> list[NamedPartition]:
     return [("topic", number) for number in range(size)]
 
 
-def told(finished: Finished) -> list[TopicPartition]:
+def told(finished: Finished) -> list[NamedPartition]:
     assert finished.code == codes.NONE
     return [partition for partition, _ in finished.answers]
 
@@ -190,3 +191,46 @@ def test_one_that_is_older_than_two_minutes_goes_for_a_larger_one() -> None:
     assert server.open(2) == NO_SESSION, "as large is not larger"
     assert server.open(3) != NO_SESSION
     assert [server.knows(one) for one in (small, larger, young)] == [False, True, True]
+
+
+class Named:
+    """Sessions of topics that are given by ids."""
+
+    def __init__(self) -> None:
+        self.names: dict[UUID, str] = {}
+        self.sessions = FetchSessions(10, lambda: 7, self.names.get)
+
+    def begin(self, session_id: int, epoch: int, *wanted: NamedPartition, has_ids: bool = True) -> Begun:
+        asked = {one: Wanted(5, 1_000, topic=self.names.get(one[0])) for one in wanted if isinstance(one[0], UUID)}
+        return self.sessions.begin(session_id, epoch, asked, (), 0, has_ids=has_ids)
+
+    def topics(self, session_id: int, epoch: int, *wanted: NamedPartition) -> list[str | None]:
+        """The names of the topics that are to be read."""
+        begun = self.begin(session_id, epoch, *wanted)
+        assert self.sessions.finish(begun, [(one, QUIET) for one in begun.wanted], 0).code == codes.NONE
+        return [how.topic for how in begun.wanted.values()]
+
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+
+
+def test_a_session_keeps_the_names_that_its_ids_had() -> None:
+    server = Named()
+    server.names[FIRST] = "flights"
+    assert server.topics(NO_SESSION, INITIAL_EPOCH, (FIRST, 0), (SECOND, 0)) == ["flights", None]
+    server.names[SECOND] = "logs"
+    assert server.topics(7, 1) == ["flights", "logs"], "one that is only there now is found"
+    server.names.clear()
+    assert server.topics(7, 2) == ["flights", "logs"]
+    assert server.topics(7, 3, (FIRST, 0)) == ["flights", "logs"], "also when it is asked in another way"
+    assert server.topics(7, 4, (UUID(int=3), 0)) == ["flights", "logs", None]
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_fetches_of_a_session_all_give_ids_or_all_names(has_ids: bool) -> None:
+    server = Named()
+    opened = server.begin(NO_SESSION, INITIAL_EPOCH, (FIRST, 0), has_ids=has_ids)
+    assert server.sessions.finish(opened, [((FIRST, 0), QUIET)], 0).session_id == 7
+    assert server.begin(7, 1, has_ids=not has_ids).code == codes.FETCH_SESSION_TOPIC_ID_ERROR
+    assert server.begin(7, 9, has_ids=not has_ids).code == codes.INVALID_FETCH_SESSION_EPOCH
+    assert server.begin(7, 1, has_ids=has_ids).code == codes.NONE, "what was refused changed nothing"

@@ -47,6 +47,11 @@ def test_what_is_promised_and_not_there_is_named() -> None:
     assert check(struct.pack(">i", -1), 0) == 4, "null"
     with pytest.raises(BoundsError, match="null where an array is due"):
         bounds_checker(request_type("list_offsets", 1))(struct.pack(">ii", -1, -1), 0)
+    check = bounds_checker(request_type("describe_topic_partitions", 0))
+    no_cursor = b"\x01" + struct.pack(">i", 9) + b"\xff\x00"
+    assert check(no_cursor, 0) == len(no_cursor), "a null entity"
+    with pytest.raises(BoundsError, match="a length of 99, and 6 bytes are left"):
+        check(no_cursor[:-2] + b"\x01\x64" + bytes(6), 0)
     check = bounds_checker(request_type("heartbeat", 0))
     with pytest.raises(BoundsError, match="4 bytes are missing"):
         check(struct.pack(">h", 0), 0)

@@ -1,8 +1,8 @@
 """ApiVersions (18), versions 0-4: what this broker offers.
 
-v3: flexible, with the client's software name and version; v4 changes nothing that is used here (no features are
-offered). A version above is answered in version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself, so
-that the client can ask again (KIP-511).
+v3: flexible, with the client's software name and version, and the features that there are (KIP-584); v4: those of them
+that may have level 0, of which there are none. A version above is answered in version 0 with UNSUPPORTED_VERSION and
+the versions of ApiVersions itself, so that the client can ask again (KIP-511).
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 API_KEY = 18
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "features (KIP-584): none are listed"
+LACKS = "features (KIP-584) other than group.version"
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
+FEATURES = {"group.version": 1}
+"""The one level of each feature that is there: groups of the consumer protocol (KIP-848)."""
+_NEEDS = {"group.version": 68}
+"""By feature, an API that is offered where the feature is there."""
 
 Offered = tuple[tuple[int, int, int], ...]
 """API key, oldest and newest version of each."""
@@ -64,9 +68,24 @@ def _response(version: int, error_code: int, offered: Offered) -> Any:
         for key, oldest, newest in offered
         if error_code == codes.NONE or key == API_KEY
     )
+    more: dict[str, object] = {}
+    if error_code == codes.NONE and hasattr(module, "SupportedFeatureKey"):
+        keys = {key for key, *_ in offered}
+        there = [(name, level) for name, level in FEATURES.items() if _NEEDS[name] in keys]
+        more = {
+            "supported_features": tuple(
+                module.SupportedFeatureKey(name=name, min_version=level, max_version=level) for name, level in there
+            ),
+            "finalized_features": tuple(
+                module.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+                for name, level in there
+            ),
+            "finalized_features_epoch": 0 if there else -1,
+        }
     return entity(
         module.ApiVersionsResponse,
         error_code=ErrorCode(error_code),
         api_keys=rows,
         throttle_time=datetime.timedelta(0),
+        **more,
     )

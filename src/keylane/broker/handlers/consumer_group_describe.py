@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.authorized_operations import NOT_ASKED, ON_GROUPS
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -22,20 +24,20 @@ if TYPE_CHECKING:
 API_KEY = 69
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "authorized operations (there is no authorization)"
+LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
 
-NOT_ASKED = -2_147_483_648
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("consumer_group_describe", header.api_version)
-    groups = tuple(_describe(group, node, module) for group in request.group_ids)
+    operations = ON_GROUPS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
+    groups = tuple(_describe(group, node, module, operations) for group in request.group_ids)
     return module.ConsumerGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=groups)
 
 
-def _describe(group_id: str, node: Node, module: Any) -> Any:
+def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
     group = node.coordinator.describe_consumer_group(group_id)
     members = tuple(
         entity(
@@ -63,7 +65,7 @@ def _describe(group_id: str, node: Node, module: Any) -> Any:
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
         members=members,
-        authorized_operations=NOT_ASKED,
+        authorized_operations=operations if group.error == codes.NONE else NOT_ASKED,
     )
 
 

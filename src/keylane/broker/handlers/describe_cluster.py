@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.authorized_operations import NOT_ASKED, ON_THE_CLUSTER
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 API_KEY = 60
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "authorized operations (there are no ACLs); controllers as endpoints (UNSUPPORTED_ENDPOINT_TYPE)"
+LACKS = "controllers as endpoints (UNSUPPORTED_ENDPOINT_TYPE)"
 
 BROKERS = 1
 
@@ -52,4 +53,7 @@ def answer(
         cluster_id=cluster_id,
         controller_id=controller_id,
         brokers=brokers if is_known else (),
+        cluster_authorized_operations=(
+            ON_THE_CLUSTER if is_known and request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.authorized_operations import NOT_ASKED, ON_GROUPS
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -20,20 +21,18 @@ if TYPE_CHECKING:
 API_KEY = 15
 MIN_VERSION = 0
 MAX_VERSION = 5
-LACKS = "authorized operations (there is no authorization)"
+LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
-
-NOT_ASKED = -2_147_483_648
-"""Authorized operations when the client did not ask for them, or they are not known."""
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_groups", header.api_version)
-    groups = tuple(_describe(group, node, module) for group in request.groups)
+    operations = ON_GROUPS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
+    groups = tuple(_describe(group, node, module, operations) for group in request.groups)
     return entity(module.DescribeGroupsResponse, throttle_time=datetime.timedelta(0), groups=groups)
 
 
-def _describe(group_id: str, node: Node, module: Any) -> Any:
+def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
     error, group = node.coordinator.describe(group_id)
     is_known = error == codes.NONE
     members = tuple(
@@ -56,5 +55,5 @@ def _describe(group_id: str, node: Node, module: Any) -> Any:
         protocol_type=group.protocol_type,
         protocol_data=group.protocol,
         members=members if is_known else (),
-        authorized_operations=NOT_ASKED,
+        authorized_operations=operations if is_known else NOT_ASKED,
     )

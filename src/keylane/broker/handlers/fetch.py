@@ -1,6 +1,8 @@
-"""Fetch (1), versions 4-12: record batches from an offset on, waiting until enough of them are there.
+"""Fetch (1), versions 4-18: record batches from an offset on, waiting until enough of them are there.
 
-v5: log start offset; v7: sessions (KIP-227, `keylane.broker.fetch_sessions`); v9: leader epochs; v12: flexible.
+v5: log start offset; v7: sessions (KIP-227, `keylane.broker.fetch_sessions`); v9: leader epochs; v12: flexible;
+v13: topics by id (KIP-516); v14 to v18 only have more for followers, tiered storage, and answers that name another
+leader, of which there is none.
 Compressed batches pass through as they are. A consumer of committed records is given what lies below the last stable
 offset, and the aborted transactions in it.
 """
@@ -11,9 +13,11 @@ import asyncio
 import itertools
 import struct
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
-from keylane.broker.reads import LogRead, OffsetsRead, Wanted
+from keylane.broker.reads import NOBODYS, LogRead, NoRead, OffsetsRead, Wanted
+from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
 from keylane.wire.primitives import (
@@ -34,17 +38,22 @@ if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.reads import FetchedPartition, PartitionRead
-    from keylane.broker.topics import TopicPartition
+    from keylane.broker.topics import NamedPartition, NamedTopic
+    from keylane.wire.versions import Entity
 
 API_KEY = 1
 MIN_VERSION = 4
-MAX_VERSION = 12
+MAX_VERSION = 18
 MAY_POLL = True
 HAS_LARGE_ANSWERS = True
-LACKS = "rack awareness; isolation in __consumer_offsets (all of it is given)"
+LACKS = (
+    "rack awareness; isolation in __consumer_offsets (all of it is given); "
+    "the current leader beside FENCED_LEADER_EPOCH (KIP-951)"
+)
 
 FLEXIBLE_VERSION = 12
 _SESSION_VERSION = 7
+_TOPIC_ID_VERSION = 13
 _READ_COMMITTED = 1
 
 
@@ -63,12 +72,14 @@ class _Arrival:
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
     version = header.api_version
+    has_ids = version >= _TOPIC_ID_VERSION
     begun = node.fetch_sessions.begin(
         getattr(request, "session_id", NO_SESSION),
         getattr(request, "session_epoch", FINAL_EPOCH),
-        _wanted(request),
-        _forgotten(request),
+        _wanted(request, node, has_ids=has_ids),
+        _forgotten(request, has_ids=has_ids),
         node.clock(),
+        has_ids=has_ids,
     )
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     committed_only = request.isolation_level == _READ_COMMITTED
@@ -91,37 +102,49 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     return encode(version, topics, error_code=code, session_id=session_id)
 
 
-def _wanted(request: Any) -> dict[TopicPartition, Wanted]:
+def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, Wanted]:
     """Each partition once; of one that is named twice, the last holds."""
-    return {
-        (topic.topic, one.partition): Wanted(
-            one.fetch_offset, one.partition_max_bytes, getattr(one, "current_leader_epoch", -1)
-        )
-        for topic in request.topics
-        for one in topic.partitions
-    }
+    wanted = {}
+    for topic in request.topics:
+        named = _named(topic, has_ids=has_ids)
+        name = node.topic_name(named) if isinstance(named, UUID) else named
+        for one in topic.partitions:
+            epoch = getattr(one, "current_leader_epoch", -1)
+            wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name)
+    return wanted
 
 
-def _forgotten(request: Any) -> list[TopicPartition]:
-    return [(topic.topic, one) for topic in getattr(request, "forgotten_topics_data", ()) for one in topic.partitions]
+def _forgotten(request: Any, *, has_ids: bool) -> list[NamedPartition]:
+    topics = getattr(request, "forgotten_topics_data", ())
+    return [(_named(topic, has_ids=has_ids), one) for topic in topics for one in topic.partitions]
 
 
-def _read_of(node: Node, partition: TopicPartition, wanted: Wanted, *, committed_only: bool) -> PartitionRead:
-    topic, index = partition
+def _named(topic: Entity, *, has_ids: bool) -> NamedTopic:
+    named: NamedTopic = (topic.topic_id or NO_TOPIC_ID) if has_ids else topic.topic
+    return named
+
+
+def _read_of(node: Node, partition: NamedPartition, wanted: Wanted, *, committed_only: bool) -> PartitionRead:
+    named, index = partition
+    topic = wanted.topic
+    if topic is None:
+        return NoRead(index, codes.UNKNOWN_TOPIC_ID)
     if topic == OFFSETS_TOPIC:
         return OffsetsRead(node.offsets_topic, index, wanted)
+    if isinstance(named, UUID) and node.topics.topic_id(topic) not in (named, None):
+        return NoRead(index, codes.INCONSISTENT_TOPIC_ID)  # of a session that knows the topic which had the name before
     return LogRead(node.topics.log(topic, index), index, wanted, committed_only=committed_only)
 
 
 async def _read_all(
-    reads: dict[TopicPartition, PartitionRead], max_bytes: int
-) -> list[tuple[TopicPartition, FetchedPartition]]:
+    reads: dict[NamedPartition, PartitionRead], max_bytes: int
+) -> list[tuple[NamedPartition, FetchedPartition]]:
     """Records of all partitions, in their order, until `max_bytes`; at least one batch of the first. Partitions that do
     not exist come last, as in Kafka."""
     answers = []
     budget = max_bytes
     at_least_one = True
-    for partition, read in sorted(reads.items(), key=lambda one: one[1].code == codes.UNKNOWN_TOPIC_OR_PARTITION):
+    for partition, read in sorted(reads.items(), key=lambda one: one[1].code in NOBODYS):
         answer = await read.read(budget, at_least_one=at_least_one)
         budget = max(budget - len(answer.records), 0)
         at_least_one = at_least_one and not answer.records
@@ -151,7 +174,7 @@ _NO_PREFERRED_REPLICA = int32(-1)
 
 def encode(
     version: int,
-    topics: Sequence[tuple[str, Sequence[FetchedPartition]]],
+    topics: Sequence[tuple[NamedTopic, Sequence[FetchedPartition]]],
     *,
     error_code: int = codes.NONE,
     session_id: int = NO_SESSION,
@@ -167,7 +190,7 @@ def encode(
         parts += (int16(error_code), int32(session_id))
     parts.append(write_length(len(topics)))
     for name, partitions in topics:
-        parts += (write_string(name), write_length(len(partitions)))
+        parts += (name.bytes if isinstance(name, UUID) else write_string(name), write_length(len(partitions)))
         for partition in partitions:
             index, error, watermark, _, _, stable, aborted = partition
             parts.append(_FETCHED.pack(index, error, watermark, stable))

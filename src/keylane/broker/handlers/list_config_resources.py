@@ -47,7 +47,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 def _names(node: Node, kind: int) -> list[str]:
     if kind == TOPIC:
-        return node.topics.names() + ([node.offsets_topic.name] if node.offsets_topic.is_listed else [])
+        return node.topic_names()
     if kind == GROUP:
         return node.group_configs.groups()
     return [] if kind == CLIENT_METRICS else [str(node.node_id)]

@@ -1,8 +1,9 @@
-"""ListOffsets (2), versions 1-8: where a partition starts and ends, and offsets by time.
+"""ListOffsets (2), versions 1-11: where a partition starts and ends, and offsets by time.
 
 v2: isolation level (a reader of committed records is told of those below the last stable offset); v4: leader epochs;
 v6: flexible; v7: the record with the latest timestamp (-3); v8: the earliest offset that is stored locally (-4), which
-here is the earliest.
+here is the earliest; v9: the latest in tiered storage (-5), and v11: the earliest that is to be moved there (-6): there
+is no tiered storage, so there is neither; v10: a timeout, for tiered storage too.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ if TYPE_CHECKING:
 
 API_KEY = 2
 MIN_VERSION = 1
-MAX_VERSION = 8
+MAX_VERSION = 11
 LACKS = "look-ups by time in __consumer_offsets"
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 _MAX_TIMESTAMP_VERSION = 7
 _EARLIEST_LOCAL_VERSION = 8
+_TIERED_VERSIONS = {LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""Of what is asked, the version from which on it may be."""
 _READ_COMMITTED = 1
 
 logger = logging.getLogger("keylane.broker")
@@ -94,6 +99,8 @@ async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[i
     try:
         if timestamp == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_VERSION:
             return codes.NONE, await log.latest_timestamp() or NOT_FOUND
+        if version >= _TIERED_VERSIONS.get(timestamp, version + 1):
+            return codes.NONE, NOT_FOUND
         if timestamp < 0:
             return codes.UNSUPPORTED_VERSION, NOT_FOUND
         return codes.NONE, await log.offset_for_timestamp(timestamp) or NOT_FOUND

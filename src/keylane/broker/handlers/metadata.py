@@ -1,18 +1,21 @@
-"""Metadata (3), versions 0-12: the broker, and the topics with their partitions, all led by it.
+"""Metadata (3), versions 0-13: the broker, and the topics with their partitions, all led by it.
 
-v1: null means all topics, empty none (v0: empty means all); v4: a client may forbid that topics are made; v9: flexible;
-v10: topic ids in answers; v12: topics may be asked for by id. A topic that is made here is durable before it is
-answered, so there is no LEADER_NOT_AVAILABLE to retry on.
+v1: null means all topics, empty none (v0: empty means all); v4: a client may forbid that topics are made; v8:
+authorized operations; v9: flexible; v10: topic ids in answers; v12: topics may be asked for by id; v13: an error of the
+whole, which is never one here. A topic that is made here is durable before it is answered, so there is no
+LEADER_NOT_AVAILABLE to retry on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.authorized_operations import NOT_ASKED, ON_THE_CLUSTER, ON_TOPICS
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 
 API_KEY = 3
 MIN_VERSION = 0
-MAX_VERSION = 12
-LACKS = "authorized operations (there are no ACLs)"
+MAX_VERSION = 13
+LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
 
 NO_LEADER = -1
@@ -55,6 +58,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             else await _topic(module, node, topic, may_create=may_create)
             for topic in wanted
         ]
+    if getattr(request, "include_topic_authorized_operations", False):
+        topics = [dataclasses.replace(topic, topic_authorized_operations=ON_TOPICS) for topic in topics]
+    is_cluster_asked = getattr(request, "include_cluster_authorized_operations", False)
     broker = entity(module.MetadataResponseBroker, node_id=node.node_id, host=node.host, port=node.port)
     return entity(
         module.MetadataResponse,
@@ -63,6 +69,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         topics=tuple(topics),
+        error_code=ErrorCode.none,
+        cluster_authorized_operations=ON_THE_CLUSTER if is_cluster_asked else NOT_ASKED,
     )
 
 

@@ -1,8 +1,9 @@
-"""OffsetCommit (8), versions 2-9: store a member's offsets, all or nothing, durably.
+"""OffsetCommit (8), versions 2-10: store a member's offsets, all or nothing, durably.
 
 v2-4: retention time, which is honoured; v6: leader epoch; v7: static members; v8: flexible; v9: member epochs
-(KIP-848: its members are told UNSUPPORTED_VERSION below), GROUP_ID_NOT_FOUND. A partition that is unknown, or whose
-metadata is too large, is refused alone; the others are committed.
+(KIP-848: its members are told UNSUPPORTED_VERSION below), GROUP_ID_NOT_FOUND; v10: topics by id (KIP-516), where one
+that no topic has is UNKNOWN_TOPIC_ID. A partition that is unknown, or whose metadata is too large, is refused alone;
+the others are committed.
 
 Requests and responses are read and written by hand, as columns: kio makes an object of each partition, and takes 13 µs
 for the response of one. A commit of one partition without metadata that comes again with another offset is not even
@@ -15,10 +16,11 @@ import functools
 import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from keylane.broker.dispatch import Later, ShortWay, failure_of
 from keylane.coordinator.formats import TopicCommit
-from keylane.coordinator.offset_service import CommitRequest
+from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.offset_service import CommitResult, KnownCommit
+    from keylane.coordinator.offset_service import KnownCommit
     from keylane.storage.shared_sync import Round
     from keylane.wire.versions import RequestSchema
 
 API_KEY = 8
 MIN_VERSION = 2
-MAX_VERSION = 9
+MAX_VERSION = 10
 LACKS = "nothing"
 
 THROTTLE_VERSION = 3
@@ -53,6 +55,7 @@ STATIC_MEMBERS_VERSION = 7
 FLEXIBLE_VERSION = 8
 GROUP_ID_NOT_FOUND_VERSION = 9
 MEMBER_EPOCH_VERSION = 9
+TOPIC_ID_VERSION = 10
 
 
 @functools.cache
@@ -62,7 +65,9 @@ def schema(version: int) -> RequestSchema:
     return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
 
 
-def begin(request: CommitRequest, header: RequestHeader, node: Node) -> Any:
+def begin(request: CommitRequest | CommitById, header: RequestHeader, node: Node) -> Any:
+    if isinstance(request, CommitById):
+        return _begin_by_id(request, header.api_version, node)
     version, topics = header.api_version, request.topics
     result = node.coordinator.commit(request)
     if isinstance(result, int):
@@ -87,6 +92,33 @@ def _refused(topics: Sequence[TopicCommit], error: int) -> list[CommittedTopic]:
     return [CommittedTopic(topic[0], topic[1], [error] * len(topic[1])) for topic in topics]
 
 
+def _begin_by_id(request: CommitById, version: int, node: Node) -> list[bytes] | Later:
+    """As by Apache Kafka, topics that nobody knows are refused before the group is looked at, and alone."""
+    commit, ids = request
+    names = [node.topic_name(topic_id) for topic_id in ids]
+    known = [topic._replace(topic=name) for topic, name in zip(commit.topics, names, strict=True) if name is not None]
+    result: int | CommitResult = CommitResult((), None)
+    if known:
+        result = node.coordinator.commit(commit._replace(topics=known))
+    if isinstance(result, int) or result.durable is None:
+        return _answer_by_id(version, request, names, result)
+    return Later(result.durable, lambda: _answer_by_id(version, request, names, result))
+
+
+def _answer_by_id(
+    version: int, request: CommitById, names: Sequence[str | None], result: int | CommitResult
+) -> list[bytes]:
+    """The answer, when the commit is durable or has failed; `result` has the topics with a name."""
+    error = result if isinstance(result, int) else failure_of(result.durable)
+    errors = iter(() if isinstance(result, int) else result.errors)
+    rows = []
+    for topic, topic_id, name in zip(request.commit.topics, request.ids, names, strict=True):
+        found = next(errors, None) if name is not None else None
+        code = codes.UNKNOWN_TOPIC_ID if name is None else error
+        rows.append(CommittedTopic(topic_id, topic.partitions, [code] * len(topic.partitions) if code else found))
+    return encode(version, rows)
+
+
 # --- the request ---
 
 _OFFSET_AND_EPOCH = struct.Struct(">qi")
@@ -97,20 +129,35 @@ _PARTITION, _OFFSETS, _EPOCHS = 0, 4, 12
 _Columns = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]", "Sequence[str] | None"]
 
 
-def decode(version: int, data: bytes, at: int) -> CommitRequest:
+class CommitById(NamedTuple):
+    """A request that gives topics by their ids: `commit` names none of its topics."""
+
+    commit: CommitRequest
+    ids: Sequence[UUID]
+
+
+def decode(version: int, data: bytes, at: int) -> CommitRequest | CommitById:
     """The request's body, which begins at `at`. Raises `ValueError`."""
     reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION)
     group, generation, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if version >= STATIC_MEMBERS_VERSION else None
     retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1
-    topics = [_read_topic(reader, has_epochs=version >= LEADER_EPOCH_VERSION) for _ in reader.items()]
+    has_ids = version >= TOPIC_ID_VERSION
+    ids, topics = [], []
+    for _ in reader.items():
+        if has_ids:
+            ids.append(reader.uuid())
+        topics.append(
+            _read_topic(reader, "" if has_ids else reader.string(), has_epochs=version >= LEADER_EPOCH_VERSION)
+        )
     reader.skip_tags()
     has_epochs = version >= MEMBER_EPOCH_VERSION
-    return CommitRequest(group, topics, member_id, instance_id, generation, retention_ms, has_epochs)
+    commit = CommitRequest(group, topics, member_id, instance_id, generation, retention_ms, has_epochs)
+    return CommitById(commit, ids) if has_ids else commit
 
 
-def _read_topic(reader: FieldReader, *, has_epochs: bool) -> TopicCommit:
-    topic, count = reader.string(), len(reader.items())
+def _read_topic(reader: FieldReader, topic: str, *, has_epochs: bool) -> TopicCommit:
+    count = len(reader.items())
     columns = _read_plain(reader, count, has_epochs=has_epochs) or _read_each(reader, count, has_epochs=has_epochs)
     reader.skip_tags()
     return TopicCommit(topic, *columns)
@@ -159,9 +206,9 @@ def _read_each(reader: FieldReader, count: int, *, has_epochs: bool) -> _Columns
 
 
 class CommittedTopic(NamedTuple):
-    """The outcome of a commit in one topic."""
+    """The outcome of a commit in one topic, as the request has it."""
 
-    topic: str
+    topic: str | UUID
     partitions: Sequence[int]
     errors: Sequence[int] | None
     """One code a partition; None when all is well."""
@@ -180,13 +227,14 @@ def encode(version: int, topics: Sequence[CommittedTopic]) -> list[bytes]:
         if errors is not None:
             columns[4] = as_array("h", errors)
         rows = write_rows(bytes(6) + tags, len(partitions), columns)
-        parts += (write_string(topic), write_length(len(partitions)), rows, tags)
+        named = topic.bytes if isinstance(topic, UUID) else write_string(topic)
+        parts += (named, write_length(len(partitions)), rows, tags)
     parts.append(tags)
     return parts
 
 
 @functools.lru_cache(maxsize=16_384)
-def _encode_one(version: int, topic: str, partition: int, error: int | None = None) -> bytes:
+def _encode_one(version: int, topic: str | UUID, partition: int, error: int | None = None) -> bytes:
     """The body for one partition: the same for every commit of it."""
     return b"".join(encode(version, [CommittedTopic(topic, (partition,), None if error is None else (error,))]))
 
@@ -207,6 +255,7 @@ _TAILS = {
     7: _Tail(-14, -2, frozenset({b"\0\0", b"\xff\xff"})),
     8: _Tail(-16, -4, frozenset({b"\0\0\0\0", b"\1\0\0\0"})),
     9: _Tail(-16, -4, frozenset({b"\0\0\0\0", b"\1\0\0\0"})),
+    10: _Tail(-16, -4, frozenset({b"\0\0\0\0", b"\1\0\0\0"})),
 }
 
 
@@ -215,6 +264,8 @@ class _Known(NamedTuple):
 
     version: int
     commit: KnownCommit
+    named: str | UUID
+    """The topic, as the request has it."""
     answer_head: bytes
     answer_rest: bytes
 
@@ -227,19 +278,32 @@ def _key(frame: bytes) -> bytes | None:
     return frame[:4] + frame[8 : tail.start]
 
 
-def _know(frame: bytes, request: CommitRequest, node: Node) -> _Known | None:
+def _know(frame: bytes, request: CommitRequest | CommitById, node: Node) -> _Known | None:
+    named: str | UUID | None = None
+    if isinstance(request, CommitById):
+        request, ids = request
+        named = ids[0] if len(ids) == 1 else None
+        name = node.topic_name(named)
+        if name is None:
+            return None
+        request = request._replace(topics=[request.topics[0]._replace(topic=name)])
     commit = node.coordinator.know(request)
-    return None if commit is None else _Known(frame[3], commit, *_whole_answer(frame[3], commit))
+    if commit is None:
+        return None
+    named = named or commit.topic
+    return _Known(frame[3], commit, named, *_whole_answer(frame[3], named, commit.partition))
 
 
-def _whole_answer(version: int, commit: KnownCommit, error: int | None = None) -> tuple[bytes, bytes]:
+def _whole_answer(version: int, named: str | UUID, partition: int, error: int | None = None) -> tuple[bytes, bytes]:
     """The frame before the correlation id, and behind it."""
-    body = _encode_one(version, commit.topic, commit.partition, error)
+    body = _encode_one(version, named, partition, error)
     rest = EMPTY_TAGS + body if version >= FLEXIBLE_VERSION else body
     return int32(len(rest) + 4), rest
 
 
 def _begin_known(known: _Known, frame: bytes, node: Node) -> Later | None:
+    if isinstance(known.named, UUID) and node.topic_name(known.named) is None:
+        return None  # it was deleted, and another topic may have its name
     offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(frame, len(frame) + _TAILS[known.version].start)
     durable = node.coordinator.commit_known(known.commit, offset, leader_epoch)
     return None if durable is None else Later(durable, functools.partial(_answer_known, known, frame[4:8], durable))
@@ -250,7 +314,7 @@ def _answer_known(known: _Known, correlation_id: bytes, durable: Round) -> bytes
     failure = failure_of(durable)
     if not failure:
         return known.answer_head + correlation_id + known.answer_rest
-    head, rest = _whole_answer(known.version, known.commit, failure)
+    head, rest = _whole_answer(known.version, known.named, known.commit.partition, failure)
     return head + correlation_id + rest
 
 

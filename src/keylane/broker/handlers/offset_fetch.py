@@ -1,8 +1,8 @@
-"""OffsetFetch (9), versions 1-9: the committed offsets of a group.
+"""OffsetFetch (9), versions 1-10: the committed offsets of a group.
 
 v2: null topics mean all of the group, and an error for the whole; v5: leader epoch; v6: flexible; v7: require_stable
 (an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT); v8: many groups; v9: member id and epoch
-(KIP-848).
+(KIP-848); v10: topics by id (KIP-516), where one that no topic has is UNKNOWN_TOPIC_ID and comes last.
 A known partition without a commit has offset -1 and no error; an unknown one has -1 and UNKNOWN_TOPIC_OR_PARTITION.
 
 Requests and responses are read and written by hand, as columns. A request that comes again is not even decoded
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 from keylane.broker.dispatch import Later, ShortWay, after, failure_of
+from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 API_KEY = 9
 MIN_VERSION = 1
-MAX_VERSION = 9
+MAX_VERSION = 10
 LACKS = "nothing"
 
 FIRST_NULL_TOPICS_VERSION = 2
@@ -53,6 +55,7 @@ FLEXIBLE_VERSION = 6
 REQUIRE_STABLE_VERSION = 7
 MANY_GROUPS_VERSION = 8
 MEMBER_EPOCH_VERSION = 9
+TOPIC_ID_VERSION = 10
 NO_MEMBER = (None, -1)
 
 T = TypeVar("T")
@@ -98,14 +101,41 @@ def _answer(request: Sequence[OffsetFetch], version: int, node: Node, refused: M
 
 
 def _fetch(asked: OffsetFetch, version: int, node: Node, refused: Mapping[str, int]) -> FetchedGroup:
+    if version >= TOPIC_ID_VERSION:
+        return _fetch_by_id(asked, node, refused)
     group, topics, require_stable, member = asked
-    found = refused.get(group) or node.coordinator.fetch(group, topics, require_stable=require_stable, member=member)
+    names = cast("Sequence[tuple[str, Sequence[int]]] | None", topics)
+    found = refused.get(group) or node.coordinator.fetch(group, names, require_stable=require_stable, member=member)
     if not isinstance(found, int):
         return FetchedGroup(group, codes.NONE, found)
     # A version that cannot name the error once names it at every partition.
-    named = topics or () if version < GROUP_ERROR_VERSION else ()
+    named = names or () if version < GROUP_ERROR_VERSION else ()
     rows = [nothing_fetched(topic, ones, found) for topic, ones in named]
     return FetchedGroup(group, found, rows)
+
+
+def _fetch_by_id(asked: OffsetFetch, node: Node, refused: Mapping[str, int]) -> FetchedGroup:
+    group, topics, require_stable, member = asked
+    ids: list[UUID] = []
+    names: list[tuple[str, Sequence[int]]] | None = None
+    unknown: list[tuple[UUID, Sequence[int]]] = []
+    if topics is not None:
+        names = []
+        for topic_id, partitions in topics:
+            assert isinstance(topic_id, UUID)
+            name = node.topic_name(topic_id)
+            if name is None:
+                unknown.append((topic_id, partitions))
+            else:
+                ids.append(topic_id)
+                names.append((name, partitions))
+    found = refused.get(group) or node.coordinator.fetch(group, names, require_stable=require_stable, member=member)
+    if isinstance(found, int):
+        return FetchedGroup(group, found, ())
+    if names is None:
+        ids = [node.topic_id(topic) or NO_TOPIC_ID for topic, *_ in found]
+    rows = [*found, *(nothing_fetched("", ones, codes.UNKNOWN_TOPIC_ID) for _, ones in unknown)]
+    return FetchedGroup(group, codes.NONE, rows, [*ids, *(topic_id for topic_id, _ in unknown)])
 
 
 # --- the request ---
@@ -115,8 +145,8 @@ class OffsetFetch(NamedTuple):
     """One group of a request."""
 
     group: str
-    topics: Sequence[tuple[str, Sequence[int]]] | None
-    """None for all that the group has."""
+    topics: Sequence[tuple[str | UUID, Sequence[int]]] | None
+    """Names, or ids from version 10 on; None for all that the group has."""
     require_stable: bool
     """Of the whole request: offsets that an open transaction may change are refused (KIP-447)."""
     member: tuple[str | None, int] = NO_MEMBER
@@ -149,15 +179,16 @@ def _read_group(reader: FieldReader, version: int) -> OffsetFetch:
     return OffsetFetch(group, topics, require_stable=False, member=member)
 
 
-def _read_topics(reader: FieldReader, version: int) -> Sequence[tuple[str, Sequence[int]]] | None:
+def _read_topics(reader: FieldReader, version: int) -> Sequence[tuple[str | UUID, Sequence[int]]] | None:
     if version >= FIRST_NULL_TOPICS_VERSION:
         before = reader.at
         if reader.count() == -1:
             return None
         reader.at = before
-    topics = []
+    topics: list[tuple[str | UUID, Sequence[int]]] = []
     for _ in reader.items():
-        topic, count = reader.string(), len(reader.items())
+        topic = reader.uuid() if version >= TOPIC_ID_VERSION else reader.string()
+        count = len(reader.items())
         if 4 * count > len(reader.data) - reader.at:
             raise ValueError(f"{count} partitions in {len(reader.data) - reader.at} bytes")
         partitions = read_column(reader.data, reader.at, 4, count, "i")
@@ -174,6 +205,8 @@ class FetchedGroup(NamedTuple):
     group: str
     error: int
     topics: Sequence[FetchedTopic]
+    ids: Sequence[UUID] = ()
+    """Theirs, from version 10 on."""
 
 
 _ROW_WITHOUT_EPOCH = struct.pack(">iqhh", 0, 0, 0, 0)
@@ -197,8 +230,8 @@ def encode(version: int, groups: Sequence[FetchedGroup]) -> list[bytes]:
         if version >= MANY_GROUPS_VERSION:
             parts.append(compact_string(group.group))
         parts.append((compact_array_length if is_flexible else array_length)(len(group.topics)))
-        for topic in group.topics:
-            _append_fetched(parts, version, topic)
+        for at, topic in enumerate(group.topics):
+            _append_fetched(parts, version, topic, group.ids[at] if group.ids else topic.topic)
         if version >= GROUP_ERROR_VERSION:
             parts.append(int16(group.error))
         if version >= MANY_GROUPS_VERSION:
@@ -208,11 +241,11 @@ def encode(version: int, groups: Sequence[FetchedGroup]) -> list[bytes]:
     return parts
 
 
-def _append_fetched(parts: list[bytes], version: int, fetched: FetchedTopic) -> None:
+def _append_fetched(parts: list[bytes], version: int, fetched: FetchedTopic, named: str | UUID) -> None:
     is_flexible = version >= FLEXIBLE_VERSION
-    topic, (partitions, offsets, epochs, metadata), errors = fetched
+    _, (partitions, offsets, epochs, metadata), errors = fetched
     count = len(partitions)
-    parts.append((compact_string if is_flexible else string)(topic))
+    parts.append(named.bytes if isinstance(named, UUID) else (compact_string if is_flexible else string)(named))
     parts.append((compact_array_length if is_flexible else array_length)(count))
     if metadata is not None or count < FEW_ROWS:
         _append_each(parts, version, fetched)
@@ -256,7 +289,7 @@ class _One(NamedTuple):
     """A fetch of one partition, and its answer up to the offset and from behind the leader epoch on."""
 
     group: str
-    topic: str
+    topic: str | UUID
     partition: int
     answer_size: bytes
     answer_head: bytes
@@ -285,8 +318,8 @@ def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
     if member != NO_MEMBER or topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
         return None
     topic, partitions = topics[0]
-    row = nothing_fetched(topic, partitions)
-    answer = EMPTY_TAGS + b"".join(encode(version, [FetchedGroup(group, codes.NONE, [row])]))
+    row, ids = nothing_fetched(str(topic), partitions), [topic] if isinstance(topic, UUID) else ()
+    answer = EMPTY_TAGS + b"".join(encode(version, [FetchedGroup(group, codes.NONE, [row], ids)]))
     start = len(answer) - _OFFSET_AND_EPOCH.size - _TAIL_SIZE
     return _One(group, topic, partitions[0], int32(len(answer) + 4), answer[:start], answer[-_TAIL_SIZE:])
 
@@ -299,7 +332,8 @@ def _tell_known(known: _Known, frame: bytes, node: Node, refused: Mapping[str, i
     version, request, one = known
     if one is not None and not refused:
         group, topic, partition, size, head, tail = one
-        found = node.coordinator.fetch_known(group, topic, partition)
+        name = node.topic_name(topic) if isinstance(topic, UUID) else topic
+        found = None if name is None else node.coordinator.fetch_known(group, name, partition)
         if found is not None:
             return b"".join((size, frame[4:8], head, _OFFSET_AND_EPOCH.pack(*found), tail))
     parts = _answer(request, version, node, refused)

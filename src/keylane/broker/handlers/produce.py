@@ -1,8 +1,9 @@
-"""Produce (0), versions 3-11: append record batches; the answer leaves when they are durable.
+"""Produce (0), versions 3-13: append record batches; the answer leaves when they are durable.
 
 v3: record batch format 2 and transactional ids; v5: log start offset; v8: error messages; v9: flexible; v10: leader
-tags, not needed with one node. acks=1 and acks=all are the same here, and both wait for the disk. acks=0 gets no
-answer; when such a request fails, its connection is closed, which is all that its client can notice.
+tags, not needed with one node; v13: topics by id (KIP-516). acks=1 and acks=all are the same here, and both wait for
+the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which is all that its client can
+notice.
 
 Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
 Transactional batches are taken for partitions that were added to the producer's open transaction (KIP-890's check), so
@@ -14,8 +15,10 @@ from __future__ import annotations
 import logging
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from keylane.broker.dispatch import CloseConnectionError, after
+from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
@@ -41,16 +44,21 @@ if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.topic_values import TopicValues
+    from keylane.broker.topics import NamedTopic
     from keylane.storage.log import PartitionLog
 
 API_KEY = 0
 MIN_VERSION = 3
-MAX_VERSION = 11
-LACKS = "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
+MAX_VERSION = 13
+LACKS = (
+    "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds; "
+    "transactions V2 (KIP-890): in versions 12 and 13 too a partition is added to a transaction before"
+)
 
 logger = logging.getLogger("keylane.broker")
 
 FLEXIBLE_VERSION = 9
+_TOPIC_ID_VERSION = 13
 _ACKS = (-1, 0, 1)
 
 
@@ -67,34 +75,48 @@ Outcome = Appended | RefusedError
 
 
 def begin(request: Any, header: RequestHeader, node: Node) -> Any:
-    topics: list[tuple[str, list[tuple[int, Outcome]]]] = []
+    has_ids = header.api_version >= _TOPIC_ID_VERSION
+    topics: list[ToTopic] = []
     rounds = []
     for topic in request.topic_data:
+        named: NamedTopic = (topic.topic_id or NO_TOPIC_ID) if has_ids else topic.name
+        name = node.topic_name(named) if isinstance(named, UUID) else named
         outcomes = []
         for partition in topic.partition_data:
-            outcome = _append(request, topic.name, partition, node)
+            outcome = _append(request, name, partition, node) if name is not None else _unknown_id(named)
             outcomes.append((partition.index, outcome))
             if type(outcome) is Appended and outcome.durable is not None:
                 rounds.append(outcome.durable)
-        topics.append((topic.name, outcomes))
+        topics.append(ToTopic(named, name, outcomes))
     return after(rounds, lambda: _finish(request, header, node, topics))
 
 
-def _finish(
-    request: Any, header: RequestHeader, node: Node, topics: list[tuple[str, list[tuple[int, Outcome]]]]
-) -> list[bytes] | None:
+class ToTopic(NamedTuple):
+    """What became of the batches for one topic."""
+
+    named: NamedTopic
+    """As the request has it."""
+    name: str | None
+    outcomes: Sequence[tuple[int, Outcome]]
+
+
+def _unknown_id(named: NamedTopic) -> RefusedError:
+    return RefusedError(codes.UNKNOWN_TOPIC_ID, f"no topic has the id {named}: look its name up again")
+
+
+def _finish(request: Any, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
     """The answer, when every batch is durable or has failed."""
     answers = [
-        (name, [_answer(index, outcome, node.topics.log(name, index)) for index, outcome in partitions])
-        for name, partitions in topics
+        (named, [_answer(index, outcome, node.topics.log(name or "", index)) for index, outcome in outcomes])
+        for named, name, outcomes in topics
     ]
     if request.acks != 0:
         return encode(header.api_version, answers)
-    for name, partitions in answers:
+    for named, partitions in answers:
         for partition in partitions:
             if partition.error_code != codes.NONE:
                 raise CloseConnectionError(
-                    f"produce with acks=0 to {name}-{partition.partition} failed: {partition.error_message}"
+                    f"produce with acks=0 to {named}-{partition.partition} failed: {partition.error_message}"
                 )
     return None
 
@@ -261,7 +283,7 @@ _PRODUCED = struct.Struct(">ihqq")
 _PRODUCED_V5 = struct.Struct(">ihqqq")
 
 
-def encode(version: int, topics: Sequence[tuple[str, Sequence[ProducedPartition]]]) -> list[bytes]:
+def encode(version: int, topics: Sequence[tuple[NamedTopic, Sequence[ProducedPartition]]]) -> list[bytes]:
     """The response's body, in parts: joined only with the frame's head."""
     is_flexible = version >= FLEXIBLE_VERSION
     write_string = compact_string if is_flexible else string
@@ -270,7 +292,7 @@ def encode(version: int, topics: Sequence[tuple[str, Sequence[ProducedPartition]
     no_record_errors = write_length(0)
     parts = [write_length(len(topics))]
     for name, partitions in topics:
-        parts += (write_string(name), write_length(len(partitions)))
+        parts += (name.bytes if isinstance(name, UUID) else write_string(name), write_length(len(partitions)))
         for index, error_code, base_offset, log_start_offset, error_message, append_time_ms, errors in partitions:
             if version >= 5:
                 parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, append_time_ms, log_start_offset))

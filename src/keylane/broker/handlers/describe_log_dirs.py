@@ -1,0 +1,84 @@
+"""DescribeLogDirs (35), versions 1-5: the folder with the logs, its disk, and how large each partition is.
+
+v2: flexible; v3: an error of the whole; v4: the disk's bytes, all and free (KIP-827); v5: whether the folder is closed
+to new partitions, which it never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from keylane.wire import codes
+from keylane.wire.versions import entity, response_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
+
+API_KEY = 35
+MIN_VERSION = 1
+MAX_VERSION = 5
+LACKS = "__consumer_offsets, which is a view of the coordinator's journal"
+HAS_LARGE_ANSWERS = True
+
+logger = logging.getLogger("keylane.broker")
+
+
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
+    module = response_module("describe_log_dirs", header.api_version)
+    wanted = None if request.topics is None else {topic.topic: topic.partitions for topic in request.topics}
+    code, total, free = codes.NONE, -1, -1
+    try:
+        disk = await asyncio.get_running_loop().run_in_executor(node.executor, shutil.disk_usage, node.logs_folder)
+        total, free = disk.total, disk.free
+    except OSError as error:
+        logger.error("%s: %s", node.logs_folder, error)  # noqa: TRY400 - one line says it all
+        code = codes.KAFKA_STORAGE_ERROR
+    topics = tuple(
+        module.DescribeLogDirsTopic(
+            name=name,
+            partitions=tuple(
+                module.DescribeLogDirsPartition(
+                    partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
+                )
+                for index, size in sizes
+            ),
+        )
+        for name, sizes in _sizes(node, wanted)
+    )
+    result = entity(
+        module.DescribeLogDirsResult,
+        error_code=ErrorCode(code),
+        log_dir=node.logs_folder,
+        topics=topics if code == codes.NONE else (),
+        total_bytes=total,
+        usable_bytes=free,
+        is_cordoned=False,
+    )
+    return entity(
+        module.DescribeLogDirsResponse,
+        throttle_time=datetime.timedelta(0),
+        error_code=ErrorCode.none,
+        results=(result,),
+    )
+
+
+def _sizes(node: Node, wanted: dict[str, Sequence[int]] | None) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """The bytes of each partition that there is: of those that are wanted, or (None) of all."""
+    for name in node.topics.names() if wanted is None else sorted(wanted):
+        topic = node.topics.get(name)
+        if topic is None:
+            continue
+        chosen = range(topic.partition_count) if wanted is None else sorted(set(wanted[name]))
+        sizes = [(index, topic.logs[index].size) for index in chosen if 0 <= index < topic.partition_count]
+        if sizes:
+            yield name, sizes

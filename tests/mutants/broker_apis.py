@@ -1,0 +1,76 @@
+"""Mutants of the broker's APIs: topics by their ids, and what administrators ask of one node."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+HANDLERS = "broker/handlers"
+KNOWN = "unit/broker/test_known_requests.py"
+IDS = "interop/test_topic_id_contract.py"
+ADMIN = "interop/test_admin_contract.py"
+
+MUTANTS = [
+    Mutant(
+        "an offset for a topic that was deleted is committed for another one of its name",
+        "broker/handlers/offset_commit.py",
+        "    if isinstance(known.named, UUID) and node.topic_name(known.named) is None:\n",
+        "    if known.named is None:\n",
+        f"{KNOWN}::test_what_is_known_of_a_topic_does_not_hold_of_another_one_of_its_name",
+    ),
+    Mutant(
+        "the offset of another topic of its name is told of a topic that was deleted",
+        "broker/handlers/offset_fetch.py",
+        "name = node.topic_name(topic) if isinstance(topic, UUID) else topic\n",
+        'name = "flights" if isinstance(topic, UUID) else topic\n',
+        f"{KNOWN}::test_what_is_known_of_a_topic_does_not_hold_of_another_one_of_its_name",
+    ),
+    Mutant(
+        "a topic has another id after a restart",
+        "broker/topic_files.py",
+        '                uuid.UUID(entry["id"]),\n',
+        "                uuid.uuid4(),\n",
+        "integration/test_topic_ids.py::test_a_topic_has_its_id_for_good",
+    ),
+    Mutant(
+        "the topics of a commit that nobody knows are refused with all others",
+        f"{HANDLERS}/offset_commit.py",
+        "        code = codes.UNKNOWN_TOPIC_ID if name is None else error\n",
+        "        code = codes.UNKNOWN_TOPIC_ID if None in names else error\n",
+        f"{IDS}::test_offsets_are_committed_and_fetched_by_id[keylane]",
+    ),
+    Mutant(
+        "a record for a topic that nobody knows is lost in silence",
+        f"{HANDLERS}/produce.py",
+        "return RefusedError(codes.UNKNOWN_TOPIC_ID,",
+        "return RefusedError(codes.NONE,",
+        f"{IDS}::test_records_are_produced_by_id[keylane]",
+    ),
+    Mutant(
+        "a piece of topics ends with a whole topic",
+        f"{HANDLERS}/describe_topic_partitions.py",
+        "        end = min(found.partition_count, first + left)\n",
+        "        end = found.partition_count\n",
+        f"{ADMIN}::test_topics_are_described_in_pieces[keylane]",
+    ),
+    Mutant(
+        "a piece of topics begins with a whole topic",
+        f"{HANDLERS}/describe_topic_partitions.py",
+        "        first = start[1] if name == start[0] else 0\n",
+        "        first = 0\n",
+        f"{ADMIN}::test_topics_are_described_in_pieces[keylane]",
+    ),
+    Mutant(
+        "a partition can be put on a broker that is not there",
+        f"{HANDLERS}/alter_partition_reassignments.py",
+        "    if tuple(wanted.replicas) != (node.node_id,):\n",
+        "    if node.node_id not in wanted.replicas:\n",
+        f"{ADMIN}::test_partitions_are_on_the_only_broker[keylane-1]",
+    ),
+    Mutant(
+        "a quota is taken, and not kept",
+        f"{HANDLERS}/alter_client_quotas.py",
+        "    if kept:\n",
+        "    if not keys:\n",
+        "integration/test_broker_protocol.py::test_a_quota_is_not_taken",
+    ),
+]
