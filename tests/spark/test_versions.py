@@ -126,19 +126,19 @@ def read(work: Any) -> list[int]:
 def killed_twice(
     work: Any, stream: Stream, until: Callable[..., None], numbers: Callable[[], list[int]], group: str
 ) -> list[int]:
-    """Three waves of records, and a kill of the driver in the middle of each but the first. Returns what the sink has,
-    once it has all and `group` has committed all."""
+    """Four waves of records, and a kill of the driver in the middle of the second and the third. Returns what the sink
+    has, once it has all and `group` has committed all: after a death the next batch's commit brings the group up."""
 
     def wait(condition: Callable[[], object]) -> None:
         until(lambda: stream.runs() and condition(), stream.told)
 
     stream.start()
     try:
-        for wave in range(3):
+        for wave in range(4):
             stream.working.unlink(missing_ok=True)
             fill(work, wave * WAVE)
             wait(stream.working.exists)
-            if wave:
+            if wave in (1, 2):
                 stream.kill()
                 stream.start()
             wanted = {2 * number for number in range((wave + 1) * WAVE)}
