@@ -63,6 +63,7 @@ def groups_at(bootstrap: str) -> set[str]:
     return {one.group for one in Admin({"bootstrap.servers": bootstrap}).groups()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_servers_and_members_die_and_nothing_is_lost_or_run_again(
     servers: OffsetServers, tmp_path: Path, protocol: str

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=str(chromium.missing()))
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(chromium.missing() is not None, reason=str(chromium.missing())),
+]
 
 TOKEN = "a token for the tests"
 PARTITIONS = 3
