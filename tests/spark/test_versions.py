@@ -237,7 +237,12 @@ def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any
                 one.format("keylane")
     elif not ARROW_STREAM_SINKS.here:
         options = {"kafka.bootstrap.servers": work.servers, "topic": work.output, "delivery": "exactly_once"}
-        writer = spark.readStream.format("rate").load().selectExpr("CAST(value AS binary) AS value").writeStream
+        writer = (
+            spark.readStream.format("rate")
+            .load()
+            .selectExpr("CAST(CAST(value AS string) AS binary) AS value")
+            .writeStream
+        )
         place = {"checkpointLocation": str(tmp_path), "sinkName": "refused"}
         with pytest.raises(Exception, match=r"delivery=exactly_once needs Spark 4\.1"):
             writer.format("keylane").options(**options, **place).start().awaitTermination()
