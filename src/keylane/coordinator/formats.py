@@ -285,7 +285,7 @@ def _read_version(reader: FieldReader) -> int:
     version = reader.int16()
     if not 0 <= version <= MAX_VALUE_VERSION:
         raise FieldError(f"version {version}: 0 to {MAX_VALUE_VERSION} are read")
-    reader.is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    reader.go_on(is_flexible=version >= FIRST_FLEXIBLE_VERSION)
     return version
 
 

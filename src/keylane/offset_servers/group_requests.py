@@ -89,7 +89,7 @@ def groups_of(api: Api, version: int, frame: bytes) -> Sequence[str]:
 def _behind_header(api: Api, version: int, frame: bytes) -> FieldReader:
     reader = FieldReader(frame, _CLIENT_ID_AT)
     reader.nullable_string()
-    reader.is_flexible = api.schema(version).is_flexible
+    reader.go_on(is_flexible=api.schema(version).is_flexible)
     reader.skip_tags()
     return reader
 

@@ -111,7 +111,7 @@ def _wants_answer(frame: bytes, version: int) -> bool:
     reader = FieldReader(frame, 8)
     try:
         reader.nullable_string()  # the client's id
-        reader.is_flexible = version >= FLEXIBLE_PRODUCE
+        reader.go_on(is_flexible=version >= FLEXIBLE_PRODUCE)
         reader.skip_tags()
         if version >= TRANSACTIONAL_PRODUCE:
             reader.nullable_string()

@@ -116,6 +116,10 @@ class FieldReader:
         self.at = at
         self.is_flexible = is_flexible
 
+    def go_on(self, *, is_flexible: bool) -> None:
+        """What follows is flexible, or not: a header says what comes behind it."""
+        self.is_flexible = is_flexible
+
     def numbers(self, form: struct.Struct) -> tuple[int, ...]:
         at = self.at
         self.at = at + form.size
