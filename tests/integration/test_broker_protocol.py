@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer, encode_request
+from kit.protocol import ProtocolClient, decode_answer, encode_request, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +41,6 @@ def topic(client: ProtocolClient, request: pytest.FixtureRequest) -> str:
     answer = create(client, name, 2)
     assert answer.error_code == ErrorCode.none
     return name
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    """A part of a request, with the fields that this version has."""
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
 
 
 def create(client: ProtocolClient, name: str, partitions: int, version: int = 7, **options: Any) -> Any:

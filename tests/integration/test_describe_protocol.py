@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
 from keylane.wire.batches import NewRecord, encode_batch
-from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient
+from keylane.wire.versions import request_type
+from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,10 +41,6 @@ def client(broker: BrokerProcess) -> Iterator[ProtocolClient]:
         topics = (part("produce", 9, "TopicProduceData", name="t", partition_data=(data,)),)
         connection.ask("produce", 9, transactional_id=None, acks=-1, timeout=SOON, topic_data=topics)
         yield connection
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])

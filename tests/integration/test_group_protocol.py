@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.formats import OFFSETS_TOPIC, partition_for
 from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer
+from kit.protocol import ProtocolClient, decode_answer, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,11 +61,6 @@ def client(broker: BrokerProcess) -> Iterator[ProtocolClient]:
 def group(request: pytest.FixtureRequest) -> str:
     """A group of this test's own."""
     return str(request.node.name)
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    """A part of a request, with the fields that this version has."""
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
 
 
 def send(client: ProtocolClient, api: str, version: int, **values: Any) -> None:

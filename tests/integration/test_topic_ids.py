@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.process import BrokerProcess
-from keylane.wire.versions import entity
-from kit.protocol import ProtocolClient
+from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
 
 SOON = datetime.timedelta(seconds=10)
 TIMEOUT_S = 20.0
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
 
 
 def create(client: ProtocolClient, name: str) -> UUID:

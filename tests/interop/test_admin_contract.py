@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
 import itertools
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,35 +12,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.batches import NewRecord, encode_batch
-from keylane.wire.versions import entity, request_type
+from kit.protocol import ask, part, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kit.protocol import ProtocolClient
 
-DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)
 NUMBERS = itertools.count()
 NODE = 1
 """The only broker, of either kind."""
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
-
-
-def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
-    fields = request_type(api, version).__dataclass_fields__
-    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
 
 
 def create(client: ProtocolClient, partitions: int = 1, name: str | None = None) -> tuple[str, Any]:

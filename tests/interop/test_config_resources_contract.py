@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
+
+from kit.protocol import part
 
 if TYPE_CHECKING:
     from kit.protocol import ProtocolClient
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)
-
-
-def part(api: str, version: int, name: str, /, **values: Any) -> Any:
-    return getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), name)(**values)
 
 
 def listed(client: ProtocolClient, *kinds: int) -> list[tuple[int, str]]:

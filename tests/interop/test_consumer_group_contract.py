@@ -4,7 +4,7 @@ Kafka. Each test has a group and topics of its own."""
 from __future__ import annotations
 
 import datetime
-import importlib
+import functools
 import itertools
 import re
 import time
@@ -33,15 +33,16 @@ from keylane.coordinator.consumer_groups.records import GROUP as GROUP_EPOCH
 from keylane.coordinator.formats import partition_for
 from keylane.errors import PeerError
 from keylane.kafka.group_times import GroupTimes, ask_group_times
-from keylane.wire.versions import entity
-from kit.protocol import ProtocolClient
+from kit import protocol
+from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 NUMBERS = itertools.count()
 DEADLINE_S = 30.0
+until = functools.partial(protocol.until, within_s=DEADLINE_S)
 MS = datetime.timedelta(milliseconds=1)
 NONE, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 0, 15, 16
 UNKNOWN_MEMBER_ID, INVALID_REQUEST, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 25, 42, 68, 69
@@ -69,10 +70,6 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         pytest.skip(missing)
     with peers.ApacheKafka(SETTINGS) as kafka:
         yield kafka.bootstrap
-
-
-def part(api: str, version: int, name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), name), **values)
 
 
 class Group:
@@ -177,14 +174,6 @@ def client(bootstrap: str) -> Iterator[ProtocolClient]:
 def group(client: ProtocolClient) -> Group:
     client.ask("find_coordinator", 4, key_type=0, coordinator_keys=("any",))
     return Group(client)
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
 
 
 def test_a_member_joins_an_empty_group(group: Group) -> None:

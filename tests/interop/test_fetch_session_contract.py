@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
 import itertools
 import random
 import time
@@ -17,15 +16,14 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer
+from kit.protocol import ProtocolClient, decode_answer, part, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 Partition = tuple[str, int]
 
-DEADLINE_S = 20.0
 NO_TIME = datetime.timedelta(0)
 LONG = datetime.timedelta(seconds=15)
 MINUTE = datetime.timedelta(minutes=1)
@@ -34,18 +32,6 @@ VERSIONS = range(7, 13)
 NO_SESSION, INITIAL, FINAL = 0, 0, -1
 CACHE = 8
 """Slots: Apache Kafka divides them among eight shards, which it uses in turns."""
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
 
 
 class Answer(NamedTuple):

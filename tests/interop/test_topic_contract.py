@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
-from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer
+from keylane.wire.versions import request_type
+from kit.protocol import ProtocolClient, ask, decode_answer, part, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)
 NUMBERS = itertools.count()
 TOPIC, BROKER = 2, 4
@@ -30,23 +25,6 @@ MEGABYTE = 1_048_576
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
-
-
-def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
-    fields = request_type(api, version).__dataclass_fields__
-    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
 
 
 def create(client: ProtocolClient, configs: dict[str, str], name: str | None = None) -> tuple[str, Any]:

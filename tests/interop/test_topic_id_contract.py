@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
 import itertools
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer
+from kit.protocol import ProtocolClient, ask, decode_answer, part, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-DEADLINE_S = 20.0
 NO_TIME = datetime.timedelta(0)
 LONG = datetime.timedelta(seconds=15)
 MINUTE = datetime.timedelta(minutes=1)
@@ -35,23 +30,6 @@ NOBODY = uuid.UUID("2f6a7c9e-8a2e-4b57-9f63-0d1f3c1b5a77")
 class Topic(NamedTuple):
     name: str
     id: uuid.UUID
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
-
-
-def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
-    fields = request_type(api, version).__dataclass_fields__
-    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
 
 
 # --- topics ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import itertools
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,11 @@ from kio.schema.errors import ErrorCode
 from keylane.coordinator.formats import partition_for
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.control import is_commit
-from keylane.wire.versions import entity, request_type
+from kit.protocol import ask, part, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kit.protocol import ProtocolClient
 
-DEADLINE_S = 20.0
 MINUTE = datetime.timedelta(minutes=1)
 NOT_YET = {
     ErrorCode.concurrent_transactions,
@@ -54,23 +50,6 @@ def topic(client: ProtocolClient) -> str:
     assert answer.topics[0].error_code == ErrorCode.none
     until(lambda: client_list_offsets(client, name, 0, 0)[0], lambda code: code == ErrorCode.none)
     return name
-
-
-def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
-
-
-def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
-    fields = request_type(api, version).__dataclass_fields__
-    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
-
-
-def until(step: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
-    """Ask again, as clients do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_done(answer := step()):
-        assert time.monotonic() < deadline, f"still {answer} after {DEADLINE_S} s"
-    return answer
 
 
 class Tx:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import select
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Any, Self
 
-from keylane.wire.versions import encode_response, request_type, response_type
+from keylane.wire.versions import encode_response, entity, request_type, response_type
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 _TIMEOUT_S = 20.0
+
+
+def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
+    """A part of a request, with the fields that this version has."""
+    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
+
+
+def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:
+    """The answer to a request with those of the values that this version has."""
+    fields = request_type(api, version).__dataclass_fields__
+    return client.ask(api, version, **{name: value for name, value in values.items() if name in fields})
+
+
+def until(step: Callable[[], Any], is_done: Callable[[Any], bool], *, within_s: float = _TIMEOUT_S) -> Any:
+    """Ask again, as clients do."""
+    deadline = time.monotonic() + within_s
+    while not is_done(answer := step()):
+        assert time.monotonic() < deadline, f"still {answer} after {within_s} s"
+    return answer
 
 
 def encode_request(api: str, request: Any, correlation_id: int, client_id: str = "keylane-testing") -> bytes:
