@@ -23,7 +23,19 @@ from keylane.operations.commands import mac_of
 from keylane.operations.reports import key_of
 from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
-from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, import_commands, operate, refused
+from kit.operated import (
+    OPERATIONS,
+    PARTITIONS,
+    TOKEN,
+    Members,
+    are_heard,
+    fill,
+    import_commands,
+    operate,
+    quick_broker,
+    refused,
+    stage_of,
+)
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -38,17 +50,13 @@ def commands() -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
+    with quick_broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    stage = Stage(
-        broker.bootstrap_servers, request.node.name.removeprefix("test_").replace("[", "-").replace("]", "")[:60]
-    )
-    stage.create(PARTITIONS)
-    return stage
+    return stage_of(broker, request.node.name)
 
 
 @pytest.fixture

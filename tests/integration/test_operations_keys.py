@@ -12,13 +12,26 @@ from confluent_kafka import Producer
 import keylane as kl
 from keylane.cli import main
 from keylane.operations.operator import Operator
-from keylane.testing import EmbeddedBroker
-from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, import_commands, operate, refused
+from kit.operated import (
+    OPERATIONS,
+    PARTITIONS,
+    TOKEN,
+    Members,
+    are_heard,
+    fill,
+    import_commands,
+    operate,
+    quick_broker,
+    refused,
+    stage_of,
+)
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from keylane.testing import EmbeddedBroker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,15 +41,13 @@ def commands() -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
+    with quick_broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    stage = Stage(broker.bootstrap_servers, request.node.name.removeprefix("test_")[:60])
-    stage.create(PARTITIONS)
-    return stage
+    return stage_of(broker, request.node.name)
 
 
 @pytest.fixture

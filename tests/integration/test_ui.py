@@ -23,27 +23,23 @@ from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
 from keylane.ui import watch
 from keylane.ui.page import Page
+from kit.operated import PARTITIONS, TOKEN, quick_broker, stage_of
 from kit.page_client import PageClient
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = "a token for the tests"
-PARTITIONS = 3
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
+    with quick_broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    stage = Stage(broker.bootstrap_servers, request.node.name.removeprefix("test_")[:60])
-    stage.create(PARTITIONS)
-    return stage
+    return stage_of(broker, request.node.name)
 
 
 @pytest.fixture

@@ -13,15 +13,14 @@ from keylane import cli
 from keylane.cli import main
 from keylane.flow import host
 from keylane.pipeline import topics_of_operations
+from keylane.testing import EmbeddedBroker
 from kit.ledger import Ledger
-from kit.stage import Member
+from kit.stage import Member, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-
-    from kit.stage import Stage
 
 TOKEN = "a token for the tests"
 OPERATIONS: dict[str, Any] = {"token": TOKEN, "report_interval_ms": 200}
@@ -34,6 +33,19 @@ def import_commands() -> None:
     for package in (cli, host):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+
+
+def quick_broker() -> EmbeddedBroker:
+    """Its groups may give a silent member up after a second."""
+    return EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"})
+
+
+def stage_of(broker: EmbeddedBroker, test: str) -> Stage:
+    """A group and a topic for one test, by its name."""
+    name = test.removeprefix("test_").replace("[", "-").replace("]", "")[:60]
+    stage = Stage(broker.bootstrap_servers, name)
+    stage.create(PARTITIONS)
+    return stage
 
 
 def fill(stage: Stage, records: int) -> None:
