@@ -1,13 +1,15 @@
 """`make bench-lanes`: the Parallel Consumer's table through lanes, the start of a lane, from append to output, scaling,
 a slow record, the driver's side of a thousand lanes, and the coordinator's of a thousand members (on Apache Kafka).
 
-Parts can be run alone (`--parts table start latency scaling slow driver members`); each adds its figures to
+The table stands beside one process and, where that can run, beside the JVM's. Parts can be run alone (`--parts table
+start latency scaling slow driver members`), and rows of the table (`--rows 'key-*/16'`); each adds its figures to
 DIR/bench-lanes.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -19,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import peers
+from engine.contest import JVM_HEAP_MB
 from engine.rows import Row, Topic, rows
 from pages import put_into_page
+from peers import jvm
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTS = ("table", "start", "latency", "scaling", "slow", "driver", "members")
-TABLE = ("key-10/16", "key-1000/16", "unordered/16", "key-1000/100", "unordered/100")
+TABLE = ("partition/*", "key-*/16", "key-*/100", "unordered/*")
 IO_RECORDS, IO_SLEEP_US, IO_CONCURRENCY = 16_000, 5_000, 8
 CPU_RECORDS = 6_000
 SCALING_PARTITIONS = 16
@@ -43,8 +47,9 @@ LANES = (1, 2, 4)
 class Bench:
     """One broker, one warm session, one folder."""
 
-    def __init__(self, spark: SparkSession, servers: str, folder: Path, repeat: int) -> None:
+    def __init__(self, spark: SparkSession, servers: str, folder: Path, repeat: int, table_rows: list[str]) -> None:
         self.spark, self.servers, self.folder, self.repeat = spark, servers, folder, repeat
+        self.table_rows = table_rows
         self._filled: set[str] = set()
 
     def fill(self, topic: Topic, sleep_us: int | None = None) -> str:
@@ -86,14 +91,26 @@ class Bench:
     # The parts.
 
     def table(self) -> list[dict[str, Any]]:
-        selected = [row for row in rows(list(TABLE), quick=False) if row.name in TABLE]
-        return [self._row(row) for row in selected]
+        selected = rows(self.table_rows, quick=False)
+        with contextlib.ExitStack() as stack:
+            peer = None
+            if (lacks := jvm.missing()) is None:
+                command = jvm.command(jvm.BENCH, self.servers, heap_mb=JVM_HEAP_MB)
+                peer = stack.enter_context(jvm.LineProcess(command))
+            else:
+                print(f"the JVM Parallel Consumer is left out: {lacks}")
+            return [self._row(row, peer) for row in selected]
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: Row, peer: jvm.LineProcess | None) -> dict[str, Any]:
         name = self.fill(row.topic)
         options: dict[str, Any] = {"kind": "sleep", "ordering": row.ordering, "concurrency": row.concurrency}
-        here, there, limits = [], [], []
+        here, there, limits, jvms = [], [], [], []
         for _ in range(self.repeat):
+            if peer is not None:
+                answer = peer.ask(f"{name} {row.ordering.upper()} {row.topic.records} {row.concurrency} sleep")
+                _, seconds, _, _, done = answer.split(" ")
+                assert int(done) == row.topic.records, answer
+                jvms.append(float(seconds))
             timed = self.in_process(name, **options)
             lanes, _ = self.on_lanes(name, 1, **options)
             assert len(timed.took) == len(lanes.took) == row.topic.records
@@ -108,7 +125,8 @@ class Bench:
                 "process_s": round(process, 3),
                 "lane_s": round(lane, 3),
                 "lane_over_process": round(lane / process, 3),
-                "runs": {"process": here, "lane": there},
+                "jvm_s": round(statistics.median(jvms), 3) if jvms else None,
+                "runs": {"process": here, "lane": there, "jvm": jvms},
                 "load": os.getloadavg()[0],
             }
         )
@@ -187,6 +205,9 @@ def said(figures: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-lanes", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument(
+        "--rows", nargs="+", default=TABLE, metavar="ROW", help="of the table, by name or pattern (all)"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="runs; the median counts (3)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")
     parser.add_argument("--page", type=Path, metavar="FILE", help="also put the tables into this page")
@@ -202,9 +223,12 @@ def main() -> int:
             settings["spark.jars"] = ",".join(map(str, peers.jars("spark_kafka").glob("*.jar")))
         spark = session(**settings)
         try:
-            bench = Bench(spark, broker.bootstrap, Path(folder), options.repeat)
+            bench = Bench(spark, broker.bootstrap, Path(folder), options.repeat, list(options.rows))
             for part in options.parts:
-                found[part] = getattr(bench, part)()
+                made = getattr(bench, part)()
+                names = {one["row"] for one in made} if part == "table" else None
+                kept = [] if names is None else [one for one in found.get(part, ()) if one["row"] not in names]
+                found[part] = [*kept, *made]
                 file.write_text(json.dumps(found, indent=1) + "\n")
         finally:
             spark.stop()

@@ -15,13 +15,14 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     made = [
         table(
             "**From the first record to the last**",
-            ("row", "limit", "one process", "a lane", "lane / process", "load"),
+            ("row", "limit", "one process", "a lane", "JVM Parallel Consumer", "lane / process", "load"),
             [
                 (
                     one["row"],
                     f"{one['limit_s']:.2f} s",
                     f"{one['process_s']:.2f} s",
                     f"{one['lane_s']:.2f} s",
+                    "" if one.get("jvm_s") is None else f"{one['jvm_s']:.2f} s",
                     f"{one['lane_over_process']:.2f}",
                     f"{one['load']:.1f}",
                 )

@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts half",
-        "flow/admission.py",
+        "flow/rates.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s / 2",
         ANY,
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rate counts twice",
-        "flow/admission.py",
+        "flow/rates.py",
         "self._used_to = max(self._used_to, now) + count * self._interval_s",
         "self._used_to = max(self._used_to, now) + count * self._interval_s * 2",
         "property/engine/test_engine_rates_properties.py",
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "a key's rate is not taken",
-        "flow/admission.py",
+        "flow/rates.py",
         "        bucket.spend(1, now)\n        return None",
         "        return None",
         ANY,
@@ -195,8 +195,8 @@ MUTANTS = [
     ),
     Mutant(
         "what has ended of a call that was taken apart is reported twice",
-        "flow/core.py",
-        "        call.reported(end)\n",
+        "flow/together.py",
+        "    call.reported(end)\n",
         "",
         ANY,
         "guarantee 6",
@@ -267,11 +267,11 @@ MUTANTS = [
     Mutant(
         "a call of a lost partition that is taken apart leaves records with the workers for ever",
         "flow/core.py",
-        "            if numbers:\n                self._not_begun(call, numbers, payloads)\n",
+        "            if numbers:\n                give_back(call, numbers, payloads)\n",
         """            if not call.source.wanted:
                 continue
             if numbers:
-                self._not_begun(call, numbers, payloads)
+                give_back(call, numbers, payloads)
 """,
         "unit/engine/test_engine_batches.py::test_a_call_of_a_lost_partition_that_is_taken_apart_leaves_no_record_with_the_workers",
     ),
@@ -496,8 +496,8 @@ MUTANTS = [
     Mutant(
         "a failure while the service is down uses up an attempt",
         "flow/core.py",
-        "if self._is_held(item, self._breakers.failed(counted, item.since, now)):",
-        "if self._breakers.failed(counted, item.since, now) and False:",
+        "if self._is_held(item, breakers.failed(target, item.since, now)):",
+        "if breakers.failed(target, item.since, now) and False:",
         "unit/engine/test_engine_breaker.py::test_a_ten_minute_outage_burns_no_record_and_is_probed_once_a_second",
         "option: breaker",
     ),
@@ -538,7 +538,7 @@ MUTANTS = [
     ),
     Mutant(
         "one service that is down holds all",
-        "flow/core.py",
+        "flow/breakers.py",
         '        if self._target_of is None:\n            return ""',
         '        if True:\n            return ""',
         "unit/engine/test_engine_breaker.py::test_a_service_that_is_down_holds_no_other_one_up",

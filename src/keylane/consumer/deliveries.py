@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from keylane.consumer.outputs import Answer, ResultsMoved, ResultsRule
-    from keylane.flow.core import FlowCore, Notes
+    from keylane.flow.core import FlowCore
     from keylane.flow.items import Item
-    from keylane.flow.outcomes import NotRun, Outcome
+    from keylane.flow.outcomes import Notes, NotRun, Outcome
     from keylane.pipeline import Pipeline
     from keylane.telling import Log
 

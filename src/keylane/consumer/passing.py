@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from keylane.consumer.deliveries import Deliveries
     from keylane.consumer.partitions import Partition, Partitions
-    from keylane.flow.core import FlowCore, Stands
+    from keylane.flow.core import FlowCore
+    from keylane.flow.work import Stands
     from keylane.pipeline import Pipeline
 
 Place = tuple[str, int, int]

@@ -1,5 +1,5 @@
-"""What may run: of a source by its order (`Shards`), at once by what workers take (`HandOver`), in a time by the rates
-(`Buckets`).
+"""What may run: of a source by its order (`Shards`), at once by what workers take (`HandOver`), and of many sources
+the one whose turn it is (`Rotation`).
 
 The idea of the first: a shard has at most one item out (ready, running, waiting, or held by its owner), or a few that
 were handed over together. The others of the shard wait behind in the order of their numbers, and releasing the last
@@ -11,21 +11,27 @@ and has not run is still in its place.
 
 Of the second: workers that can queue get a few milliseconds' worth of work beyond what runs, so that a thread that ends
 an item finds the next one without a turn of the loop; slow functions leave the queue all but empty, so nothing gets old
-in it. What is quick goes several at a time, as many as run in `CALL_S`. Of the third: a bucket is one number, the time
-up to which what was spent has used its rate up (the generic cell rate algorithm); what lies within the burst before it
-may start now.
+in it. What is quick goes several at a time, as many as run in `CALL_S`.
+
+Of the third: sources stand in a row, and the first gives what it may. It goes to the end of the row, or back to its
+front where the order is depth first; one that gave nothing, or has nothing more, leaves until it is offered again. One
+that has used up its rate rests, and comes back by itself when that has recovered.
 
 Pure: time is passed in.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import heapq
+import itertools
+from bisect import bisect_left, insort
 from collections import deque
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from keylane.errors import InternalError
+from keylane.flow.rates import UNLIMITED, Buckets, Rated
 from keylane.flow.work import Queue
 
 if TYPE_CHECKING:
@@ -409,106 +415,97 @@ class HandOver:
         return max(1, int(self._items_per_s * self._call_s * times) // max(1, min(calls, self.at_once)))
 
 
-# --- in a time ---
-
-UNLIMITED = 1 << 62
-"""Items: no limit."""
-
-FORGET_AT = 10_000
-"""Keys from which on those that are at rest are forgotten: their buckets are full."""
-
-_ROUNDING_S = 1e-9
-"""A token that is due within this is there: times are floats."""
+# --- in turn ---
 
 
-class Rated(Protocol):
-    """Whose rate it is: a source."""
+class InTurn(Rated, Protocol):
+    """A source: so much of it as a row needs."""
+
+    def has_turn(self) -> bool: ...
+
+
+S = TypeVar("S", bound=InTurn)
+
+
+class Rotation(Generic[S]):
+    """The row, who rests, and the rates that send them there."""
+
+    def __init__(self, rates: Rates, *, depth_first: bool) -> None:
+        self.buckets = Buckets(rates)
+        self.depth_first = depth_first
+        self._row: deque[S] = deque()
+        self._queued: set[S] = set()
+        """Those in the row."""
+        self._resting: list[tuple[float, int, S]] = []
+        """Sources that have used up their rate, and until when: a heap."""
+        self._at_rest: set[S] = set()
+        """The same sources."""
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self._row)
+
+    def offer(self, source: S) -> None:
+        """`source` may have something to run."""
+        if source not in self._queued and source.has_turn() and source not in self._at_rest:
+            self._queued.add(source)
+            if self.depth_first:
+                insort(self._row, source, key=attrgetter("name"))
+            else:
+                self._row.append(source)
+
+    def pop(self) -> S:
+        """Whose turn it is: `keep` follows."""
+        return self._row.popleft()
+
+    def keep(self, source: S, *, is_taken: bool) -> None:
+        """It has had its turn, and something was taken of it, or nothing."""
+        if not is_taken or not source.has_turn():
+            self._queued.discard(source)
+        elif self.depth_first:
+            self._row.appendleft(source)
+        else:
+            self._row.append(source)
+
+    # --- rates ---
+
+    def room(self, now: float) -> int:
+        """What the rate over all lets start."""
+        return self.buckets.room(now) if self.buckets.limited else UNLIMITED
+
+    def room_of(self, source: S, now: float) -> int:
+        """What the source's rate lets start; without any, it comes back by itself."""
+        bucket = self.buckets.of(source)
+        if bucket is None:
+            return UNLIMITED
+        room = bucket.room(now)
+        if not room:
+            self._at_rest.add(source)
+            heapq.heappush(self._resting, (bucket.due(), next(self._order), source))
+        return room
+
+    def is_resting(self, source: S) -> bool:
+        return source in self._at_rest
+
+    def wake(self, now: float) -> None:
+        """Those whose rate has recovered are back."""
+        while self._resting and self._resting[0][0] <= now:
+            source = heapq.heappop(self._resting)[2]
+            self._at_rest.discard(source)
+            self.offer(source)
 
     @property
-    def wanted(self) -> bool:
-        """False once nothing of it counts any more."""
+    def next_waking(self) -> float | None:
+        return self._resting[0][0] if self._resting else None
 
-
-class Bucket:
-    """One token bucket."""
-
-    __slots__ = ("_burst_s", "_interval_s", "_used_to")
-
-    def __init__(self, per_s: float, burst_ms: int) -> None:
-        self._interval_s = 1 / per_s
-        self._burst_s = max(0.0, burst_ms / 1000 - self._interval_s)
-        self._used_to = float("-inf")
-
-    def room(self, now: float) -> int:
-        """Items that may start now."""
-        spare_s = now + self._burst_s + _ROUNDING_S - max(self._used_to, now)
-        return 0 if spare_s < 0 else int(spare_s / self._interval_s) + 1
-
-    def spend(self, count: int, now: float) -> None:
-        self._used_to = max(self._used_to, now) + count * self._interval_s
-
-    def due(self) -> float:
-        """When the next item may start."""
-        return self._used_to - self._burst_s
-
-    def is_full(self, now: float) -> bool:
-        return self._used_to <= now
-
-
-class Buckets:
-    """The buckets of `keylane.Rates`."""
-
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-        self._all = self._made(rates.records_per_s)
-        self._sources: dict[Rated, Bucket] = {}
-        self._keys: dict[tuple[Rated, bytes], Bucket] = {}
-        self._forget_at = FORGET_AT
-        self.limited = self._all is not None or rates.per_partition is not None or rates.per_key is not None
-        """Whether there is any limit."""
-        self.by_key = rates.per_key is not None
-
-    def _made(self, per_s: float | None) -> Bucket | None:
-        return None if per_s is None else Bucket(per_s, self._rates.burst_ms)
-
-    def room(self, now: float) -> int:
-        """Items that may start now, over all."""
-        return UNLIMITED if self._all is None else self._all.room(now)
-
-    def due(self) -> float | None:
-        """When the next item may start, over all."""
-        return None if self._all is None else self._all.due()
-
-    def of(self, source: Rated) -> Bucket | None:
-        if self._rates.per_partition is None:
-            return None
-        if source not in self._sources:
-            self._sources = {one: bucket for one, bucket in self._sources.items() if one.wanted}
-            self._sources[source] = Bucket(self._rates.per_partition, self._rates.burst_ms)
-        return self._sources[source]
-
-    def spend(self, source: Rated, count: int, now: float) -> None:
-        """So many items of `source` start."""
-        if self._all is not None:
-            self._all.spend(count, now)
-        if (bucket := self.of(source)) is not None:
-            bucket.spend(count, now)
-
-    def spend_key(self, source: Rated, key: bytes | None, now: float) -> float | None:
-        """Spend a token of the key: None; or when there will be one."""
-        if self._rates.per_key is None or key is None:
-            return None
-        name = (source, key)
-        bucket = self._keys.get(name)
-        if bucket is None:
-            self._forget_resting(now)
-            bucket = self._keys[name] = Bucket(self._rates.per_key, self._rates.burst_ms)
-        if bucket.room(now) < 1:
-            return bucket.due()
-        bucket.spend(1, now)
-        return None
-
-    def _forget_resting(self, now: float) -> None:
-        if len(self._keys) >= self._forget_at:
-            self._keys = {name: one for name, one in self._keys.items() if not one.is_full(now) and name[0].wanted}
-            self._forget_at = max(FORGET_AT, 2 * len(self._keys))
+    def change_rates(self, rates: Rates) -> None:
+        """From now on, with full buckets."""
+        self.buckets = Buckets(rates)
+        rested = list(self._at_rest)
+        self._resting.clear()
+        self._at_rest.clear()
+        for source in rested:
+            self.offer(source)

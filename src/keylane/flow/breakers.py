@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.errors import PeerError
-from keylane.flow.admission import UNLIMITED
+from keylane.errors import PeerError, UsageError
+from keylane.flow.items import Batch
+from keylane.flow.outcomes import Failure, Later, NotRun
+from keylane.flow.rates import UNLIMITED
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from keylane.flow.items import Carried, Unit
     from keylane.options import Breaker
 
 FORGET_AT = 10_000
@@ -86,20 +90,35 @@ class _Target:
 
 
 class Breakers:
-    """Of one flow. `tell` is given a line when a target goes down, or comes back."""
+    """Of one flow. `tell` is given a line when a target goes down, or comes back; `view` makes of a payload what user
+    code sees."""
 
-    def __init__(self, options: Breaker, tell: Callable[[str], None]) -> None:
+    def __init__(self, options: Breaker, tell: Callable[[str], None], view: Callable[[Carried], Carried]) -> None:
         self._failures = options.failures
         self._errors = options.errors
         self._interval_s = options.probe_interval_ms / 1000
         self._only = "" if options.target is None else None
         """The name of the one target, where items name none."""
+        self._target_of = options.target
         self._tell = tell
+        self._view = view
         self._targets: dict[str, _Target] = {}
 
     def counts(self, error: BaseException) -> bool:
         """Whether this error says something of the service. What Kafka does not take does not."""
         return isinstance(error, self._errors) and not isinstance(error, PeerError)
+
+    def target(self, payload: Carried) -> str | UsageError:
+        """Which service the item calls; an error, when the user's function gives none."""
+        if self._target_of is None:
+            return ""
+        try:
+            target: object = self._target_of(self._view(payload))
+        except Exception as raised:
+            return UsageError(f"the function Breaker.target raised {type(raised).__name__}; mend it")
+        if not isinstance(target, str):
+            return UsageError(f"the function Breaker.target returned {kind_of(target)}: return a str")
+        return target
 
     # --- what may start ---
 
@@ -127,6 +146,21 @@ class Breakers:
         return None
 
     # --- what calls came to ---
+
+    def heard(self, units: Iterable[Unit], now: float) -> list[Unit]:
+        """The same, which were reported; what of them went well counts."""
+        reported = list(units)
+        for unit in reported:
+            if isinstance(unit, Batch):
+                ended = [(one.payload, one.outcome) for one in unit.items]
+            else:
+                ended = [(payload, unit.outcomes.get(index)) for index, payload in enumerate(unit.payloads)]
+            for payload, outcome in ended:
+                if not isinstance(outcome, Failure | NotRun | Later):
+                    target = self.target(payload)
+                    if not isinstance(target, UsageError):
+                        self.succeeded(target, unit.since, now)
+        return reported
 
     def succeeded(self, target: str, since: float, now: float) -> None:
         """A call that was handed over at `since` ended well."""

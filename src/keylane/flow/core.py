@@ -11,69 +11,36 @@ Pure: time is passed in. Thread safety: none; its owner is a loop.
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
-from collections import deque
-from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
-from keylane.flow.admission import UNLIMITED, Buckets, joined
+from keylane.flow.admission import Rotation, joined
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
 from keylane.flow.items import Batch, Call
 from keylane.flow.keys import KeyGate
-from keylane.flow.letting_in import let_in, let_in_batch, undo
+from keylane.flow.letting_in import let_in, let_in_batch
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
-from keylane.flow.work import Task
-from keylane.telling import kind_of
+from keylane.flow.seen import Seen, in_hand
+from keylane.flow.together import Lingering, begin_settling, give_back, told_apart, undo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence
+    from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
     from keylane.flow.admission import HandOver
     from keylane.flow.breakers import OpenBreaker
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.keys import KeyRule
-    from keylane.flow.outcomes import Outcome
-    from keylane.flow.work import Queue, Why
+    from keylane.flow.outcomes import Notes, Outcome
+    from keylane.flow.work import Stands, Task
     from keylane.options import Flow, Rates
-
-Stands = Literal["running", "queued", "delivering", "behind", "commit"]
-"""Where an item is that can not be taken out: as in `keylane.flow.work.Why`; behind: an earlier one of its shard."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
 any more."""
-
-
-def in_hand(unit: Unit) -> Iterator[tuple[Source, int, Task]]:
-    """What of a unit is with the workers: each source, the number of its shard's head, and the task."""
-    if isinstance(unit, Batch):
-        for item in unit.items:
-            if item.chain is None or item.chain.head is item:
-                since = item.first_s or unit.since
-                yield item.source, item.number, Task(item.source.name, item.number, "running", item.attempt, since)
-        return
-    source, has_begun = unit.source, unit.has_begun
-    at = unit.ended if has_begun else unit.first
-    first_s = None if unit.item is None else unit.item.first_s
-    for index in range(at, at + 1 if unit.ordered else len(unit.numbers)):
-        number = unit.numbers[index]
-        why: Why = "running" if has_begun and index == at else "queued"
-        since = first_s or (unit.began if why == "running" else unit.since)
-        yield source, unit.numbers[0] if unit.ordered else number, Task(source.name, number, why, unit.attempt, since)
-
-
-class Notes(Protocol):
-    """Who hears of failed attempts."""
-
-    def note(self, failure: Failure, name: str, attempt: int, now: float) -> None: ...
-    def tell(self, text: str) -> None:
-        """A service went down, or is back."""
 
 
 class FlowCore:
@@ -101,32 +68,18 @@ class FlowCore:
         self._counters = counters
         self._view = view
         self._retries = options.tries
-        self._rotation: deque[Source] = deque()
-        self._queued: set[Source] = set()
-        """Those in the rotation."""
-        self._depth_first = options.traversal == "depth_first"
-        self._batch_size = 1 if options.batch is None else options.batch.size
-        self._batch_min_size = 1 if options.batch is None else options.batch.min_size
-        self._linger_s = 0.0 if options.batch is None else options.batch.linger_ms / 1000
-        self._lingers_since: float | None = None
-        """Since when there is something for a batch, and too little."""
+        self._rotation: Rotation[Source] = Rotation(options.rates, depth_first=options.traversal == "depth_first")
+        self._lingering = Lingering(options.batch)
         self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
         """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
-        self._breakers = None if options.breaker is None else Breakers(options.breaker, notes.tell)
-        self._target_of = None if options.breaker is None else options.breaker.target
+        self._breakers = None if options.breaker is None else Breakers(options.breaker, notes.tell, view)
         self._may_group = not alone and self._auto is None and options.not_before is None and self._breakers is None
         """Whether quick items may go to a worker together."""
         self._may_chain = self._may_group and options.ordering != "unordered"
         """Whether those of one shard may, as long as each is simply through."""
         self._one_a_key = one_a_key
-        self._buckets = Buckets(options.rates)
-        self._asks = self._buckets.limited or self._breakers is not None
+        self._asks = self._rotation.buckets.limited or self._breakers is not None
         """Whether each item is looked at before it goes to the workers."""
-        self._resting: list[tuple[float, int, Source]] = []
-        """Sources that have used up their rate, and until when: a heap."""
-        self._at_rest: set[Source] = set()
-        """The same sources."""
-        self._order = count()
         self._schedule = Schedule()
         self._ordering = options.ordering
         self._gate: KeyGate | None = None
@@ -153,12 +106,7 @@ class FlowCore:
 
     def offer(self, source: Source) -> None:
         """`source` may have something to run."""
-        if source not in self._queued and source.has_turn() and source not in self._at_rest:
-            self._queued.add(source)
-            if self._depth_first:
-                insort(self._rotation, source, key=attrgetter("name"))
-            else:
-                self._rotation.append(source)
+        self._rotation.offer(source)
 
     def forget_closed(self) -> None:
         """Sources were closed."""
@@ -175,13 +123,8 @@ class FlowCore:
 
     def change_rates(self, rates: Rates) -> None:
         """From now on, with full buckets."""
-        self._buckets = Buckets(rates)
-        self._asks = self._buckets.limited or self._breakers is not None
-        rested = list(self._at_rest)
-        self._resting.clear()
-        self._at_rest.clear()
-        for source in rested:
-            self.offer(source)
+        self._rotation.change_rates(rates)
+        self._asks = self._rotation.buckets.limited or self._breakers is not None
 
     def change_rules(self, rules: Sequence[KeyRule]) -> None:
         """From now on these hold, by key, and no others. What has waited for one that is gone goes on."""
@@ -196,7 +139,10 @@ class FlowCore:
     @property
     def held(self) -> Iterable[Item]:
         """What waits for a rule by its key."""
-        return () if self._gate is None else (item for _, item, _ in self._gate.waiting)
+        return (item for _, item, _ in self._gated())
+
+    def _gated(self) -> Iterable[tuple[KeyRule, Item, float | None]]:
+        return () if self._gate is None else self._gate.waiting
 
     def _go_on(self, items: Iterable[Item]) -> None:
         """What waited is ready, the last of these first."""
@@ -229,57 +175,16 @@ class FlowCore:
     def work(self, sources: Iterable[Source], now: float, most: int) -> list[Task]:
         """What is in hand, what has a time, and of the other heads of shards in which items wait `most` with the
         longest queues. Looks at each item that waits once."""
-        tasks = {(source, head): task for unit in self._out for source, head, task in in_hand(unit) if source.wanted}
-        down = {one.target for one in self.open_breakers(now)}
-        for due, item in self._schedule:
-            since = item.first_s
-            task = Task(item.source.name, item.number, self._why(item, down), item.attempt, since, due)
-            tasks[item.source, item.number] = task
-        for rule, item, goes_on in () if self._gate is None else self._gate.waiting:
-            why: Why = "paused" if rule.do == "hold" else "rate"
-            tasks[item.source, item.number] = Task(
-                item.source.name, item.number, why, item.attempt, item.first_s, goes_on, key=item.payload.key()
-            )
-        heads = dict(tasks.keys())  # of a source with one shard, the one that there is
-        others: list[tuple[Source, Queue]] = []
-        for source in sources:
-            for queue in source.queues():
-                place = source, heads.get(source, -1) if queue.head is None else queue.head
-                if (known := tasks.get(place)) is None:
-                    others.append((source, queue))
-                else:
-                    tasks[place] = known._replace(behind=queue.behind, key=queue.key)
-        ready: dict[Source, dict[int, None]] = {}
-        for source, queue in heapq.nlargest(most, others, key=lambda one: one[1].behind):
-            if source not in ready:
-                ready[source] = dict.fromkeys(source.ready)
-            number = next(iter(ready[source]), None) if queue.head is None else queue.head
-            if number is not None:
-                stands = self._stands(source, number, ready[source])
-                tasks[source, number] = Task(source.name, number, stands, behind=queue.behind, key=queue.key)
-        return list(tasks.values())
+        seen = Seen(self._out, self._schedule, self._gated(), self._rotation, self._breakers)
+        return seen.tasks(sources, now, most)
 
-    def _stands(self, source: Source, number: int, ready: Container[int]) -> Why:
-        """Why an item is not in hand that has no time."""
-        if number not in ready:
-            return "delivering"
-        if source.is_paused:
-            return "paused"
-        if source in self._at_rest:
-            return "rate"
-        return "ready" if number <= source.owner.may_start() else "commit"
-
-    def _why(self, item: Item, down: Container[str]) -> Why:
-        """What an item waits for that has a time."""
-        if self._target(item.payload) in down:
-            return "service"
-        if item.source.has_tried(item.number):
-            return "retry"
-        return "rate" if self._buckets.by_key else "scheduled"
+    def open_breakers(self, now: float) -> tuple[OpenBreaker, ...]:
+        """Services that are down."""
+        return () if self._breakers is None else self._breakers.open(now)
 
     def end_lingering(self) -> None:
         """Nothing more is fed: batches wait for their least size no longer."""
-        self._batch_min_size = 1
+        self._lingering.end()
 
     # --- what runs next ---
 
@@ -288,13 +193,10 @@ class FlowCore:
         self.hand_over.observe(now, self.calls)
         if self._auto is not None:
             self.hand_over.resize(self._auto.turn(now))
-        while self._resting and self._resting[0][0] <= now:
-            source = heapq.heappop(self._resting)[2]
-            self._at_rest.discard(source)
-            self.offer(source)
+        self._rotation.wake(now)
         if self._gate is not None:
             self._go_on(reversed(self._gate.pop_due(now)))
-        taken = self._take_calls(now) if self._batch_size == 1 else self._take_batches(now)
+        taken = self._take_calls(now) if self._lingering.size == 1 else self._take_batches(now)
         if self._auto is not None and self._rotation and self.calls >= self.hand_over.size:
             self._auto.full()
         return taken
@@ -306,7 +208,7 @@ class FlowCore:
 
     def _take_calls(self, now: float) -> list[Unit]:
         room = min(self.hand_over.size - self.calls, self._room(now))
-        rotation, is_limited = self._rotation, self._buckets.limited
+        rotation, is_limited = self._rotation, self._rotation.buckets.limited
         several, in_a_row, gate = 1, False, self._gate
         if self._may_group and not is_limited and (gate is None or not gate.paces):
             waiting = (source.waiting() for source in rotation)
@@ -314,16 +216,16 @@ class FlowCore:
             several, in_a_row = self.hand_over.sizes(self.calls, waiting, may_follow=may_follow)
         taken: list[Unit] = []
         while rotation and room > 0:
-            share = room if self._depth_first else room // len(rotation) or 1
+            share = room if rotation.depth_first else room // len(rotation) or 1
             for _ in range(len(rotation)):
-                source = rotation.popleft()
+                source = rotation.pop()
                 most = min(share, room)
                 if is_limited:
-                    most = min(most, self._room_of(source, now))
+                    most = min(most, rotation.room_of(source, now))
                 calls = self._take_of(source, most, now, several, in_a_row=in_a_row)
                 taken += calls
                 room -= len(calls)
-                if room <= 0 or self._depth_first:
+                if room <= 0 or rotation.depth_first:
                     break
         return taken
 
@@ -334,7 +236,7 @@ class FlowCore:
         before = source.out
         calls = source.take(most, now, several=several, in_a_row=in_a_row) if most > 0 else []
         items = source.out - before
-        self._keep_in_rotation(source, is_taken=bool(calls))
+        self._rotation.keep(source, is_taken=bool(calls))
         if self._gate is not None:
             passed = let_in(calls, self._gate, now)
             if passed is not calls:
@@ -357,95 +259,33 @@ class FlowCore:
             self._turned_over.append(item)
             return False
         if self._breakers is not None:
-            target = self._target(item.payload)
+            target = self._breakers.target(item.payload)
             if isinstance(target, UsageError):
                 item.source.owner.ended(item, Failure(target, halts=True), now)
                 return False
             if (held := self._breakers.starts(target, now)) is not None:
                 self.put_off(item, held)
                 return False
-        if not self._buckets.limited:
+        buckets = self._rotation.buckets
+        if not buckets.limited:
             return True
-        due = self._buckets.spend_key(source, item.payload.key(), now)
+        due = buckets.spend_key(source, item.payload.key(), now)
         if due is not None:
             self.put_off(item, due)
             return False
-        self._buckets.spend(source, 1, now)
+        buckets.spend(source, 1, now)
         return True
-
-    def _keep_in_rotation(self, source: Source, *, is_taken: bool) -> None:
-        if not is_taken or not source.has_turn():
-            self._queued.discard(source)
-        elif self._depth_first:
-            self._rotation.appendleft(source)
-        else:
-            self._rotation.append(source)
-
-    # --- services that are down ---
 
     def _room(self, now: float) -> int:
         """What rates and breaker let start, over all."""
-        room = self._buckets.room(now)
+        room = self._rotation.room(now)
         return room if self._breakers is None else min(room, self._breakers.room(now))
-
-    def _target(self, payload: Carried) -> str | UsageError:
-        """Which service the item calls; an error, when the user's function gives none."""
-        if self._target_of is None:
-            return ""
-        try:
-            target: object = self._target_of(self._view(payload))
-        except Exception as raised:
-            return UsageError(f"the function Breaker.target raised {type(raised).__name__}; mend it")
-        if not isinstance(target, str):
-            return UsageError(f"the function Breaker.target returned {kind_of(target)}: return a str")
-        return target
-
-    def _heard(self, units: Iterable[Unit], now: float) -> Iterable[Unit]:
-        """The same; the breaker hears what of them went well."""
-        if self._breakers is None:
-            return units
-        units = list(units)
-        for unit in units:
-            if isinstance(unit, Batch):
-                ended = [(one.payload, one.outcome) for one in unit.items]
-            else:
-                ended = [(payload, unit.outcomes.get(index)) for index, payload in enumerate(unit.payloads)]
-            for payload, outcome in ended:
-                if not isinstance(outcome, Failure | NotRun | Later):
-                    target = self._target(payload)
-                    if not isinstance(target, UsageError):
-                        self._breakers.succeeded(target, unit.since, now)
-        return units
-
-    def _is_held(self, item: Item, due: float | None) -> bool:
-        """The attempt does not count, if there is another time for it."""
-        if due is not None:
-            self._counters["held"] += 1
-            self.put_off(item, due)
-        return due is not None
-
-    def open_breakers(self, now: float) -> tuple[OpenBreaker, ...]:
-        """Services that are down."""
-        return () if self._breakers is None else self._breakers.open(now)
-
-    # --- rates ---
-
-    def _room_of(self, source: Source, now: float) -> int:
-        """What the source's rate lets start; without any, it comes back by itself."""
-        bucket = self._buckets.of(source)
-        if bucket is None:
-            return UNLIMITED
-        room = bucket.room(now)
-        if not room:
-            self._at_rest.add(source)
-            heapq.heappush(self._resting, (bucket.due(), next(self._order), source))
-        return room
 
     # --- batches ---
 
     def _take_batches(self, now: float) -> list[Unit]:
         batches: list[Unit] = []
-        while self.calls < self.hand_over.size and self._rotation and self._batch_is_due(now):
+        while self.calls < self.hand_over.size and self._rotation and self._lingering.is_due(self._rotation, now):
             filled = [Batch(items, now) for items in self._fill(now)]
             if not filled:
                 break
@@ -454,36 +294,19 @@ class FlowCore:
             self.with_workers += sum(map(len, filled))
         return batches
 
-    def _batch_is_due(self, now: float) -> bool:
-        """Whether there is enough for a batch, or has been something for long enough, or something is tried again."""
-        least = self._batch_min_size
-        if least > 1:
-            ready = 0
-            for source in self._rotation:
-                ready += source.startable(least - ready)
-                if ready >= least or source.tries_again:
-                    break
-            else:
-                if self._lingers_since is None:
-                    self._lingers_since = now
-                if now < self._lingers_since + self._linger_s:
-                    return False
-        self._lingers_since = None
-        return True
-
     def _fill(self, now: float) -> list[list[Item]]:
         """One batch from as many sources as it takes, and those that go alone which were met on the way."""
         batch: list[Item] = []
         alone: list[list[Item]] = []
-        size = self._batch_size
-        while self._rotation and (room := min(size - len(batch), self._room(now))) > 0:
-            source = self._rotation.popleft()
-            room = min(room, self._room_of(source, now))
+        rotation, size = self._rotation, self._lingering.size
+        while rotation and (room := min(size - len(batch), self._room(now))) > 0:
+            source = rotation.pop()
+            room = min(room, rotation.room_of(source, now))
             gate = self._gate
             looks_at_each = gate is not None and gate.looks_at_each
-            one_a_key = self._one_a_key or self._buckets.by_key or source.has_dues or looks_at_each
+            one_a_key = self._one_a_key or rotation.buckets.by_key or source.has_dues or looks_at_each
             items = source.take_batch(room, now, one_a_key=one_a_key) if room else []
-            self._keep_in_rotation(source, is_taken=bool(items))
+            rotation.keep(source, is_taken=bool(items))
             if gate is not None:
                 items = let_in_batch(items, gate, now)
             if source.has_dues or self._asks:
@@ -500,7 +323,7 @@ class FlowCore:
         """Workers report calls and batches back, with what each item came to."""
         through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
-        for unit in self._heard(units, now):
+        for unit in units if self._breakers is None else self._breakers.heard(units, now):
             del self._out[unit]
             calls += 1
             if isinstance(unit, Batch):
@@ -547,7 +370,8 @@ class FlowCore:
                         self.put_back(item)
             else:
                 if unit.source.wanted:
-                    self._not_begun(unit, *unit.recall())
+                    give_back(unit, *unit.recall())
+                    self.offer(unit.source)
 
     def _reported(self, items: int, calls: int) -> None:
         self.with_workers -= items
@@ -579,20 +403,8 @@ class FlowCore:
     def _several_ended(self, call: Call, end: int, now: float) -> None:
         """Of a call of several items those before index `end` that were not reported before: in order up to the first
         that is not simply through, or each for itself."""
-        known = dict(call.outcomes)  # in one step: its worker may add to it
-        outcomes = {index: known[index] for index in sorted(known) if call.first <= index < end}
-        if call.ordered and outcomes:
-            (end,) = outcomes
-            if call.source.wanted:
-                behind = slice(end + 1, len(call.numbers))
-                call.source.put_back(call.numbers[behind], call.payloads[behind], behind=True)
-        through = [index for index in range(call.first, end) if index not in outcomes]
-        call.reported(end)
-        if through:
-            numbers, payloads = call.numbers, call.payloads
-            if len(through) < len(payloads):
-                numbers, payloads = [numbers[one] for one in through], [payloads[one] for one in through]
-            passed = () if not call.ordered else numbers if end < len(call.numbers) else numbers[:-1]
+        numbers, payloads, passed, outcomes = told_apart(call, end)
+        if numbers:
             self._through(call.source, numbers, payloads, passed)
         for index, outcome in outcomes.items():
             self._came_to(call.item_at(index), outcome, now)
@@ -608,7 +420,8 @@ class FlowCore:
         for call in [one for one in several if one.has_begun and one.began + RECALL_S <= now]:
             numbers, payloads = call.recall()
             if numbers:
-                self._not_begun(call, numbers, payloads)
+                give_back(call, numbers, payloads)
+                self.offer(call.source)
             end = call.ended
             ended = end - call.first
             self.with_workers -= len(numbers) + ended
@@ -617,17 +430,6 @@ class FlowCore:
                 self.hand_over.ended(ended, 0)
                 self._several_ended(call, end, now)
         return has_ended
-
-    def _not_begun(self, call: Call, numbers: Sequence[int], payloads: Sequence[Carried]) -> None:
-        source = call.source
-        if call.item is not None:
-            source.not_begun(call.item)
-        elif call.ordered and len(numbers) == len(call.payloads):
-            source.put_back(numbers[1:], payloads[1:], behind=True)
-            source.put_back(numbers[:1], payloads[:1], behind=False)
-        else:
-            source.put_back(numbers, payloads, behind=call.ordered)
-        self.offer(source)
 
     # --- batches that ended ---
 
@@ -639,25 +441,8 @@ class FlowCore:
             if together is None or not item.source.wanted:
                 self._came_to(item, item.outcome, now)
             else:
-                self._begin_settling(together, now)  # an owner that has nothing to see through releases it at once
+                begin_settling(together, now)  # an owner that has nothing to see through releases it at once
                 self._settle(together, now)
-
-    def _begin_settling(self, together: Chain, now: float) -> None:
-        """Items of one shard came back with their batch: their owner gets them, up to the first that failed."""
-        held = []
-        for item in together.items:
-            outcome = item.outcome
-            if outcome is None:
-                together.results[item] = None
-            elif isinstance(outcome, Failure | NotRun | Later):
-                together.results[item] = outcome
-                break
-            else:
-                together.held.add(item)
-                held.append(item)
-        for item in held:
-            if not item.void:
-                item.source.owner.ended(item, item.outcome, now)
 
     def _settle(self, together: Chain, now: float) -> None:
         """The items of a chain are gone in order, as far as is known what they came to."""
@@ -705,14 +490,14 @@ class FlowCore:
         self._counters["failed"] += 1
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
-        counted: str | None = None
-        if self._breakers is not None and not failure.final and self._breakers.counts(failure.error):
-            target = self._target(item.payload)
-            if isinstance(target, UsageError):
-                item.source.owner.ended(item, Failure(target, halts=True), now)
+        breakers, target = self._breakers, None
+        if breakers is not None and not failure.final and breakers.counts(failure.error):
+            named = breakers.target(item.payload)
+            if isinstance(named, UsageError):
+                item.source.owner.ended(item, Failure(named, halts=True), now)
                 return
-            counted = target
-            if self._is_held(item, self._breakers.failed(counted, item.since, now)):
+            target = named
+            if self._is_held(item, breakers.failed(target, item.since, now)):
                 return
         if not failure.final and self._retries.allow(item.attempt):
             try:
@@ -726,16 +511,16 @@ class FlowCore:
                 self._counters["retried"] += 1
                 self.put_off(item, now + wait_s)
                 return
-        if counted is not None:
-            self._last_attempt(item, counted, failure, first_s, now)
-            return
-        item.source.owner.ended(item, failure, now)
-
-    def _last_attempt(self, item: Item, target: str, failure: Failure, first_s: float, now: float) -> None:
-        """It is given up, unless nothing says that its service is up."""
-        assert self._breakers is not None, "nothing is held"
-        if not self._is_held(item, self._breakers.exhausted(target, first_s, now)):
+        exhausted = None if breakers is None or target is None else breakers.exhausted(target, first_s, now)
+        if not self._is_held(item, exhausted):  # something says that its service is up
             item.source.owner.ended(item, failure, now)
+
+    def _is_held(self, item: Item, due: float | None) -> bool:
+        """The attempt does not count, if there is another time for it."""
+        if due is not None:
+            self._counters["held"] += 1
+            self.put_off(item, due)
+        return due is not None
 
     # --- the owner's ---
 
@@ -796,16 +581,16 @@ class FlowCore:
 
     def next_check(self, now: float) -> float | None:
         """When there is something to hand over even if nothing happens."""
-        times = [self._resting[0][0]] if self._resting else []
+        times = [] if (waking := self._rotation.next_waking) is None else [waking]
         if self._gate is not None and (due := self._gate.next_due) is not None:
             times.append(due)
         if self._rotation and self.calls < self.hand_over.size:
             if self._breakers is not None and not self._breakers.room(now):
                 times.append(self._breakers.due() or now)
-            elif self._buckets.room(now) < 1 and (due := self._buckets.due()) is not None:
+            elif self._rotation.room(now) < 1 and (due := self._rotation.buckets.due()) is not None:
                 times.append(due)
-            elif self._lingers_since is not None:
-                times.append(self._lingers_since + self._linger_s)
+            elif (until := self._lingering.until) is not None:
+                times.append(until)
         return min(times, default=None)
 
     @property

@@ -16,7 +16,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from keylane.errors import UsageError
-from keylane.flow.admission import Bucket
+from keylane.flow.rates import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.flow.items import Call
+from keylane.flow.together import undo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keylane.flow.items import Chain, Item
+    from keylane.flow.items import Item
     from keylane.flow.keys import KeyGate
 
 
@@ -58,13 +59,6 @@ def let_in_batch(items: Iterable[Item], gate: KeyGate, now: float) -> list[Item]
                 continue
         passed.append(item)
     return passed
-
-
-def undo(together: Chain) -> None:
-    """The first item of a chain that is not gone goes on alone; the others wait for it again."""
-    rest = together.undo()
-    if rest and rest[0].source.wanted:
-        rest[0].source.put_back([one.number for one in rest], [one.payload for one in rest], behind=True)
 
 
 def _goes(item: Item, gate: KeyGate, now: float) -> bool:

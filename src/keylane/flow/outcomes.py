@@ -1,9 +1,9 @@
-"""What one attempt came to: `Failure`, `NotRun`, `Later`, or what the function returned."""
+"""What one attempt came to: `Failure`, `NotRun`, `Later`, or what the function returned; `Notes`, who hears of it."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,3 +57,11 @@ class Later:
 Outcome: TypeAlias = Any
 """What one attempt came to. None: it is through. `Failure`, `NotRun` and `Later` are the flow's; anything else is what
 the function returned, and the owner's to see through."""
+
+
+class Notes(Protocol):
+    """Who hears of failed attempts."""
+
+    def note(self, failure: Failure, name: str, attempt: int, now: float) -> None: ...
+    def tell(self, text: str) -> None:
+        """A service went down, or is back."""

@@ -10,6 +10,9 @@ its result for somebody to see it. retry: it failed, and has a time. scheduled: 
 is used up. service: its service is down. paused: by the user. commit: it is too far ahead of what is committed. ready:
 it waits for a free worker."""
 
+Stands = Literal["running", "queued", "delivering", "behind", "commit"]
+"""Where an item is that can not be taken out: as in `Why`; behind: an earlier one of its shard."""
+
 
 class Task(NamedTuple):
     """An item."""

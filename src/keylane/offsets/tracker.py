@@ -30,10 +30,8 @@ _SHOWN_RUNS = 6
 
 _BITSET_OVERHEAD_BYTES = 1 + 4 + 1
 """BitSet v2: magic byte, int32 length, pad byte."""
-_RUN_LENGTH_OVERHEAD_BYTES = 1
-"""RunLength v2: magic byte."""
-_RUN_LENGTH_BYTES_AN_INCOMPLETE = 2 * 4
-"""RunLength v2: the incomplete run and the complete run after it, int32 each; adjacent incompletes share them."""
+_RUN_LENGTH_OVERHEAD_BYTES, _RUN_LENGTH_BYTES_AN_INCOMPLETE = 1, 2 * 4
+"""RunLength v2: magic byte; an incomplete run and the complete one after it, int32 each; adjacent ones share it."""
 
 _INCOMPLETE, _COMPLETE = 0, 1
 _COMPLETE_BYTE = bytes([_COMPLETE])
@@ -378,7 +376,7 @@ class PartitionTracker:
         known = self._ahead.highest_completed + 1 if self._ahead is not None else first
         lost = max(0, log_start_offset - known)
         if self._ahead is not None:
-            lost += _total(self._ahead.incomplete_within(first, log_start_offset))
+            lost += sum(stop - start for start, stop in self._ahead.incomplete_within(first, log_start_offset))
         self._pass_gap(log_start_offset)
         self._advance()
         return lost
@@ -496,7 +494,7 @@ class PartitionTracker:
         """The log has nothing from the position to `stop` - 1: complete, whatever the committed map says."""
         first = self.position
         if self._ahead is not None:
-            self.incomplete -= _total(self._ahead.incomplete_within(first, stop))
+            self.incomplete -= sum(stop - start for start, stop in self._ahead.incomplete_within(first, stop))
         if stop - first <= THIN_AT:
             self._window.extend(_COMPLETE_BYTE * (stop - first))
         else:
@@ -599,7 +597,3 @@ def _append_run(starts: array[int], stops: array[int], start: int, stop: int) ->
     else:
         starts.append(start)
         stops.append(stop)
-
-
-def _total(runs: list[tuple[int, int]]) -> int:
-    return sum(stop - start for start, stop in runs)

@@ -203,7 +203,7 @@ def test_a_target_that_is_none_ends_the_run(target: Any) -> None:
 
 def test_a_success_that_began_before_says_nothing() -> None:
     told: list[str] = []
-    breakers = Breakers(kl.Breaker(failures=2), told.append)
+    breakers = Breakers(kl.Breaker(failures=2), told.append, lambda one: one)
     assert breakers.failed("", 0.5, 1.0) is None
     assert breakers.failed("", 0.5, 2.0) == 3.5
     assert (breakers.room(2.9), breakers.due(), breakers.room(3.0)) == (0, 3.0, 1)
@@ -219,7 +219,7 @@ def test_a_success_that_began_before_says_nothing() -> None:
 
 def test_a_failure_that_began_before_it_was_back_is_nobodys_attempt() -> None:
     told: list[str] = []
-    breakers = Breakers(kl.Breaker(failures=1), told.append)
+    breakers = Breakers(kl.Breaker(failures=1), told.append, lambda one: one)
     assert breakers.failed("", 1.0, 2.0) == 3.5
     breakers.succeeded("", 3.0, 4.0)
     assert breakers.failed("", 2.0, 4.5) == 4.5, "it is tried again at once"
@@ -230,7 +230,7 @@ def test_a_failure_that_began_before_it_was_back_is_nobodys_attempt() -> None:
 
 def test_failures_count_in_a_row() -> None:
     told: list[str] = []
-    breakers = Breakers(kl.Breaker(failures=3), told.append)
+    breakers = Breakers(kl.Breaker(failures=3), told.append, lambda one: one)
     for now in (1.0, 2.0):
         assert breakers.failed("", now, now) is None
     breakers.succeeded("", since=2.0, now=3.0)
