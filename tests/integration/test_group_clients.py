@@ -58,6 +58,7 @@ class Member:
     """A consumer that notes what it is told."""
 
     def __init__(self, broker: BrokerProcess, group: str, topic: str, **settings: Any) -> None:
+        self._is_static = "group_instance_id" in settings
         self.revoked: list[int] = []
         self.lost: list[int] = []
         self.fatal: KafkaError | None = None
@@ -102,6 +103,11 @@ class Member:
             self.seen[partition] = offset + 1
 
     def close(self) -> None:
+        """Gives everything back first, unless that would end a static membership: a revocation that librdkafka finds
+        while it closes may wait for ever (https://github.com/confluentinc/librdkafka/issues/4884)."""
+        if not self._is_static:
+            self.consumer.unsubscribe()
+            poll_until([self], lambda: not self.owned)
         self.consumer.close()
 
 
