@@ -51,6 +51,7 @@ def test_lines_that_were_cut_off_are_left_out() -> None:
     assert read_events(text) == [Event("commit", 1.0, 2.0, (7,)), Event("read", 3.0, 4.0, (7, 7))]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kills", "seed"), [(3, 1), pytest.param(60, 2, marks=pytest.mark.soak)], ids=["short", "long"]
 )

@@ -92,6 +92,7 @@ def test_rows_have_a_section() -> None:
     assert {row.section for row in rows(["*"], quick=False)} == {"wait", "noop", "cost"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("contest")  # for its path of modules
 def test_one_processor_is_shown_beside_all(broker: BrokerProcess) -> None:
     rows_of_each_kind = [

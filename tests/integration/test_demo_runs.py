@@ -101,6 +101,7 @@ def test_each_ordering_loses_repeats_and_reorders_nothing(
     assert "United Air Lines" in done.stderr
 
 
+@pytest.mark.full
 def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) -> None:
     arguments = ["--keep", "kept", "--records", "1200", "--latency-ms", "250", "--max-concurrency", "100"]
     with subprocess.Popen(

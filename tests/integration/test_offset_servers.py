@@ -130,6 +130,7 @@ def test_clients_of_three_libraries_go_on_when_their_server_goes(
     record_property("longest silence s", round(outcome.longest_s, 1))
 
 
+@pytest.mark.full
 def test_a_member_of_kip_848_goes_on_when_its_server_goes(
     log: BrokerProcess, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -290,6 +291,7 @@ def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
     assert "Traceback" not in servers.told()
 
 
+@pytest.mark.full
 def test_a_server_that_was_frozen_is_believed_no_more(servers: OffsetServers) -> None:
     old, new = servers.running
     group = group_at(servers, old)
@@ -360,6 +362,7 @@ def fence(log: str, partition: int) -> None:
         assert other.join(20)
 
 
+@pytest.mark.full
 def test_what_was_committed_outlives_all_servers(servers: OffsetServers) -> None:
     servers.settled()
     admin = Admin({"bootstrap.servers": servers.bootstrap})

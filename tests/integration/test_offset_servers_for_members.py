@@ -172,6 +172,7 @@ def test_offset_servers_of_another_cluster_are_refused(one: OffsetServers, tmp_p
             stage.run(print)
 
 
+@pytest.mark.full
 def test_offset_servers_that_do_not_answer_are_named(one: OffsetServers) -> None:
     stage = Stage(one.log, "nobody", "127.0.0.1:1")
     stage.create(1)

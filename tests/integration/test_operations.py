@@ -64,6 +64,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_a_paused_group_stays_paused_while_members_are_killed_and_others_start(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -123,6 +124,7 @@ def test_a_seek_is_done_once_by_the_member_that_has_the_partition(
         until(lambda: members.done() == {0: 51, 1: 51, 2: 31}, "nobody seeks once more")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_a_member_that_is_killed_in_the_middle_is_said_to_be_and_nobody_else_does_it(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -211,6 +213,7 @@ def test_a_drain_that_takes_too_long_says_so_and_the_group_stays_paused(
         assert [(one["state"], one["text"][:12]) for one in found["members"]] == [("busy", "it is paused")]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_what_is_adjusted_holds_for_a_member_that_starts_later(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]

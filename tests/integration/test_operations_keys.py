@@ -55,6 +55,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_a_held_key_stays_held_while_members_are_killed_and_all_others_go_on(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -212,6 +213,7 @@ def test_a_record_that_fails_is_skipped_and_its_key_goes_on_while_the_member_run
         member.end()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_a_held_record_is_parked_and_never_runs_after_a_death_and_comes_back_by_a_redrive(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -262,6 +264,7 @@ def test_a_record_that_runs_is_not_skipped_and_nobody_says_that_it_was(
         assert "it runs" in found["members"][0]["text"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("token")
 def test_a_member_that_is_killed_before_its_commit_is_said_to_be_and_the_record_runs_once(
     broker: EmbeddedBroker, stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -93,6 +93,7 @@ def test_what_is_of_a_deleted_topic_holds_up_nothing(
         one.close()
 
 
+@pytest.mark.full
 def test_beside_others_it_commits_nothing(servers: str) -> None:
     other = member(servers, "shared", "other")
     try:

@@ -165,6 +165,7 @@ def test_a_group_of_other_software_shows_its_map_its_lag_and_what_remains(stage:
         assert (row["state"], row["reports"], row["members"]) == ("empty", False, 0)
 
 
+@pytest.mark.full
 def test_a_dry_run_changes_nothing_and_a_command_is_done_by_every_member(stage: Stage, client: PageClient) -> None:
     handled = Handled()
     with member(stage, handled) as one, client.watching(stage.group) as watching:

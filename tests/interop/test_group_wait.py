@@ -22,6 +22,7 @@ def nothing(record: kl.Record) -> None:
     """A handler."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_group_gives_it_up(
     bootstrap: str,

@@ -127,6 +127,7 @@ PROMPT_S = 60.0
 """For what takes no time, on a machine that is busy; the wait that it cuts short is an hour."""
 
 
+@pytest.mark.full
 def test_the_group_has_what_the_sink_has(job: Job, until: Callable[..., None]) -> None:
     streams = job.spark._jsparkSession.streams()
     heard_by = len(streams.listListeners())

@@ -568,6 +568,7 @@ def test_http_calls_are_a_function_of_rows(bench: RowBench) -> None:
     assert second - first >= 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("test", "option"), covers.cases(sys.modules[__name__]))
 def test_a_case_fails_when_its_option_is_ignored(
     test: Any, option: str, tmp_path: Path, request: pytest.FixtureRequest

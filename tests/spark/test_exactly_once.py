@@ -106,6 +106,7 @@ def test_a_query_is_seen_once_and_its_replay_changes_nothing(
     assert committed(servers, output) == list(range(60))
 
 
+@pytest.mark.full
 def test_a_driver_killed_between_the_list_and_the_ends(
     spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
 ) -> None:

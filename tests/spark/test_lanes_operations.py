@@ -44,6 +44,7 @@ def start(spark: SparkSession, work: Any, monkeypatch: pytest.MonkeyPatch) -> Ca
     return lambda: kl.spark.start(pipeline, spark, lanes=2, progress_interval_ms=100)
 
 
+@pytest.mark.full
 def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
     start: Callable[[], kl.spark.LaneQuery],
     work: Any,
@@ -105,6 +106,7 @@ def test_what_holds_is_there_before_a_lane_starts(
     second.stop()
 
 
+@pytest.mark.full
 def test_a_held_key_is_held_on_lanes_that_are_killed_and_all_others_go_on(
     start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def groups_at(bootstrap: str) -> set[str]:
     return {one.group for one in Admin({"bootstrap.servers": bootstrap}).groups()}
 
 
+@pytest.mark.full
 def test_lanes_go_on_when_their_server_dies(
     spark: SparkSession, apart: Any, servers: OffsetServers, until: Callable[..., None]
 ) -> None:
