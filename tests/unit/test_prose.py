@@ -8,7 +8,8 @@ import pytest
 
 from kit import prose
 
-SHORT = "Ten words make a sentence that nobody has to read. "
+SHORT = "These are ten words that nobody has to read twice.\n"
+FILL = SHORT * 4
 
 
 def rules(text: str, **others: str) -> list[str]:
@@ -26,30 +27,30 @@ def test_the_style_page_gives_the_limits() -> None:
     assert [int(one) for one in said] == [prose.MAX_WORDS, prose.MAX_AVERAGE, prose.MAX_LINE]
 
 
-def long(count: int) -> str:
-    return f"{'word ' * (count - 1)}word.\n"
+def long(words: int) -> str:
+    return f"{'w ' * (words - 1)}w.\n"
+
+
+TOO_LONG = long(prose.MAX_WORDS + 1)
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (SHORT + long(prose.MAX_WORDS), []),
-        (SHORT + SHORT + long(prose.MAX_WORDS + 1), ["sentence", "line"]),
-        (f"{SHORT}\n- {SHORT}\n- {long(prose.MAX_WORDS + 1)}", ["sentence", "line"]),
+        (FILL + long(prose.MAX_WORDS), []),
+        (FILL + TOO_LONG, ["sentence"]),
+        (f"{FILL}\n- {SHORT}- {TOO_LONG}", ["sentence"]),
         (long(prose.MAX_AVERAGE), []),
         (long(prose.MAX_AVERAGE + 1), ["average"]),
         (f"{SHORT}`a` begins one. `b` begins another.\n", []),
-        (f"```\n{long(prose.MAX_WORDS + 1)}```\n| {long(prose.MAX_WORDS + 1)}", []),
-        (f"{SHORT}[{'long ' * 40}](docs/it.md)", ["line"]),
-        (f"- [{'long ' * 20}{'x' * prose.MAX_LINE}](it.md)", []),
+        (f"{SHORT}```\n{TOO_LONG}```\n| {TOO_LONG}", []),
+        (f"{SHORT}{'x' * (prose.MAX_LINE + 1)}", ["line"]),
+        (f"{SHORT}- [{'x' * prose.MAX_LINE}](it.md)", []),
+        (f"<!-- rows: written by the harness -->\n{TOO_LONG}\n<!-- end of rows -->\n", []),
     ],
 )
 def test_what_breaks_a_rule_of_a_page_is_found(text: str, found: list[str]) -> None:
     assert rules(text) == found
-
-
-def test_the_harness_may_write_what_it_likes() -> None:
-    assert rules(f"<!-- rows: written by the harness -->\n{long(99)}\n<!-- end of rows -->\n") == []
 
 
 def test_a_figure_stands_on_one_page_but_for_those_that_it_comes_from() -> None:
