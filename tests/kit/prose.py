@@ -86,10 +86,11 @@ def words(sentence: str) -> int:
 def findings(texts: Mapping[str, str]) -> list[Finding]:
     found: list[Finding] = []
     for page, text in texts.items():
-        counts = {one: words(one) for one in sentences(text)}
-        long = [(one, count) for one, count in counts.items() if count > MAX_WORDS]
+        read = sentences(text)
+        counts = [words(one) for one in read]
+        long = [(one, count) for one, count in zip(read, counts, strict=True) if count > MAX_WORDS]
         found += [Finding(page, "sentence", f"{count} words: {one[:60]} …") for one, count in long]
-        if counts and (average := sum(counts.values()) / len(counts)) > MAX_AVERAGE:
+        if counts and (average := sum(counts) / len(counts)) > MAX_AVERAGE:
             found.append(Finding(page, "average", f"{average:.1f} words a sentence, and {MAX_AVERAGE} are the limit"))
         found += [Finding(page, "line", f"line {number} has {length} characters") for number, length in wide(text)]
     return found + repeated(texts) + unlinked(texts)

@@ -28,7 +28,7 @@ def test_the_style_page_gives_the_limits() -> None:
 
 
 def long(words: int) -> str:
-    return f"{'w ' * (words - 1)}w.\n"
+    return f"W {'w ' * (words - 2)}w.\n"
 
 
 TOO_LONG = long(prose.MAX_WORDS + 1)
