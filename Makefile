@@ -31,7 +31,7 @@ help:
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
-	@echo "make house  statements, Any, circles of files; writes the arrows and states of docs/architecture.md, and docs/cli.md"
+	@echo "make house  statements, Any, circles of files; writes the arrows and states of docs/architecture.md, docs/cli.md and docs/options.md"
 	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
@@ -40,7 +40,7 @@ help:
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: dev.lock pyproject.toml
-	@echo "keylane: setting up $(VENV) (pinned in dev.lock; the first time downloads about 700 MB and takes a few minutes)"
+	@echo "keylane: setting up $(VENV): PySpark with a Java, Kafka clients and what the tests need, pinned in dev.lock (the first time downloads about 700 MB and takes a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "keylane needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another one with PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location -r dev.lock
@@ -128,7 +128,7 @@ walk: setup
 
 house: setup
 	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house figures --page docs/architecture.md
-	@PYTHONPATH=tests:bench $(BIN)/python -m kit.cli_page
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.reference
 
 # Packages of src/keylane in which nobody assigns another object's attribute, or looks at its private ones.
 OWN_STATE := flow consumer http metrics wire coordinator/groups coordinator/offsets coordinator/transactions

@@ -40,8 +40,8 @@ html_title = "keylane"
 html_show_sphinx = False
 html_copy_source = False  # the text lies beside the page
 
-LISTS = {root_doc: "## ", "docs/adr/README": "## "}
-"""Pages that list pages, and how a section of theirs begins."""
+LISTS = (root_doc, "docs/adr/README")
+"""Pages that list pages, by sections."""
 LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 
 
@@ -51,11 +51,11 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", add_texts)
 
 
-def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
     """The pages that a list names, section by section."""
     if docname not in LISTS:
         return
-    for section in source[0].split(f"\n{LISTS[docname]}")[1:]:
+    for section in source[0].split("\n## ")[1:]:
         caption, _, body = section.partition("\n")
         entries = "\n".join(f"{title.replace('`', '')} <{page}>" for title, page in LISTED.findall(body))
         if entries:

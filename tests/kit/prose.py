@@ -3,8 +3,8 @@
 - Sentences: none above `MAX_WORDS` words, `MAX_AVERAGE` a page on average. What is counted are paragraphs and lists;
   code, tables, headings and what the harness writes are not. A piece of code counts as a word, a link by its words.
 - Lines: at most `MAX_LINE` characters in what is counted, but for an item of a list that begins with a link.
-- Figures: a rate or a factor (`7,900 rec/s`, `3.2 ×`) stands on one page only, and elsewhere a link leads there. Pages of
-  *Evidence*, decisions, which say what was known when they were made, and CHANGELOG.md may repeat them.
+- Figures: a rate or a factor (`7,900 rec/s`, `3.2 ×`) stands on one page only, and elsewhere a link leads there. Pages
+  of *Evidence*, decisions, which say what was known when they were made, and CHANGELOG.md may repeat them.
 - Pages: each but README.md is linked from another one.
 
 `EXCEPTIONS` lists pages that a rule does not hold for, each with its reason. One that is needless is an error, too.
@@ -133,13 +133,14 @@ def judged(found: Iterable[Finding], exceptions: Mapping[tuple[str, str], str]) 
     found = list(found)
     told = [f"{one.page}: {one.rule}: {one.says}" for one in found if (one.page, one.rule) not in exceptions]
     needed = {(one.page, one.rule) for one in found}
-    return told + [f"{page}: {rule}: this exception is needless" for page, rule in exceptions if (page, rule) not in needed]
+    return told + [
+        f"{page}: {rule}: this exception is needless" for page, rule in exceptions if (page, rule) not in needed
+    ]
 
 
 def main() -> int:
     told = judged(findings(pages()), EXCEPTIONS)
-    for line in told:
-        print(f"prose: {line}", file=sys.stderr)
+    sys.stderr.writelines(f"prose: {line}\n" for line in told)
     return bool(told)
 
 

@@ -54,7 +54,7 @@ def test_what_breaks_a_rule_of_a_page_is_found(text: str, found: list[str]) -> N
 
 
 def test_a_figure_stands_on_one_page_but_for_those_that_it_comes_from() -> None:
-    texts = {name: "It does 1,234 rec/s here." for name in ("README.md", "docs/it.md", "docs/benchmarks.md")}
+    texts = dict.fromkeys(("README.md", "docs/it.md", "docs/benchmarks.md"), "It does 1,234 rec/s here.")
     assert [(one.page, one.rule) for one in prose.repeated(texts)] == [("docs/it.md", "figure")]
     assert prose.repeated({**texts, "docs/it.md": "It does 1,235 rec/s here."}) == []
 
