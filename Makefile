@@ -152,12 +152,14 @@ $(DOCS_VENV)/.ready: docs.lock $(VENV)/.ready
 	  >"$$($(DOCS_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/keylane-dev.pth"
 	@touch $@
 
-# From a copy of the pages: Sphinx walks through all that lies beside them.
+# From a copy of the pages: Sphinx walks through all that lies beside them. The text of api.md is its docstrings.
 docs: $(DOCS_VENV)/.ready
 	@rm -rf build/docs-source
 	@mkdir -p build/docs-source
 	@cp -rp *.md docs examples build/docs-source
 	@$(DOCS_VENV)/bin/python -m sphinx -q -W --keep-going -c docs -d build/docs-trees build/docs-source build/docs $(ARGS)
+	@$(DOCS_VENV)/bin/python -m sphinx -q -W -b text -c docs -d build/docs-trees build/docs-source build/docs-text build/docs-source/docs/api.md
+	@cp build/docs-text/docs/api.txt build/docs/docs/api.md
 	@echo "keylane: build/docs/index.html"
 
 clean:

@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/options.md have every command, argument and option, as the code has them."""
+"""docs/cli.md and docs/options.md have every command and option, as the code has them."""
 
 from __future__ import annotations
 
