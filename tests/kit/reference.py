@@ -1,5 +1,5 @@
-"""docs/cli.md and docs/options.md, from the commands' parsers and the options' classes: `python -m kit.reference` writes
-their tables."""
+"""docs/cli.md and docs/options.md, from the commands' parsers and the options' classes: `python -m kit.reference`
+writes their tables."""
 
 from __future__ import annotations
 
