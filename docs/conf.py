@@ -29,7 +29,7 @@ myst_heading_anchors = 4
 
 default_role = "code"  # docstrings write `name`, as Markdown does
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 add_module_names = False
@@ -39,16 +39,28 @@ html_theme = "furo"
 html_title = "keylane"
 html_show_sphinx = False
 html_copy_source = False  # the text lies beside the page
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 
 LISTS = (root_doc, "docs/adr/README")
 """Pages that list pages, by sections."""
+LONG = 400
+"""Characters of a signature that is left out: the options that it names stand below it."""
 LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)  # a browser would have to fetch the program that draws it
+    app.connect("autodoc-process-signature", without_options)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_texts)
+
+
+def without_options(
+    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    long = what == "class" and signature is not None and len(signature) > LONG
+    return (None if long else signature), returns
 
 
 def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
