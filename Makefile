@@ -11,13 +11,14 @@ PARALLEL := -n 6 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
+.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   run the flights demo on Spark lanes          (ARGS=\"--records 3000 --json\")"
 	@echo "make test   run the tests                               (ARGS=\"-k codec\")"
-	@echo "make check  ruff, mypy --strict, import contracts"
+	@echo "make check  ruff, mypy --strict, import contracts, prose"
+	@echo "make docs   the site of these pages, in build/docs: a warning is an error"
 	@echo "make test-full  the longer ones and those beside Apache Kafka as well; a skip fails"
 	@echo "make bench-engine  the engine beside the JVM Parallel Consumer (ARGS=\"--quick --rows 'key-*/16'\")"
 	@echo "make bench-lanes  lanes beside one process and micro-batches  (ARGS=\"--parts table start\")"
@@ -30,7 +31,7 @@ help:
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
-	@echo "make house  statements, Any, circles of files; writes the packages' arrows and the states into docs/architecture.md"
+	@echo "make house  statements, Any, circles of files; writes the arrows and states of docs/architecture.md, docs/cli.md and docs/options.md"
 	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
@@ -39,7 +40,7 @@ help:
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: dev.lock pyproject.toml
-	@echo "keylane: setting up $(VENV) (pinned in dev.lock; the first time downloads about 700 MB and takes a few minutes)"
+	@echo "keylane: setting up $(VENV): PySpark with a Java, Kafka clients and what the tests need, pinned in dev.lock (the first time downloads about 700 MB and takes a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "keylane needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another one with PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location -r dev.lock
@@ -127,6 +128,7 @@ walk: setup
 
 house: setup
 	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house figures --page docs/architecture.md
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.reference
 
 # Packages of src/keylane in which nobody assigns another object's attribute, or looks at its private ones.
 OWN_STATE := flow consumer http metrics wire coordinator/groups coordinator/offsets coordinator/transactions
@@ -137,6 +139,28 @@ check: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house owners $(OWN_STATE)
+	@PYTHONPATH=tests $(BIN)/python -m kit.prose
+
+# Sphinx lies beside .venv, which it reads docstrings from: only who builds the site downloads it.
+DOCS_VENV := build/docs-venv
+$(DOCS_VENV)/.ready: docs.lock $(VENV)/.ready
+	@echo "keylane: setting up $(DOCS_VENV) (Sphinx, pinned in docs.lock: about 15 MB)"
+	@rm -rf $(DOCS_VENV)
+	@$(BIN)/python -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps --quiet -r docs.lock
+	@$(BIN)/python -c 'import site; print("import site; site.addsitedir(\"" + site.getsitepackages()[0] + "\")")' \
+	  >"$$($(DOCS_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/keylane-dev.pth"
+	@touch $@
+
+# From a copy of the pages: Sphinx walks through all that lies beside them. The text of api.md is its docstrings.
+docs: $(DOCS_VENV)/.ready
+	@rm -rf build/docs-source
+	@mkdir -p build/docs-source
+	@cp -rp *.md docs examples build/docs-source
+	@$(DOCS_VENV)/bin/python -m sphinx -q -W --keep-going -c docs -d build/docs-trees build/docs-source build/docs $(ARGS)
+	@$(DOCS_VENV)/bin/python -m sphinx -q -W -b text -c docs -d build/docs-trees build/docs-source build/docs-text build/docs-source/docs/api.md
+	@cp build/docs-text/docs/api.txt build/docs/docs/api.md
+	@echo "keylane: build/docs/index.html"
 
 clean:
 	@rm -rf $(VENV)

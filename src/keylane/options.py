@@ -300,6 +300,7 @@ class Flow:
     resource: Callable[[], Any] | None = None
     """Returns a (sync or async) context manager, entered once a worker process; its value is `context.resource`."""
     ordering: Ordering = "key"
+    """What keeps its order (docs/orderings.md): the items of a "key", of a "partition", or nothing ("unordered")."""
     max_concurrency: int | Literal["auto"] = 100
     """Calls of the handler at once: records, or batches. "auto" finds out how many the service behind them takes,
     from latency and failures, and follows it; within `workers`, and `AUTO_MOST`."""
@@ -308,11 +309,13 @@ class Flow:
     batch: Batch | None = None
     """None: the handler gets one record a call."""
     rates: Rates = field(default_factory=Rates)
+    """How many may start in a second."""
     retries: Retries | None = None
     """None: `Retries()`; one attempt under "at_most_once"."""
     breaker: Breaker | None = None
     """While the service behind the handler is down, items are held. None: each failed attempt counts."""
     on_exhausted: OnExhausted = field(default_factory=Halt)
+    """What becomes of an item after its last attempt."""
     handler_timeout_ms: int = 0
     """How long one attempt may take; 0: as long as it likes. A coroutine is cancelled and a worker process is killed,
     which is a failed attempt. A thread cannot be ended: it keeps its key, is named in the log, and is counted as stuck

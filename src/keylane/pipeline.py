@@ -256,6 +256,7 @@ class Pipeline(Flow):
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Bytes of their values, over all partitions; one poll may go beyond it."""
     commit: Commit | External = field(default_factory=Commit)
+    """When to commit, and what else a commit says; or that nothing is committed to Kafka."""
     offset_reset: OffsetReset | str = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
     "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""

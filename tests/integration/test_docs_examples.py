@@ -1,4 +1,4 @@
-"""What README and guide show is what is in examples/, runs, and parses."""
+"""What README, start and guide show is what is in examples/, runs, and parses."""
 
 import re
 import shlex
@@ -22,7 +22,9 @@ from kit.stage import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "operations.md"]
+GUIDE = ROOT / "docs" / "guide.md"
+START = ROOT / "docs" / "start.md"
+PAGES = [ROOT / "README.md", START, GUIDE, ROOT / "docs" / "operations.md"]
 ADDRESS = "127.0.0.1:9092"
 """The broker of every example; the tests put their own in its place."""
 SERVICE = "127.0.0.1:8080"
@@ -63,15 +65,14 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_readme_shows_the_files_in_examples() -> None:
-    shown = blocks(PAGES[0], "python")
-    assert len(shown) == 3
-    assert [block for block in shown if block not in example_files()] == []
+def test_readme_and_start_show_the_files_in_examples() -> None:
+    assert [block in example_files() for block in blocks(PAGES[0], "python")] == [True]
+    assert [block in example_files() for block in blocks(START, "python")] == [True, True, True, False]
     pipeline = (EXAMPLES / "orders.py").read_text()
     assert len([line for line in pipeline.splitlines() if line.strip()]) <= 15, "the first example is a short one"
 
 
-def test_the_examples_run_in_the_order_of_the_readme(copies: tuple[Path, str]) -> None:
+def test_the_examples_run_in_the_order_of_the_start_page(copies: tuple[Path, str]) -> None:
     folder, servers = copies
     assert run(folder, "examples/in_my_program.py") == f"{RECORDS} records processed\n"
     output = run(folder, "-m", "keylane", "run", "examples/orders.py", "--available-now")
@@ -108,12 +109,14 @@ def test_sigterm_ends_a_program_after_what_is_in_flight(copies: tuple[Path, str]
     assert run(own, "in_my_program.py") == f"{RECORDS - processed} records processed\n", "and is not run again"
 
 
-@pytest.mark.parametrize("number", range(len(blocks(PAGES[1], "python"))))
-def test_the_guides_code_runs(number: int) -> None:
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, number) for page in (GUIDE, START) for number in range(len(blocks(page, "python")))]
+)
+def test_the_code_of_guide_and_start_runs(page: Path, number: int) -> None:
     """What is a file in examples/ runs below."""
-    block = blocks(PAGES[1], "python")[number]
+    block = blocks(page, "python")[number]
     if block not in example_files():
-        exec(compile(block, f"guide block {number}", "exec"), {"__name__": "guide"})
+        exec(compile(block, f"{page.name} block {number}", "exec"), {"__name__": "guide"})
 
 
 @pytest.mark.parametrize(

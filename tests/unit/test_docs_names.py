@@ -206,16 +206,6 @@ def test_what_is_there_is_not(text: str) -> None:
     assert missing(PAGES[0], text) == []
 
 
-def test_every_page_is_linked_from_another_one() -> None:
-    linked = {
-        (page.parent / target).resolve()
-        for page in PAGES
-        for target, _ in LINK.findall(page.read_text())
-        if (page.parent / target).resolve() != page
-    }
-    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in {*linked, ROOT / "README.md"}] == []
-
-
 def test_the_index_of_decisions_has_each_with_its_title() -> None:
     index = ROOT / "docs" / "adr" / "README.md"
     titles = {

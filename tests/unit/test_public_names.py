@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import keylane
+from kit.house import ROOT
 
 
 def test_dir_has_every_public_name_and_nothing_else() -> None:
@@ -18,3 +20,8 @@ def test_dir_has_every_public_name_and_nothing_else() -> None:
     assert shown == {*keylane.__all__, "http", "schema", "spark"}
     assert heavy == "", "to look at the names imports nothing"
     assert all(hasattr(keylane, name) for name in shown)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    named = re.findall(r"^\.\. auto\w+:: ([A-Z]\w*)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(keylane.__all__)

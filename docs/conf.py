@@ -1,0 +1,84 @@
+"""The site of `make docs`: the pages as they stand in the repository, with a reference from docstrings and a search.
+
+`docs/index.md` and `docs/adr/README.md` list pages for readers of the repository; the site's navigation is made from
+their lists, so that a page is listed once. Beside each page `name.html` lies its text, `name.md`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pygments.lexers.special import TextLexer
+
+import keylane
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "keylane"
+author = "The keylane authors"
+project_copyright = author
+version = release = keylane.__version__
+root_doc = "docs/index"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+
+myst_heading_anchors = 4
+
+default_role = "code"  # docstrings write `name`, as Markdown does
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+add_module_names = False
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = "keylane"
+html_show_sphinx = False
+html_copy_source = False  # the text lies beside the page
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+
+LISTS = (root_doc, "docs/adr/README")
+"""Pages that list pages, by sections."""
+LONG = 400
+"""Characters of a signature that is left out: the options that it names stand below it."""
+LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
+
+
+def setup(app: Sphinx) -> None:
+    app.add_lexer("mermaid", TextLexer)  # a browser would have to fetch the program that draws it
+    app.connect("autodoc-process-signature", without_options)
+    app.connect("source-read", add_navigation)
+    app.connect("build-finished", add_texts)
+
+
+def without_options(
+    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    long = what == "class" and signature is not None and len(signature) > LONG
+    return (None if long else signature), returns
+
+
+def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """The pages that a list names, section by section."""
+    if docname not in LISTS:
+        return
+    for section in source[0].split("\n## ")[1:]:
+        caption, _, body = section.partition("\n")
+        entries = "\n".join(f"{title.replace('`', '')} <{page}>" for title, page in LISTED.findall(body))
+        if entries:
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+
+
+def add_texts(app: Sphinx, error: Exception | None) -> None:
+    """The text of each page beside it, and a first page that leads to the index."""
+    if error is not None or app.builder.name != "html":
+        return
+    out = Path(app.outdir)
+    for docname in app.env.found_docs:
+        shutil.copyfile(app.env.doc2path(docname), out / f"{docname}.md")
+    (out / "index.html").write_text('<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">\n')
