@@ -24,8 +24,8 @@ MUTANTS = [
     Mutant(
         "what has no commit has offset 0",
         "coordinator/offsets/store.py",
-        "            [NO_OFFSET if row < 0 else offsets[row] for row in rows],",
-        "            [0 if row < 0 else offsets[row] for row in rows],",
+        "        [NO_OFFSET if row < 0 else offsets[row] for row in places],",
+        "        [0 if row < 0 else offsets[row] for row in places],",
         "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "guarantee 7",
     ),
@@ -130,8 +130,8 @@ MUTANTS = [
     Mutant(
         "an offset that was committed again loses its metadata's removal",
         "coordinator/offsets/store.py",
-        "        elif self.beside is not None:\n            self._forget_beside(partition)\n",
-        "",
+        '            self._merge(group, mark, [(row, b"")])\n            return\n',
+        "            pass\n",
         "property/coordinator/offsets/test_columns.py::test_columns_are_a_dictionary",
         "crash matrix: the live state is the replayed state",
     ),
