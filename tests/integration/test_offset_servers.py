@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from peers import free_row
 
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.formats import partition_for
@@ -33,7 +34,7 @@ from kit.offset_client import KIP_848
 from kit.offset_fail_over import fail_over, in_python
 from kit.offset_histories import History, running, verdict, wait_for_commits
 from kit.offset_history import Verdict
-from kit.offset_servers import OffsetServer, OffsetServers, free_row, pace
+from kit.offset_servers import OffsetServer, OffsetServers, pace
 from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class Columns(NamedTuple):
 
 
 def row_of(mark: bytes, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int) -> bytes:
-    """A block of this row. A timestamp that is negative, or later than the year 10,000, becomes the nearest that fits."""
+    """A block of this row. A timestamp before 1970, or after the year 10,000, becomes the nearest that fits."""
     if not 0 <= timestamp_ms <= MAX_48_BITS:
         timestamp_ms = _within_48_bits(timestamp_ms)
     return mark + _BEHIND_MARK.pack(

@@ -1,9 +1,9 @@
 """The committed offsets in memory: what a start would load from the journal, and nothing that is not synced.
 
-By group: the rows of all its topics, in blocks (`rows`): one `bytes`, and a list of them where there are more than about
-4 KB. One offset without metadata takes 64 bytes, each further one of its group 32, and metadata its own length and 12.
-Nothing in here waits or writes: the coordinator applies a commit whole, in one call, once the journal says that it is
-durable.
+By group: the rows of all its topics, in blocks (`rows`): one `bytes`, and a list of them where there are more than
+about 4 KB. One offset without metadata takes 64 bytes, each further one of its group 32, and metadata its own length
+and 12. Nothing in here waits or writes: the coordinator applies a commit whole, in one call, once the journal says that
+it is durable.
 
 Sources: S1 (at most 64 bytes an entry; only committed offsets in the map), S2 (the offsets cache and its queries).
 """
@@ -59,8 +59,8 @@ class TopicOffsets(NamedTuple):
 
 
 OneOffset = tuple[str, int, int, int, int, int]
-"""Topic, partition, offset, leader epoch, timestamp, log offset: all that a group has committed, where that is one offset
-without metadata. Millions of them go through a snapshot, so it has no names."""
+"""Topic, partition, offset, leader epoch, timestamp, log offset: all that a group has committed, where that is one
+offset without metadata. Millions of them go through a snapshot, so it has no names."""
 
 
 def nothing_committed(partitions: Sequence[int]) -> FetchedColumns:

@@ -189,7 +189,7 @@ def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: i
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 2), (2, 1)])
 def test_a_group_of_one_or_two_entries_pays_for_its_place(topics: int, partitions: int) -> None:
-    """64 bytes for an entry and 96 for two, and the group's place in the dictionary, as full as it may be or as empty."""
+    """64 bytes for an entry and 96 for two, and the group's place in the dictionary, full or not."""
     for groups in (5_400, 5_500):
         size = bytes_an_entry(groups, topics, partitions) * topics * partitions
         assert size <= 32 + 32 * topics * partitions + PLACE_OF_A_GROUP
