@@ -269,6 +269,27 @@ def test_a_group_of_one_offset_is_as_any_other(steps: list[tuple[str, str, int, 
         assert dict(store.stale("g", before, 0)) == {topic: found for topic, found in stale.items() if found}
 
 
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_metadata_of_any_length_comes_back(count: int) -> None:
+    """Also where a block with metadata would be as long as one without."""
+    for length in range(1, 70):
+        store = OffsetStore()
+        numbers, texts = range(count), [*[""] * (count - 1), "x" * length]
+        store.apply("g", [TopicCommit("t", numbers, numbers, numbers, texts)], 5, 7)
+        assert store.size_of("g") == count
+        assert [store.get("g", "t", one) for one in numbers] == [
+            OffsetValue(one, one, texts[one], 7) for one in numbers
+        ]
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_log_offsets_go_on_where_their_lower_bits_end(bits: int) -> None:
+    store = OffsetStore()
+    numbers, first = range(100), 2**bits - 50
+    store.apply("g", [TopicCommit("t", numbers, numbers, numbers, None)], first, 7)
+    assert [store.log_offset_of("g", "t", one) for one in numbers] == [first + one for one in numbers]
+
+
 def test_ended_topics_leave_nothing_behind() -> None:
     store = OffsetStore()
     for group in ("a", "b"):
