@@ -71,7 +71,7 @@ def wait_until_settled(log: str, name: str, servers: int) -> None:
     deadline = time.monotonic() + SETTLE_S
     while True:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = json.loads(ran.stdout) if ran.stdout else {"servers": (), "without_leader": True}
+        found: dict[str, Any] = json.loads(ran.stdout) if ran.stdout else {"servers": (), "without_leader": True}
         if [bool(one["leads"]) for one in found["servers"]] == [True] * servers and not found["without_leader"]:
             return
         if time.monotonic() > deadline:

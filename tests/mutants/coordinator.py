@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "a group of one offset pays for a list of blocks",
         "coordinator/offsets/store.py",
-        "            self._groups[group] = blocks if len(blocks) > 1 else blocks[0]",
-        "            self._groups[group] = blocks",
+        "            self._groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy",
+        "            self._groups[group] = blocks[:]  # a copy",
         "property/coordinator/offsets/test_columns.py::test_a_group_of_one_or_two_entries_pays_for_its_place[1-1]",
         "guarantee 7",
     ),

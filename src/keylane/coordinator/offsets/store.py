@@ -104,7 +104,7 @@ class OffsetStore:
     def _keep(self, group: str, blocks: list[bytes], mark: bytes, more: int) -> None:
         """These blocks are the group's, with so many more entries of this topic."""
         if blocks:
-            self._groups[group] = blocks if len(blocks) > 1 else blocks[0]
+            self._groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy has no room to grow
         else:
             self._groups.pop(group, None)
         if more:

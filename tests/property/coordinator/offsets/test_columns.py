@@ -135,8 +135,8 @@ def test_many_rows_in_many_blocks_are_a_dictionary(steps: list[tuple[str, str, i
             nothing = OffsetValue(-1), -1
             known = [model.get((topic, one), nothing)[0] for one in asked]
             found = store.fetch("g", topic, asked)
-            texts = found.metadata or [""] * len(asked)
-            assert [*zip(found.offsets, found.leader_epochs, texts, strict=True)] == [value[:3] for value in known]
+            rows_found = zip(found.offsets, found.leader_epochs, found.metadata or [""] * len(asked), strict=True)
+            assert [*rows_found] == [value[:3] for value in known]
             assert [store.plain("g", topic, one) for one in asked] == [
                 None if value.metadata else value[:2] for value in known
             ]
@@ -158,6 +158,7 @@ def bytes_an_entry(groups: int, topics: int, partitions: int, metadata: str = ""
                 texts = [f"{at:08d}{metadata[8:]}" for _ in numbers] if metadata else None
                 commit = TopicCommit(topic, numbers, offsets, [3] * partitions, texts)
                 store.apply(group, [commit], (1 << 30) + at, 1_700_000_000_000 + at)
+                del offsets, texts, commit
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
