@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from kio.serial.errors import SerialError
 
-from keylane.broker.config_resources import GROUP_SOURCE
+from keylane.broker.config_resources import GROUP, GROUP_SOURCE
 from keylane.broker.group_configs import GROUP_CONFIGS, checked
 from keylane.errors import UsageError
-from keylane.kafka.group_times import GROUP_RESOURCE
 from keylane.kafka.link import Link
 from keylane.offset_servers.freshness import Freshness
 from keylane.wire import codes
@@ -43,6 +42,7 @@ FORGET_S = 300.0
 """A group that nobody has needed for so long is asked for no more."""
 _CORRELATION_ID = bytes(4)
 _NAMES = array_length(len(GROUP_CONFIGS)) + b"".join(map(string, GROUP_CONFIGS))
+_GROUP = bytes((GROUP,))
 _NO_SYNONYMS = b"\0"
 _KNOWS_NO_GROUPS = (codes.INVALID_REQUEST, codes.UNSUPPORTED_VERSION)
 """What a broker of before Apache Kafka 4.0 says of a group's configs."""
@@ -51,7 +51,7 @@ _KNOWS_NO_GROUPS = (codes.INVALID_REQUEST, codes.UNSUPPORTED_VERSION)
 def ask_configs(brokers: Sequence[Address], login: Login, groups: Sequence[str]) -> Settings:
     """What is set for these groups, as the first broker tells that answers. Blocks. Raises `OSError` when none does."""
     problem = OSError("no broker of the log's cluster is known")
-    body = array_length(len(groups)) + b"".join(GROUP_RESOURCE + string(one) + _NAMES for one in groups) + _NO_SYNONYMS
+    body = array_length(len(groups)) + b"".join(_GROUP + string(one) + _NAMES for one in groups) + _NO_SYNONYMS
     for address in brokers:
         try:
             with closing(Link(address, login, ASK_S)) as link:
