@@ -12,10 +12,9 @@ import statistics
 import sys
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from peers import jvm
+from peers import jvm, processor_s
 
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
@@ -161,9 +160,3 @@ def takes_part(name: str, row: Row) -> bool:
     if row.contestants == "threads":
         return name == THREADS
     return row.contestants == "all" or name != THREADS
-
-
-def processor_s(pid: int) -> float:
-    """User and system time of a process so far (proc(5): fields 14 and 15, in clock ticks)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

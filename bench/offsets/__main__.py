@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
 import platform
@@ -11,15 +12,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import peers
 from contests import arguments, reporter
 from pages import put_into_page
 
-from offsets import report
+from offsets import report, servers
 from offsets.size import Shape
 from offsets.speed import Contest, selected
+
+if TYPE_CHECKING:
+    import argparse
 
 SHAPES = (Shape(1_000, 16, 1_000), Shape(160_000, 1, 100), Shape(1_000, 1, 1_000), Shape(10_000, 1, 100))
 """16 million entries in both shapes, and a million."""
@@ -49,6 +53,8 @@ def main() -> int:
                     repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
                     standings = contest.play(row, repeat, seconds, reporter(row.name))
                     report.add_row(found, row, standings)
+        if lacking is None:
+            of_servers(Path(folder), options, found)
         if options.sizes:
             for name, one in sizes(Path(folder)):
                 found["shapes"][name] = one
@@ -58,6 +64,33 @@ def main() -> int:
         if options.page:
             put_into_page(options.page, place, text)
     return 0
+
+
+def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -> None:
+    """Offset servers and the same brokers' own coordinators, by turns; then what a commit costs."""
+    rows = selected(options.rows, servers.ROWS)
+    relay, cost = (any(fnmatch.fnmatch(name, one) for one in options.rows) for name in (servers.RELAY, servers.COST))
+    if not rows and not relay and not cost:
+        return
+    repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
+    measured = found.setdefault("servers", {"rows": {}})
+    with servers.ServersContest(folder) as contest:
+        if rows or relay:
+            with contest.serving("bench", servers.SERVERS):
+                if rows:
+                    print("warming up …", flush=True)
+                    contest.warm_up(2 if options.quick else 40)
+                for row in rows:
+                    report.add_row(measured, row, contest.play(row, repeat, seconds, reporter(row.name)))
+                if relay:
+                    measured["relay"] = contest.relay(servers.RELAYED_RECORDS)
+        if cost:
+            shapes = [(count, servers.GROUPS[0]) for count in range(1, servers.SERVERS + 1)]
+            shapes += [(1, groups) for groups in (servers.QUICK_GROUPS if options.quick else servers.GROUPS)[1:]]
+            measured["costs"] = []
+            for count, groups in shapes:
+                measured["costs"].append(contest.cost(count, groups, seconds))
+                print(measured["costs"][-1], flush=True)
 
 
 def sizes(folder: Path) -> list[tuple[str, dict[str, float]]]:

@@ -17,8 +17,15 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.broker.config import BrokerConfig
+from keylane.coordinator.formats import partition_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Address = tuple[str, int]
 TOPIC = "bench"
 CORRELATION_ID = 7
 COMMIT, FETCH, FIND_COORDINATOR = 8, 9, 10
@@ -28,6 +35,9 @@ BLOCK_BYTES = 1024 * 1024
 """Frames made in advance for a connection, at most (one at least); they are sent round and round."""
 READ_BYTES = 1024 * 1024
 READY_TIMEOUT_S = 60
+LEAST_PER_S = 1_000
+"""Of the commits by new groups."""
+OFFSETS_PARTITIONS = BrokerConfig().offsets_topic_num_partitions
 NOT_YET = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
@@ -41,8 +51,11 @@ class Load(NamedTuple):
     in_flight: int
     partitions: int
     seconds: float
+    """0: until each group has been served once."""
     prefix: str
-    """Of the groups: one a connection."""
+    """Of the groups."""
+    groups: int = 1
+    """Of each connection, by turns; with more than one, of the offset servers or the embedded broker."""
 
 
 def _varint(value: int) -> bytes:
@@ -96,20 +109,23 @@ def fetch_answer(group: str, partitions: int, offset: int) -> bytes:
 
 
 class Client:
-    """One connection."""
+    """One connection, to the coordinator of its groups."""
 
-    def __init__(self, load: Load, number: int) -> None:
-        group = f"{load.prefix}-{number}"
-        host, _, port = load.bootstrap.rpartition(":")
-        wait_for_coordinator((host, int(port)), group)
-        self.socket = socket.create_connection((host, int(port)))
+    def __init__(self, load: Load, address: Address, groups: Sequence[str]) -> None:
+        group = groups[0]
+        self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The kernel's own limit: Python's would be a system call more for each read.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", READY_TIMEOUT_S, 0))
         last = 1 << 40
         first = commit_frame(group, load.partitions, last)
         self._commit_first(first, load.partitions)
-        if load.what == "commit":
+        self.least = len(groups) if load.seconds == 0 else 1
+        """Answers, before the end."""
+        if len(groups) > 1:
+            frames = [commit_frame(each, load.partitions, last) for each in groups]
+            self.answer = commit_answer(load.partitions)
+        elif load.what == "commit":
             count = max(1, min(BLOCK_BYTES // len(first), load.in_flight * 4))
             frames = [commit_frame(group, load.partitions, last + number) for number in range(count)]
             self.answer = commit_answer(load.partitions)
@@ -181,23 +197,42 @@ class Client:
         return count
 
 
-def wait_for_coordinator(address: tuple[str, int], group: str) -> None:
+def coordinator_of(bootstrap: str, group: str) -> Address:
     """Ask until the group is served (a new Apache Kafka makes its offsets topic first)."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     frame = _frame(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, _string(group) + b"\0", flexible=False)
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as link:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=10) as link:
             link.sendall(frame)
-            head = link.recv(14)
-            if len(head) == 14 and struct.unpack_from(">h", head, 12)[0] == 0:
-                return
+            answer = link.recv(READ_BYTES)
+            if len(answer) >= 14 and struct.unpack_from(">h", answer, 12)[0] == 0:
+                at = 20 + max(struct.unpack_from(">h", answer, 14)[0], 0)  # behind the message and the node's id
+                (size,) = struct.unpack_from(">h", answer, at)
+                return answer[at + 2 : at + 2 + size].decode(), struct.unpack_from(">i", answer, at + 2 + size)[0]
         time.sleep(0.1)
     raise TimeoutError(f"no coordinator for {group}")
 
 
+def connections_of(load: Load) -> list[tuple[Address, list[str]]]:
+    """Where each connection goes, and its groups: to their coordinator, as a client's does."""
+    names = [f"{load.prefix}-{number:07d}" for number in range(load.connections * load.groups)]
+    if load.groups == 1:
+        return [(coordinator_of(load.bootstrap, name), [name]) for name in names]
+    by_partition: dict[int, Address] = {}
+    by_server: dict[Address, list[str]] = {}
+    for name in names:
+        partition = partition_for(name, OFFSETS_PARTITIONS)
+        if partition not in by_partition:
+            by_partition[partition] = coordinator_of(load.bootstrap, name)
+        by_server.setdefault(by_partition[partition], []).append(name)
+    each = max(1, load.connections // len(by_server))
+    return [(server, groups[at::each]) for server, groups in by_server.items() for at in range(each)]
+
+
 def run(load: Load) -> dict[str, Any]:
     """Answers a second, and (with one request in flight) how long each took."""
-    clients = [Client(load, number) for number in range(load.connections)]
+    clients = [Client(load, *one) for one in connections_of(load)]
     with contextlib.ExitStack() as stack:
         for client in clients:
             stack.callback(client.socket.close)
@@ -252,9 +287,11 @@ def _keep_in_flight(clients: list[Client], load: Load, start: float) -> None:
         for client in clients:
             client.send(load.in_flight)
             _watch(selector, client)
-        while (spent := time.perf_counter() - start) < load.seconds or not all(client.answered for client in clients):
-            if spent > load.seconds + READY_TIMEOUT_S:
-                raise RuntimeError("a connection got no answer at all")
+        while (spent := time.perf_counter() - start) < load.seconds or any(
+            client.answered < client.least for client in clients
+        ):
+            if spent > load.seconds + READY_TIMEOUT_S + load.connections * load.groups / LEAST_PER_S:
+                raise RuntimeError("a connection got no answer, or too few")
             for key, events in selector.select(1):
                 client = key.data
                 count = client.receive() if events & selectors.EVENT_READ else 0

@@ -36,7 +36,11 @@ def write(path: Path, found: Found) -> None:
 
 def markdown(found: Found) -> dict[str, str]:
     """By the name of their place in the page: the tables of speed and of size, of what has been measured."""
-    made = {"offsets": _speed(found["rows"]), "offset sizes": _sizes(found["shapes"])}
+    made = {
+        "offsets": _speed(found["rows"]),
+        "offset servers": _servers(found.get("servers", {})),
+        "offset sizes": _sizes(found["shapes"]),
+    }
     return {name: "\n".join(lines) + "\n" for name, lines in made.items() if lines}
 
 
@@ -64,6 +68,49 @@ def _sizes(shapes: Mapping[str, Any]) -> list[str]:
         f"| {name} | {one['entries_per_s']:,.0f} | {one['entries_per_cpu_s']:,.0f} | {one['load']:.1f} |"
         for name, one in tails.items()
     ]
+
+
+def _servers(measured: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if measured.get("rows"):
+        lines += ["| load | 3 servers | 3 nodes | ratio | asked | p50; p99 | of the nodes | load average |"]
+        lines += ["|---|---:|---:|---:|---:|---:|---:|---:|"]
+        lines += [_server_row(name, row) for name, row in measured["rows"].items()]
+    if "costs" in measured:
+        head = (
+            "servers",
+            "groups",
+            "commits",
+            "processor time a commit",
+            "of the nodes",
+            "memory of the largest",
+            "load",
+        )
+        lines += ["", f"| {' | '.join(head)} |", f"|{'---:|' * len(head)}"]
+        lines += [
+            f"| {one['servers']} | {one['groups']:,} | {one['per_s']:,.0f}/s | {one['servers_us']:.0f} µs | "
+            f"{one['nodes_us']:.0f} µs | {one['resident_mb']:,.0f} MB | {one['load']:.1f} |"
+            for one in measured["costs"]
+        ]
+    if "relay" in measured:
+        one = measured["relay"]
+        produced, fetched = (f"{one[f'{what}_ms_a_mb']:.1f} ms" for what in ("produced", "fetched"))
+        line = f"A megabyte that is produced through the servers takes {produced} of their processor time, one that is "
+        lines += ["", f"{line}fetched {fetched} (asked: 5 ms; load {one['load']:.1f})."]
+    return lines
+
+
+def _server_row(name: str, row: Mapping[str, Any]) -> str:
+    ours, theirs = row["contestants"][OURS], row["contestants"][row["peer"]]
+    rate, peer = median(ours, "per_s"), median(theirs, "per_s")
+    spans = [
+        f"{median(runs, 'p50_ms'):.1f}; {median(runs, 'p99_ms'):.1f} ms" if runs[0]["p50_ms"] else ""
+        for runs in (ours, theirs)
+    ]
+    loads = [run["load"] for run in (*ours, *theirs)]
+    cells = [name.removeprefix("servers: "), f"{rate:,.0f}/s", f"{peer:,.0f}/s", f"{rate / peer:.2f} ×"]
+    cells += [f"{row['wanted']:.0f} ×" if row["wanted"] else "", *spans, f"{min(loads):.1f}–{max(loads):.1f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def _row(name: str, row: Mapping[str, Any]) -> str:

@@ -41,6 +41,8 @@ class Row:
     """The least rate in multiples of the peer's that was asked for."""
     peer: str = KAFKA
     is_against_disk: bool = False
+    groups: int = 1
+    """Of each connection."""
 
 
 ROWS = (
@@ -60,8 +62,8 @@ ROWS = (
 )
 
 
-def selected(patterns: Sequence[str]) -> list[Row]:
-    return [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
+def selected(patterns: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
+    return [row for row in rows if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
 
 
 @dataclass(slots=True)
@@ -131,6 +133,7 @@ class Contest:
             "partitions": row.partitions,
             "seconds": seconds,
             "prefix": f"{row.what}-{row.partitions}",
+            "groups": row.groups,
         }
         answer: dict[str, Any] = json.loads(self._generator.ask(json.dumps(load)))
         if "error" in answer:

@@ -126,8 +126,7 @@ class Node:
 
     def processor_s(self) -> float:
         assert self._process is not None, "the node is down"
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_s(self._process.pid)
 
     def freeze(self) -> None:
         """SIGSTOP: its connections stay, and nothing answers, when this returns."""
@@ -217,6 +216,26 @@ def free_ports(count: int) -> list[int]:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found += [port] if port not in found else []
     return found
+
+
+def free_row(count: int) -> int:
+    """The first of so many such ports, one after the other."""
+    highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        first = random.randrange(10_000, highest - count)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
+
+
+def processor_s(pid: int) -> float:
+    """User and system time of a process so far (proc(5): fields 14 and 15, in clock ticks)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _single_node(port: int, controller_port: int) -> dict[str, str]:

@@ -108,6 +108,10 @@ class ApacheCluster:
             node.kill()
         self._folder.cleanup()
 
+    def processor_s(self) -> float:
+        """Of all nodes, which have to run."""
+        return sum(node.processor_s() for node in self._nodes.values())
+
     # --- what happens to nodes ---
 
     @property

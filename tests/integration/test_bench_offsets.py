@@ -9,7 +9,7 @@ from pathlib import Path
 
 import offsets
 import pytest
-from offsets import report, size
+from offsets import report, servers, size
 from offsets.speed import OURS, ROWS, Contest, Row, selected
 
 QUICK_S = 0.2
@@ -45,6 +45,33 @@ def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert names == ["| one", *bare, "| many", "| fetch", "| clients"]
 
 
+def test_many_groups_commit_at_their_coordinators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the rows of offset servers fill them with groups: each once, and then over and over."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(offsets.__file__).parents[1]))
+    row = Row("groups", "commit", 4, 10, 1, 0.0, groups=30)
+    with Contest(tmp_path, with_kafka=False, partitions=1) as contest:
+        (once,) = contest.play(row, 1, 0, lambda *_: None)[OURS].runs
+        assert once["least_of_a_connection"] >= 30
+        (again,) = contest.play(row, 1, QUICK_S, lambda *_: None)[OURS].runs
+        assert again["answered"] > 0
+
+
+def test_offset_servers_are_reported_in_a_table_of_their_own() -> None:
+    run = {"per_s": 1_000.0, "p50_ms": None, "p99_ms": None, "load": 2.0}
+    peer = {"per_s": 400.0, "p50_ms": 3.25, "p99_ms": 20.0, "load": 1.0}
+    rows = {servers.ROWS[0].name: {"peer": servers.COORDINATORS, "wanted": 5.0}}
+    rows[servers.ROWS[0].name]["contestants"] = {OURS: [run], servers.COORDINATORS: [peer]}
+    cost = {"servers": 2, "groups": 1_000, "per_s": 9_000.0, "servers_us": 51.2, "nodes_us": 8.0, "resident_mb": 61.0}
+    relay = {"produced_ms_a_mb": 2.5, "fetched_ms_a_mb": 1.5, "load": 1.0}
+    measured = {"rows": rows, "costs": [cost | {"load": 3.0}], "relay": relay}
+    found = report.markdown({"rows": {}, "shapes": {}, "servers": measured})
+    assert list(found) == ["offset servers"]
+    text = found["offset servers"]
+    assert "| commit, 4 × 100 in flight | 1,000/s | 400/s | 2.50 × | 5 × |  | 3.2; 20.0 ms | 1.0–2.0 |" in text
+    assert "| 2 | 1,000 | 9,000/s | 51 µs | 8 µs | 61 MB | 3.0 |" in text
+    assert "takes 2.5 ms of their processor time, one that is fetched 1.5 ms (asked: 5 ms; load 1.0)." in text
+
+
 def test_shapes_are_measured(tmp_path: Path) -> None:
     shape = size.Shape(20, 2, 50)
     one = asyncio.run(size.measure(shape, str(tmp_path)))
@@ -61,3 +88,5 @@ def test_rows_are_found_by_pattern() -> None:
     assert selected(["*"]) == list(ROWS)
     assert {row.what for row in selected(["fetch*"])} == {"fetch"}
     assert selected([]) == []
+    assert selected(["servers*"], servers.ROWS) == list(servers.ROWS)
+    assert not selected(["servers*"])

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from peers import free_row
 
+from keylane.broker.config_resources import GROUP
 from keylane.broker.process import BrokerProcess
 from keylane.coordinator.formats import partition_for
 from keylane.coordinator.replicated.batches import encode
@@ -33,7 +35,7 @@ from kit.offset_client import KIP_848
 from kit.offset_fail_over import fail_over, in_python
 from kit.offset_histories import History, running, verdict, wait_for_commits
 from kit.offset_history import Verdict
-from kit.offset_servers import OffsetServer, OffsetServers, free_row, pace
+from kit.offset_servers import OffsetServer, OffsetServers, pace
 from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
@@ -186,6 +188,50 @@ def test_any_server_takes_members_of_kip_848_and_tells_of_them(log: BrokerProces
             assert heartbeat(-1).error_code is ErrorCode.none
         known = {one.group for one in Admin({"bootstrap.servers": servers.log}).groups()}
         assert group not in known
+
+
+def test_configs_of_a_group_hold_at_all_servers(log: BrokerProcess, tmp_path: Path) -> None:
+    """They are set through any server, kept by the log's cluster, and told to members by whoever leads the group."""
+    slow_ms = SESSION_MS - 500
+    with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers:
+        wrong, right = servers.running
+        group = group_at(servers, right)
+        with ProtocolClient(wrong.address) as client, ProtocolClient(right.address) as other:
+            alter = entities("incremental_alter_configs", 1)
+
+            def set_to(value: int | None) -> ErrorCode:
+                config = alter.AlterableConfig(
+                    name="consumer.heartbeat.interval.ms",
+                    config_operation=0 if value else 1,
+                    value=str(value) if value else None,
+                )
+                resource = alter.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=(config,))
+                (answer,) = client.ask(
+                    "incremental_alter_configs", 1, resources=(resource,), validate_only=False
+                ).responses
+                code: ErrorCode = answer.error_code
+                return code
+
+            def interval() -> datetime.timedelta:
+                asked: dict[str, Any] = dict.fromkeys(("instance_id", "rack_id", "server_assignor"))
+                asked |= {"group_id": group, "member_id": "m", "member_epoch": 0, "topic_partitions": ()}
+                asked |= {"subscribed_topic_names": ("none",), "subscribed_topic_regex": None}
+                asked |= {"rebalance_timeout": datetime.timedelta(seconds=60)}
+                found: datetime.timedelta = client.ask("consumer_group_heartbeat", 1, **asked).heartbeat_interval
+                return found
+
+            for value, holds_ms in ((slow_ms, slow_ms), (None, HEARTBEAT_MS)):
+                assert set_to(value) is ErrorCode.none
+                for server in servers.running:
+                    assert ask_group_times({"group.id": group}, server.address, 10).heartbeat_s == holds_ms / 1000
+                assert interval() == datetime.timedelta(milliseconds=holds_ms)
+            resource = entities("describe_configs", 4).DescribeConfigsResource(
+                resource_type=GROUP, resource_name=group, configuration_keys=None
+            )
+            (described,) = other.ask(
+                "describe_configs", 4, resources=(resource,), include_synonyms=True, include_documentation=False
+            ).results
+            assert {one.config_source for one in described.configs} <= {4, 5}, "none is the group's own any more"
 
 
 def test_who_leads_what_is_divided(servers: OffsetServers) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from peers import free_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,20 +167,6 @@ def pace(heartbeat_ms: int, session_ms: int) -> tuple[str, ...]:
         for name in (f"group.consumer.min.{what}", f"group.consumer.{what}"):
             found += ["--set", f"{name}={value}"]
     return tuple(found)
-
-
-def free_row(count: int) -> int:
-    """The first of so many ports, one after the other, that nothing listens on; not those of outgoing connections."""
-    highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        first = random.randrange(10_000, highest - count)
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return first
 
 
 def peers_of(pid: int) -> set[int]:

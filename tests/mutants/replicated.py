@@ -221,16 +221,30 @@ MUTANTS = [
     Mutant(
         "topics are gone while no broker tells of them",
         "offset_servers/known_topics.py",
-        "            self._next_s = asyncio.get_running_loop().time() + AGAIN_S",
-        "            self._take({})\n            self._next_s = asyncio.get_running_loop().time() + AGAIN_S",
+        "        found = await asyncio.to_thread(self._ask)\n",
+        "        self._take({})\n        found = await asyncio.to_thread(self._ask)\n",
         f"{_TOPICS}::test_nobody_answers_and_what_was_known_stays",
     ),
     Mutant(
         "who joins is answered by what was asked before a topic was made",
-        "offset_servers/known_topics.py",
+        "offset_servers/freshness.py",
         "            self._as_of_s = began_s",
         "            self._as_of_s = asyncio.get_running_loop().time()",
         f"{_TOPICS}::test_many_wait_for_one_question_and_who_comes_later_for_the_next",
+    ),
+    Mutant(
+        "what is set for a group in the log's cluster has no effect at the servers",
+        "offset_servers/partitions.py",
+        "            group_configs=shared.configs.of,\n",
+        "",
+        "integration/test_offset_servers.py::test_configs_of_a_group_hold_at_all_servers",
+    ),
+    Mutant(
+        "a config that the servers' options do not allow has an effect",
+        "offset_servers/known_configs.py",
+        "            return checked(settings, self._config)",
+        "            return {name: int(text) for name, text in settings.items()}",
+        "unit/offset_servers/test_known_configs.py::test_what_the_servers_options_do_not_allow_has_no_effect",
     ),
     Mutant(
         "members go by the times of the log's cluster",

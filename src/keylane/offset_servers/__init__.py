@@ -12,6 +12,8 @@
     group_requests  the groups that a request is for, purely
     between       what servers ask of each other, purely
     known_topics  the topics of the log's cluster, for groups of KIP-848
+    known_configs  what is set there for single groups
+    freshness     what is asked of its brokers by who needs it
     members       the servers as members of their group, purely
     measures      a server's state as named metrics, purely; `pages` serves them
     nodes         names and addresses that clients are told, purely

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from keylane.broker.config_resources import GROUP
 from keylane.broker.dispatch import Api, decode_request, load_apis
-from keylane.broker.handlers import api_versions, describe_cluster, find_coordinator, list_groups
+from keylane.broker.handlers import api_versions, describe_cluster, describe_configs, find_coordinator, list_groups
 from keylane.offset_servers import between, group_requests, known_topics
 from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
 from keylane.offset_servers.relay import Passed
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import Begin, RequestHeader
     from keylane.broker.handlers.find_coordinator import Found
+    from keylane.broker.node import Node
     from keylane.offset_servers.forwarding import Forwarding
+    from keylane.offset_servers.known_configs import KnownConfigs
     from keylane.offset_servers.nodes import Address, Cluster
     from keylane.wire.versions import Entity
 
@@ -77,6 +79,8 @@ class Guide(Protocol):
 
     @property
     def forwarding(self) -> Forwarding: ...
+    @property
+    def group_configs(self) -> KnownConfigs: ...
 
 
 def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dict[int, Api]:
@@ -111,8 +115,13 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
     if DESCRIBE_CONFIGS in passed:  # of groups; what else is described is passed on, in these versions
         first, last = passed[DESCRIBE_CONFIGS].first, passed[DESCRIBE_CONFIGS].last
         ours = known[DESCRIBE_CONFIGS]
+
+        async def configs(request: Entity, header: RequestHeader, node: Node) -> Entity:
+            await server.group_configs.be_fresh([one.resource_name for one in request.resources], 0.0)
+            return await describe_configs.handle(request, header, node)
+
         found[DESCRIBE_CONFIGS] = ours._replace(
-            min_version=max(first, ours.min_version), max_version=min(last, ours.max_version)
+            min_version=max(first, ours.min_version), max_version=min(last, ours.max_version), handle=configs
         )
     if is_pair:
         own[LIST_GROUPS] = no_groups
@@ -204,7 +213,8 @@ def has_topic_ids(passed: Mapping[int, Passed]) -> bool:
 
 
 def _is_not_of_groups(frame: bytes) -> bool:
-    """A request for groups alone is answered here: they are this server's, with its options."""
+    """A request for groups alone is answered here: they are this server's, with its options and what is set for them in
+    the log's cluster."""
     resources = decode_request(frame, "", load_apis()).request.resources
     return not resources or any(one.resource_type != GROUP for one in resources)
 

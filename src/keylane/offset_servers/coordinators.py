@@ -6,6 +6,7 @@ answers so always.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.consumer_groups.protocol import JOIN, ConsumerGroupDescription, HeartbeatAnswer
@@ -26,22 +27,24 @@ if TYPE_CHECKING:
         FetchedTopic,
         KnownCommit,
     )
+    from keylane.offset_servers.known_configs import KnownConfigs
     from keylane.offset_servers.known_topics import KnownTopics
     from keylane.offset_servers.partitions import Partitions
     from keylane.storage.shared_sync import Round
 
-TOPICS_S = 5.0
-"""How old the topics may be that a member's heartbeat is answered by; its interval is as long. Who joins waits for what
-there is now."""
+FRESH_S = 5.0
+"""How old the topics and configs may be that a member's heartbeat is answered by; its interval is as long. Who joins
+waits for what there is now."""
 
 
 class Coordinators:
     """What `Coordinator` says of each of these."""
 
-    def __init__(self, partitions: Partitions, topics: KnownTopics) -> None:
-        """`topics` are what groups of KIP-848 are divided by."""
+    def __init__(self, partitions: Partitions, topics: KnownTopics, configs: KnownConfigs) -> None:
+        """`topics` are what groups of KIP-848 are divided by, and `configs` what is set for them."""
         self._partitions = partitions
         self._topics = topics
+        self._configs = configs
 
     def partition_of(self, group: str) -> int:
         return partition_for(group, len(self._partitions))
@@ -96,7 +99,8 @@ class Coordinators:
         return await self._of(group).leave(group, leavers)
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
-        await self._topics.be_fresh(0.0 if request.epoch == JOIN else TOPICS_S)
+        within_s = 0.0 if request.epoch == JOIN else FRESH_S
+        await asyncio.gather(self._topics.be_fresh(within_s), self._configs.be_fresh((request.group,), within_s))
         return await self._of(request.group).consumer_heartbeat(request)
 
     def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:

@@ -1,20 +1,19 @@
 """`KnownTopics`: the topics of the log's cluster, as groups of KIP-848 need them: their ids and their partitions.
 
-The idea: a coordinator decides in one turn, and the topics are at the brokers. So they are asked before it: nobody asks
-while there is no such group, and what is known is as old as the answer may be. Who could not ask goes on with what it
-knew: topics that are gone for a moment would take every partition from every member.
+They are asked by who needs them (`freshness`): topics that were gone for a moment would take every partition from every
+member, so who could not ask goes on with what it knew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from kio.serial.errors import SerialError
 
 from keylane.kafka.link import Link
+from keylane.offset_servers.freshness import Freshness
 from keylane.wire import codes
 from keylane.wire.primitives import FieldError
 from keylane.wire.versions import read_response
@@ -26,14 +25,10 @@ if TYPE_CHECKING:
     from keylane.kafka.login import Login
     from keylane.offset_servers.nodes import Address
 
-logger = logging.getLogger("keylane.offsets")
-
 METADATA, VERSION = 3, 12
 """Version 10 is the first that tells topics' ids (KIP-516)."""
 ASK_S = 3.0
 """How long one broker is asked: members wait for it, and their requests for 30 s at most."""
-AGAIN_S = 1.0
-"""Before it is asked again what nobody has answered."""
 _CORRELATION_ID = bytes(4)
 _NO_TAGS = b"\0"
 _ALL_TOPICS = b"\0\0\0\0"
@@ -82,11 +77,7 @@ class KnownTopics:
         self._names: dict[uuid.UUID, str] = {}
         self.version = 0
         """Another one after each change; changed here only."""
-        self._as_of_s: float | None = None
-        """When the question began whose answer is known."""
-        self._next_s = 0.0
-        """When somebody may be asked again."""
-        self._asking: asyncio.Task[None] | None = None
+        self._freshness = Freshness("topics of the log's cluster", self._learn)
 
     def get(self, name: str) -> Known | None:
         return self._topics.get(name)
@@ -99,27 +90,11 @@ class KnownTopics:
 
     async def be_fresh(self, within_s: float) -> None:
         """Return when what is known is from so long before this call, or later; or when nobody has answered now."""
-        since_s = asyncio.get_running_loop().time() - within_s
-        while not self._is_from(since_s) and asyncio.get_running_loop().time() >= self._next_s:
-            if self._asking is None:
-                self._asking = asyncio.get_running_loop().create_task(self._learn())
-            await asyncio.shield(self._asking)
-
-    def _is_from(self, since_s: float) -> bool:
-        return self._as_of_s is not None and self._as_of_s >= since_s
+        await self._freshness.reach(within_s)
 
     async def _learn(self) -> None:
-        began_s = asyncio.get_running_loop().time()
-        try:
-            found = await asyncio.to_thread(self._ask)
-        except OSError as error:
-            logger.warning("the topics of the log's cluster cannot be asked: %s", error)
-            self._next_s = asyncio.get_running_loop().time() + AGAIN_S
-        else:
-            self._take({name: one for name, one in found.items() if name != self._hidden})
-            self._as_of_s = began_s
-        finally:
-            self._asking = None
+        found = await asyncio.to_thread(self._ask)
+        self._take({name: one for name, one in found.items() if name != self._hidden})
 
     def _take(self, found: dict[str, Known]) -> None:
         if found != self._topics:

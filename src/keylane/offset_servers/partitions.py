@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.replicated.journal import PartitionLog
+    from keylane.offset_servers.known_configs import KnownConfigs
     from keylane.offset_servers.topic import LogTopic
 
 logger = logging.getLogger("keylane.offsets")
@@ -97,6 +98,8 @@ class Shared(NamedTuple):
     """Its name in the log."""
     topics: Topics
     """For groups of KIP-848."""
+    configs: KnownConfigs
+    """Of them."""
     appends: Appends
 
 
@@ -146,6 +149,7 @@ class Replica:
             options=replace(shared.config, keylane_owned_offsets_partitions=str(partition)),
             partition_count=_ask_anybody,
             topics=shared.topics,
+            group_configs=shared.configs.of,
             clock=now_ms,
         )
 

@@ -20,6 +20,7 @@ from keylane.kafka.login import login_of
 from keylane.offset_servers.apis import has_topic_ids, passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
 from keylane.offset_servers.forwarding import BEAT_S, Forwarder, Forwarding
+from keylane.offset_servers.known_configs import KnownConfigs, ask_configs
 from keylane.offset_servers.known_topics import KnownTopics, ask_topics
 from keylane.offset_servers.measures import State
 from keylane.offset_servers.members import member_name, seen
@@ -68,13 +69,6 @@ class Places(NamedTuple):
         return self.listen[0], self.listen[1] + 1 + broker
 
 
-class NoGroupConfigs:
-    """The servers' options hold for every group."""
-
-    def texts(self, _group: str) -> dict[str, str]:
-        return {}
-
-
 class OffsetServer:
     """Made and used in the event loop's thread; `start` before use, `stop` after."""
 
@@ -117,11 +111,11 @@ class OffsetServer:
         )
         host, port = places.advertised
         self.topics = KnownTopics(lambda: ask_topics(self._brokers(None), self._login), topic.name)
-        self.group_configs = NoGroupConfigs()
+        self.group_configs = KnownConfigs(lambda groups: ask_configs(self._brokers(None), self._login, groups), config)
         self._appends = Appends()
-        shared = Shared(log, topic, config, f"{host}:{port}", self.topics, self._appends)
+        shared = Shared(log, topic, config, f"{host}:{port}", self.topics, self.group_configs, self._appends)
         self._partitions = Partitions(shared, self._group.rejoin, failed)
-        self.coordinator = Coordinators(self._partitions, self.topics)
+        self.coordinator = Coordinators(self._partitions, self.topics, self.group_configs)
         # The handlers of groups and offsets ask a node for these alone, and for its config.
         self._node = cast("Node", self)
         self.forwarding = Forwarding(self, self._node, servers)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.offset_servers.known_topics import AGAIN_S, Known, KnownTopics, ask_topics, read_topics
+from keylane.offset_servers.freshness import AGAIN_S
+from keylane.offset_servers.known_topics import Known, KnownTopics, ask_topics, read_topics
 from keylane.wire.versions import encode_response, response_module
 
 if TYPE_CHECKING:

@@ -93,7 +93,7 @@ def _least_ends(image: Image, partitions: int) -> list[int]:
         ends[partition] = max(ends[partition], kept.offset + 1)
     for group in image.store.groups:
         partition = partition_for(group, partitions)
-        last = max(max(columns.log_offsets) for _, columns in image.store.columns_of(group))
+        last = max(max(columns.log_offsets) for _, (columns, _) in image.store.topics_of(group))
         ends[partition] = max(ends[partition], last + 1)
     return ends
 

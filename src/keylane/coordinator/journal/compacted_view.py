@@ -33,13 +33,14 @@ from keylane.coordinator.journal.snapshot_format import (
     tombstone_batches,
     waiting_offsets,
 )
-from keylane.coordinator.offsets.store import as_columns
+from keylane.coordinator.offsets.store import TopicOffsets
 from keylane.wire.batches import TRANSACTIONAL_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
+    from keylane.coordinator.offsets.store import OneOffset
     from keylane.storage.filesystem import AppendFile
 
 RECORDS_A_BATCH = 500
@@ -162,12 +163,14 @@ _ROWS = {KEPT: _kept_rows, TRANSACTIONAL: _waiting_rows, TOMBSTONES: _tombstone_
 def _offset_rows(payload: bytes) -> Iterator[_Row]:
     for group, topic, kept in sections(payload):
         prefix = offset_key_prefix(group, topic)
-        columns = as_columns(kept) if isinstance(kept, tuple) else kept
-        for index, log_offset in zip(columns.partitions, columns.log_offsets, strict=True):
-            value = columns.get(index)
-            assert value is not None
+        for index, value, log_offset in kept.values() if isinstance(kept, TopicOffsets) else (_value_of(kept),):
             key = prefix + index.to_bytes(4, "big")
             yield log_offset, (value.commit_timestamp_ms, NO_PRODUCER), key, encode_offset_value(value)
+
+
+def _value_of(one: OneOffset) -> tuple[int, OffsetValue, int]:
+    _, partition, offset, leader_epoch, timestamp_ms, log_offset = one
+    return partition, OffsetValue(offset, leader_epoch, "", timestamp_ms, NO_TIME), log_offset
 
 
 def _encode(rows: list[_Row]) -> bytes:

@@ -33,7 +33,8 @@ from keylane.coordinator.formats import (
 )
 from keylane.coordinator.journal.headers import HEADER_SIZE, SNAPSHOT, JournalDamagedError, check_header
 from keylane.coordinator.journal.image import Kept, Tombstones
-from keylane.coordinator.offsets.store import OffsetColumns
+from keylane.coordinator.offsets.rows import Columns
+from keylane.coordinator.offsets.store import TopicOffsets
 from keylane.coordinator.offsets.transactional import Waiting
 
 if TYPE_CHECKING:
@@ -85,12 +86,13 @@ def encode_end(entries: int, chunks: int) -> bytes:
     return encode_chunk(END, ALL_PARTITIONS, _COUNTS.pack(entries, chunks))
 
 
-def encode_section(group: str, topic: str, columns: OffsetColumns) -> bytes:
+def encode_section(group: str, topic: str, offsets: TopicOffsets) -> bytes:
     """The committed offsets of one group in one topic."""
-    beside = columns.beside or {}
+    columns, beside = offsets
     group_bytes, topic_bytes = group.encode(), topic.encode()
-    parts = [_SECTION.pack(len(group_bytes), len(topic_bytes), len(columns), len(beside)), group_bytes, topic_bytes]
-    parts += (_little_endian(column) for column in columns.all())
+    count = len(columns.partitions)
+    parts = [_SECTION.pack(len(group_bytes), len(topic_bytes), count, len(beside)), group_bytes, topic_bytes]
+    parts += map(_little_endian, columns)
     for partition, (metadata, expires) in beside.items():
         text = metadata.encode()
         parts += (_BESIDE.pack(partition, expires, len(text)), text)
@@ -211,7 +213,7 @@ def decode_entries(chunk: Chunk) -> int:
     return entries
 
 
-def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | OffsetColumns]]:
+def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | TopicOffsets]]:
     """Group, topic and offsets of each section of a chunk."""
     data = memoryview(payload)
     at = 0
@@ -227,19 +229,20 @@ def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | OffsetColum
             at += _ONE_ROW.size
             yield group, topic, (topic, partition, offset, leader_epoch, timestamp_ms, log_offset)
             continue
-        columns = OffsetColumns()
-        for column in columns.all():
+        columns = Columns(array("i"), array("q"), array("q"), array("i"), array("q"))
+        for column in columns:
             size = count * column.itemsize
             column.frombytes(data[at : at + size])
             at += size
             if sys.byteorder == "big":
                 column.byteswap()
+        beside: dict[int, tuple[str, int]] = {}
         for _ in range(beside_count):
             partition, expires, size = _BESIDE.unpack_from(data, at)
             at += _BESIDE.size
-            columns.set_beside(partition, str(data[at : at + size], "utf-8"), expires)
+            beside[partition] = (str(data[at : at + size], "utf-8"), expires)
             at += size
-        yield group, topic, columns
+        yield group, topic, TopicOffsets(columns, beside)
 
 
 def kept_records(payload: bytes) -> Iterator[tuple[int, bytes, Kept]]:

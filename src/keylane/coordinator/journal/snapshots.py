@@ -198,10 +198,9 @@ class Snapshots:
                 self._entries += 1
                 yield snapshot_format.encode_one(group, one)
                 continue
-            for topic, columns in store.columns_of(group):
-                if len(columns):  # it may have been emptied since
-                    self._entries += len(columns)
-                    yield snapshot_format.encode_section(group, topic, columns)
+            for topic, offsets in store.topics_of(group):
+                self._entries += len(offsets.columns.partitions)
+                yield snapshot_format.encode_section(group, topic, offsets)
 
     def _load(self, number: int) -> list[int]:
         file = self._filesystem.open_append(snapshot_path(self._folder, number))

@@ -1,26 +1,27 @@
 """The committed offsets in memory: what a start would load from the journal, and nothing that is not synced.
 
-By group, then by topic: columns, one set of `array`s for each (group, topic), sorted by partition: 32 bytes an entry.
-Metadata and expiry are rare or long, so they stand beside the columns, for the partitions that have them. What a group
-of one partition would pay for five arrays, a dictionary and their owner is five times what it keeps, so it is one small
-record (`OneOffset`) until it has more. Nothing in here waits or writes: the coordinator applies a commit whole, in one
-call, once the journal says that it is durable.
+By group: the rows of all its topics, in blocks (`rows`): one `bytes`, and a list of them where there are more than
+about 4 KB. One offset without metadata takes 64 bytes, each further one of its group 32, and metadata its own length
+and 12. Nothing in here waits or writes: the coordinator applies a commit whole, in one call, once the journal says that
+it is durable.
 
 Sources: S1 (at most 64 bytes an entry; only committed offsets in the map), S2 (the offsets cache and its queries).
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetValue
-from keylane.wire.columns import as_array, is_run
+from keylane.coordinator.offsets import rows
+from keylane.coordinator.offsets.rows import KEPT_ROW_BYTES, KEY_BYTES, MARK_BYTES, Columns
+from keylane.coordinator.offsets.topic_marks import TopicMarks
+from keylane.wire.columns import FEW_ROWS, as_array, is_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from array import array
+    from collections.abc import Iterable, Iterator, Sequence
 
     from keylane.coordinator.formats import TopicCommit
 
@@ -28,9 +29,10 @@ NO_OFFSET = -1
 """What a fetch says of a partition without a committed offset."""
 
 NOTHING = NO_OFFSET, NO_LEADER_EPOCH
+NOTHING_BESIDE = "", NO_TIMESTAMP
 
-INTERNED_METADATA_CHARACTERS = 64
-"""Metadata up to this length is interned: short texts repeat, offset maps do not."""
+Besides = dict[int, tuple[str, int]]
+"""By partition: metadata and expire timestamp, where there are any."""
 
 
 class FetchedColumns(NamedTuple):
@@ -43,226 +45,22 @@ class FetchedColumns(NamedTuple):
     """None when every one is empty."""
 
 
+class TopicOffsets(NamedTuple):
+    """All that a group has committed in a topic, by partition."""
+
+    columns: Columns
+    beside: Besides
+
+    def values(self) -> Iterator[tuple[int, OffsetValue, int]]:
+        """Partition, value and log offset of each."""
+        for partition, offset, timestamp_ms, leader_epoch, log_offset in zip(*self.columns, strict=True):
+            metadata, expires = self.beside.get(partition, NOTHING_BESIDE)
+            yield partition, OffsetValue(offset, leader_epoch, metadata, timestamp_ms, expires), log_offset
+
+
 OneOffset = tuple[str, int, int, int, int, int]
-"""All that a group has committed, while that is one partition of one topic without metadata, as most consumers' groups
-are that read small topics: topic, partition, offset, leader epoch, timestamp, log offset.
-
-A plain tuple, since a start makes millions: anything with names takes five times as long to make."""
-
-
-def value_of(one: OneOffset) -> OffsetValue:
-    _, _, offset, leader_epoch, timestamp_ms, _ = one
-    return OffsetValue(offset, leader_epoch, "", timestamp_ms, NO_TIMESTAMP)
-
-
-def as_columns(one: OneOffset) -> OffsetColumns:
-    """The same as columns, that are nobody's yet."""
-    _, partition, *_, log_offset = one
-    columns = OffsetColumns()
-    columns.put(partition, value_of(one), log_offset)
-    return columns
-
-
-def fetch_one(one: OneOffset, partitions: Sequence[int]) -> FetchedColumns:
-    """These partitions of its topic, in this order."""
-    _, own, offset, leader_epoch, *_ = one
-    return FetchedColumns(
-        partitions,
-        [offset if partition == own else NO_OFFSET for partition in partitions],
-        [leader_epoch if partition == own else NO_LEADER_EPOCH for partition in partitions],
-        None,
-    )
-
-
-class OffsetColumns:
-    """The committed offsets of one group in one topic."""
-
-    __slots__ = ("beside", "leader_epochs", "log_offsets", "offsets", "partitions", "timestamps")
-
-    def __init__(self) -> None:
-        self.partitions = array("i")
-        self.offsets = array("q")
-        self.timestamps = array("q")
-        self.leader_epochs = array("i")
-        self.log_offsets = array("q")
-        """Where in `__consumer_offsets` the record is that committed it."""
-        self.beside: dict[int, tuple[str, int]] | None = None
-        """By partition: metadata and expire timestamp, where there are any."""
-
-    def __len__(self) -> int:
-        return len(self.partitions)
-
-    def all(self) -> tuple[array[int], ...]:
-        """Every column, in the order in which a snapshot has them."""
-        return self.partitions, self.offsets, self.timestamps, self.leader_epochs, self.log_offsets
-
-    def _find(self, partition: int) -> int:
-        """The row of `partition`, or -1."""
-        partitions = self.partitions
-        # While partitions 0, 1, 2 … are all there, a partition's row is its number.
-        if 0 <= partition < len(partitions) and partitions[partition] == partition:
-            return partition
-        row = bisect_left(partitions, partition)
-        return row if row < len(partitions) and partitions[row] == partition else -1
-
-    def get(self, partition: int) -> OffsetValue | None:
-        row = self._find(partition)
-        if row < 0:
-            return None
-        metadata, expires = (self.beside or {}).get(partition, ("", NO_TIMESTAMP))
-        return OffsetValue(self.offsets[row], self.leader_epochs[row], metadata, self.timestamps[row], expires)
-
-    def plain(self, partition: int) -> tuple[int, int] | None:
-        """Offset and leader epoch (-1 for none), where no partition of the topic has metadata; or None."""
-        if self.beside is not None:
-            return None
-        row = self._find(partition)
-        return NOTHING if row < 0 else (self.offsets[row], self.leader_epochs[row])
-
-    def put(self, partition: int, value: tuple[int, int, str, int, int], log_offset: int) -> None:
-        """`value` has the fields of an `OffsetValue`."""
-        offset, epoch, metadata, timestamp, expires = value
-        row = self._find(partition)
-        if row >= 0:
-            self.offsets[row] = offset
-            self.timestamps[row] = timestamp
-            self.leader_epochs[row] = epoch
-            self.log_offsets[row] = log_offset
-        elif not self.partitions:
-            # Many never get another partition: `insert` would keep room for them.
-            self.partitions = array("i", (partition,))
-            self.offsets = array("q", (offset,))
-            self.timestamps = array("q", (timestamp,))
-            self.leader_epochs = array("i", (epoch,))
-            self.log_offsets = array("q", (log_offset,))
-        else:
-            row = bisect_left(self.partitions, partition)
-            self.partitions.insert(row, partition)
-            self.offsets.insert(row, offset)
-            self.timestamps.insert(row, timestamp)
-            self.leader_epochs.insert(row, epoch)
-            self.log_offsets.insert(row, log_offset)
-        if metadata or expires != NO_TIMESTAMP:
-            self.set_beside(partition, metadata, expires)
-        elif self.beside is not None:
-            self._forget_beside(partition)
-
-    def overwrite(self, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int) -> bool:
-        """The short way for a partition that is there, where no partition of the topic has metadata; or False."""
-        row = self._find(partition)
-        if row < 0 or self.beside is not None:
-            return False
-        self.offsets[row] = offset
-        self.timestamps[row] = timestamp_ms
-        self.leader_epochs[row] = leader_epoch
-        self.log_offsets[row] = log_offset
-        return True
-
-    def set_beside(self, partition: int, metadata: str, expires: int) -> None:
-        """Metadata and expire timestamp of a partition that has an offset."""
-        if self.beside is None:
-            self.beside = {}
-        if len(metadata) <= INTERNED_METADATA_CHARACTERS:
-            metadata = sys.intern(metadata)
-        self.beside[partition] = (metadata, expires)
-
-    def put_commit(self, commit: TopicCommit, log_offset: int, timestamp_ms: int, expire_timestamp_ms: int) -> None:
-        """`log_offset` is that of the first row; the others follow it."""
-        partitions = commit.partitions
-        count = len(partitions)
-        if count == 1:
-            text = "" if commit.metadata is None else commit.metadata[0]
-            value = (commit.offsets[0], commit.leader_epochs[0], text, timestamp_ms, expire_timestamp_ms)
-            self.put(partitions[0], value, log_offset)
-            return
-        if commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP and self.beside is None:
-            wanted = as_array("i", partitions)
-            first = self._block(wanted)
-            if first >= 0:
-                offsets, epochs = as_array("q", commit.offsets), as_array("i", commit.leader_epochs)
-                timestamps = array("q", (timestamp_ms,)) * count
-                log_offsets = array("q", range(log_offset, log_offset + count))
-                self._set_block(first, wanted, offsets, timestamps, epochs, log_offsets)
-                return
-        metadata = commit.metadata or ("",) * count
-        each = zip(partitions, commit.offsets, commit.leader_epochs, metadata, strict=True)
-        for at, (partition, offset, epoch, text) in enumerate(each, log_offset):
-            self.put(partition, (offset, epoch, text, timestamp_ms, expire_timestamp_ms), at)
-
-    def _set_block(self, first: int, *columns: array[int]) -> None:
-        """New values from this row on, of every column in the order of `all`."""
-        end = first + len(columns[0])
-        if first == 0 and end > len(self.partitions):  # copies have the size that they need, and no room to grow
-            self.partitions, self.offsets, self.timestamps, self.leader_epochs, self.log_offsets = (
-                column[:] for column in columns
-            )
-            return
-        for own, column in zip(self.all(), columns, strict=True):
-            own[first:end] = column
-
-    def _block(self, wanted: array[int]) -> int:
-        """The row from which on these partitions can be copied over as a block, or -1: all that are there, or a run
-        that keeps the columns dense (row = partition)."""
-        rows = self.partitions
-        if wanted == rows:
-            return 0
-        first = wanted[0]
-        is_dense = not rows or rows[-1] == len(rows) - 1
-        return first if is_dense and 0 <= first <= len(rows) and is_run(wanted) else -1
-
-    def remove(self, partition: int) -> bool:
-        row = self._find(partition)
-        if row < 0:
-            return False
-        for column in self.all():
-            del column[row]
-        self._forget_beside(partition)
-        return True
-
-    def stale(self, committed_before_ms: int, now_ms: int) -> list[int]:
-        """Partitions committed at or before that time; one with an expiry of its own only when that has come."""
-        beside = self.beside
-        if beside is None and min(self.timestamps) > committed_before_ms:
-            return []
-        rows = zip(self.partitions, self.timestamps, strict=True)
-        if beside is None:
-            return [partition for partition, timestamp in rows if timestamp <= committed_before_ms]
-        stale = []
-        for partition, timestamp in rows:
-            expires = beside[partition][1] if partition in beside else NO_TIMESTAMP
-            if expires <= now_ms if expires != NO_TIMESTAMP else timestamp <= committed_before_ms:
-                stale.append(partition)
-        return stale
-
-    def _forget_beside(self, partition: int) -> None:
-        if self.beside is not None and self.beside.pop(partition, None) is not None and not self.beside:
-            self.beside = None
-
-    def log_offset_of(self, partition: int) -> int:
-        """Where the record stands that committed this partition's offset; -1 when none did."""
-        row = self._find(partition)
-        return NO_OFFSET if row < 0 else self.log_offsets[row]
-
-    def fetch(self, partitions: Sequence[int] | None) -> FetchedColumns:
-        """These partitions in this order, or all that are committed."""
-        wanted = self.partitions[:] if partitions is None else as_array("i", partitions)
-        count = len(wanted)
-        first = self._block(wanted) if count else -1
-        if 0 <= first <= len(self) - count:
-            block = slice(first, first + count)
-            return FetchedColumns(wanted, self.offsets[block], self.leader_epochs[block], self._metadata(wanted))
-        rows = [self._find(partition) for partition in wanted]
-        offsets, epochs = self.offsets, self.leader_epochs
-        return FetchedColumns(
-            wanted,
-            [NO_OFFSET if row < 0 else offsets[row] for row in rows],
-            [NO_LEADER_EPOCH if row < 0 else epochs[row] for row in rows],
-            self._metadata(wanted),
-        )
-
-    def _metadata(self, partitions: Sequence[int]) -> Sequence[str] | None:
-        beside = self.beside
-        return None if beside is None else [beside.get(partition, ("", 0))[0] for partition in partitions]
+"""Topic, partition, offset, leader epoch, timestamp, log offset: all that a group has committed, where that is one
+offset without metadata. Millions of them go through a snapshot, so it has no names."""
 
 
 def nothing_committed(partitions: Sequence[int]) -> FetchedColumns:
@@ -276,7 +74,9 @@ class OffsetStore:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, OneOffset | dict[str, OffsetColumns]] = {}
+        self._groups: dict[str, bytes | list[bytes]] = {}
+        """Blocks in the order of their keys."""
+        self._marks = TopicMarks()
         self._size = 0
 
     def __len__(self) -> int:
@@ -293,49 +93,82 @@ class OffsetStore:
 
     def clear(self) -> None:
         self._groups.clear()
+        self._marks = TopicMarks()
         self._size = 0
 
-    def _columns(self, group: str, topic: str) -> OffsetColumns:
-        """Those of this group and topic, made when there are none."""
-        topics = self._by_topic(group)
-        columns = topics.get(topic)
-        if columns is None:
-            columns = topics[sys.intern(topic)] = OffsetColumns()
-        return columns
+    def _blocks(self, group: str) -> list[bytes]:
+        """Those of this group, as a list to be changed and given to `_keep`."""
+        kept = self._groups.get(group)
+        return kept if isinstance(kept, list) else [] if kept is None else [kept]
 
-    def _by_topic(self, group: str) -> dict[str, OffsetColumns]:
-        """What this group has, to be added to: a single record becomes columns."""
-        topics = self._groups.get(group)
-        if topics is None:
-            topics = self._groups[group] = {}
-        elif isinstance(topics, tuple):
-            topics = self._groups[group] = {topics[0]: as_columns(topics)}
-        return topics
-
-    def _topics(self, group: str) -> Mapping[str, OffsetColumns]:
-        """What this group has, by topic, to be looked at only."""
-        topics = self._groups.get(group)
-        return {topics[0]: as_columns(topics)} if isinstance(topics, tuple) else topics or {}
+    def _keep(self, group: str, blocks: list[bytes], mark: bytes, more: int) -> None:
+        """These blocks are the group's, with so many more entries of this topic."""
+        if blocks:
+            self._groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy has no room to grow
+        else:
+            self._groups.pop(group, None)
+        if more:
+            self._size += more
+            self._marks.count(mark, more)
 
     def put_plain(
         self, group: str, topic: str, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int
     ) -> None:
         """One offset without metadata and expiry."""
-        topics = self._groups.get(group)
-        if topics is None:
-            self._groups[group] = sys.intern(topic), partition, offset, leader_epoch, timestamp_ms, log_offset
-            self._size += 1
+        mark = self._marks.of(topic)
+        row = rows.row_of(mark, partition, offset, leader_epoch, timestamp_ms, log_offset)
+        kept = self._groups.get(group)
+        if kept is None:
+            self._keep(group, [row], mark, 1)
             return
-        if isinstance(topics, tuple):
-            if topics[1] == partition and topics[0] == topic:
-                self._groups[group] = topics[0], partition, offset, leader_epoch, timestamp_ms, log_offset
-                return
-        elif topic in topics and topics[topic].overwrite(partition, offset, leader_epoch, timestamp_ms, log_offset):
+        key = row[:KEY_BYTES]
+        if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes) and kept.startswith(key):  # as of most groups
+            self._groups[group] = row
             return
-        columns = self._columns(group, topic)
-        before = len(columns.partitions)
-        columns.put(partition, (offset, leader_epoch, "", timestamp_ms, NO_TIMESTAMP), log_offset)
-        self._size += len(columns.partitions) - before
+        place = 0 if isinstance(kept, bytes) else rows.place_of(kept, key)
+        block = kept if isinstance(kept, bytes) else kept[place]
+        if not rows.is_plain(block):
+            self._merge(group, mark, [(row, b"")])
+            return
+        at = rows.find(block, key)
+        if at < 0:
+            blocks = self._blocks(group)
+            blocks[place : place + 1] = rows.divided(rows.with_rows(block, -1 - at, 0, row))
+            self._keep(group, blocks, mark, 1)
+        elif isinstance(kept, bytes):
+            self._groups[group] = rows.with_row(block, at, row)
+        else:
+            kept[place] = rows.with_row(block, at, row)
+
+    def _merge(self, group: str, mark: bytes, new: list[tuple[bytes, bytes]]) -> None:
+        """Rows of one topic, each with what is to stand beside it; the last one of a partition counts."""
+        blocks = self._blocks(group) or [b""]
+        left = sorted({row[:KEY_BYTES]: (row, beside) for row, beside in new}.values())
+        more = 0
+        while left:  # from the last block on: one that is divided moves those behind it
+            place = rows.place_of(blocks, left[-1][0][:KEY_BYTES])
+            start = bisect_left(left, (blocks[place][:KEY_BYTES],)) if place else 0
+            together, besides, added = rows.merged(blocks[place], left[start:])
+            blocks[place : place + 1] = rows.divided(together, besides)
+            more += added
+            del left[start:]
+        self._keep(group, blocks, mark, more)
+
+    def _put_run(self, group: str, mark: bytes, new: bytes, count: int) -> bool:
+        """Rows of partitions that follow each other, where all of them are there, or none in between; or False."""
+        first, last = new[:KEY_BYTES], new[-KEPT_ROW_BYTES : KEY_BYTES - KEPT_ROW_BYTES]
+        blocks = self._blocks(group)
+        found = _between(blocks, first, last)
+        if found is None:
+            return False
+        places, old, begin, end = found
+        is_there = end == begin + count - 1 and begin >= 0
+        if not is_there and (begin >= 0 or begin != end):
+            return False
+        new = rows.with_rows(old, begin, count, new) if is_there else rows.with_rows(old, -1 - begin, 0, new)
+        blocks[places] = rows.divided(new)
+        self._keep(group, blocks, mark, 0 if is_there else count)
+        return True
 
     def apply(
         self,
@@ -347,143 +180,248 @@ class OffsetStore:
     ) -> None:
         """Make one durable commit visible, whole; `log_offset` is the base offset of its batch."""
         for commit in topics:
-            if len(commit.partitions) == 1 and commit.metadata is None and expire_timestamp_ms == NO_TIMESTAMP:
-                _, (partition,), (offset,), (leader_epoch,), _ = commit
-                self.put_plain(group, commit.topic, partition, offset, leader_epoch, timestamp_ms, log_offset)
-                log_offset += 1
-                continue
-            columns = self._columns(group, commit.topic)
-            before = len(columns.partitions)
-            columns.put_commit(commit, log_offset, timestamp_ms, expire_timestamp_ms)
-            log_offset += len(commit.partitions)
-            self._size += len(columns.partitions) - before
+            topic, partitions, offsets, epochs, metadata = commit
+            count = len(partitions)
+            if metadata is not None or expire_timestamp_ms != NO_TIMESTAMP:
+                self._merge_commit(group, commit, log_offset, timestamp_ms, expire_timestamp_ms)
+            elif count < FEW_ROWS or not self._put_commit(group, commit, log_offset, timestamp_ms):
+                for at, row in enumerate(zip(partitions, offsets, epochs, strict=True), log_offset):
+                    self.put_plain(group, topic, *row, timestamp_ms, at)
+            log_offset += count
+
+    def _put_commit(self, group: str, commit: TopicCommit, log_offset: int, timestamp_ms: int) -> bool:
+        """The quick way for partitions that follow each other, without metadata; or False."""
+        topic, partitions, offsets, epochs, _ = commit
+        if not is_run(as_array("i", partitions)):
+            return False
+        mark = self._marks.of(topic)
+        new = rows.commit_rows(mark, partitions, offsets, epochs, timestamp_ms, log_offset)
+        return self._put_run(group, mark, new, len(partitions))
+
+    def _merge_commit(
+        self, group: str, commit: TopicCommit, log_offset: int, timestamp_ms: int, expire_timestamp_ms: int
+    ) -> None:
+        """Partitions in any order, with metadata or without."""
+        topic, partitions, offsets, epochs, metadata = commit
+        if not partitions:
+            return
+        mark = self._marks.of(topic)
+        each = enumerate(zip(partitions, offsets, epochs, metadata or ("",) * len(partitions), strict=True), log_offset)
+        self._merge(
+            group,
+            mark,
+            [
+                (
+                    rows.row_of(mark, partition, offset, epoch, timestamp_ms, at),
+                    rows.beside_of(text, expire_timestamp_ms),
+                )
+                for at, (partition, offset, epoch, text) in each
+            ],
+        )
 
     def put(
         self, group: str, topic: str, partition: int, value: tuple[int, int, str, int, int], log_offset: int
     ) -> None:
         """One offset; `value` has the fields of an `OffsetValue`."""
-        offset, leader_epoch, metadata, timestamp, expires = value
-        if not metadata and expires == NO_TIMESTAMP:
-            self.put_plain(group, topic, partition, offset, leader_epoch, timestamp, log_offset)
-            return
-        columns = self._columns(group, topic)
-        before = len(columns.partitions)
-        columns.put(partition, value, log_offset)
-        self._size += len(columns.partitions) - before
+        offset, leader_epoch, metadata, timestamp_ms, expires = value
+        mark = self._marks.of(topic)
+        row = rows.row_of(mark, partition, offset, leader_epoch, timestamp_ms, log_offset)
+        self._merge(group, mark, [(row, rows.beside_of(metadata, expires))])
 
-    def restore(self, group: str, topic: str, kept: OneOffset | OffsetColumns) -> None:
+    def restore(self, group: str, topic: str, kept: OneOffset | TopicOffsets) -> None:
         """What a snapshot has of a group and topic that have nothing yet."""
-        topic = sys.intern(topic)
-        if not isinstance(kept, tuple):
-            self._by_topic(group)[topic] = kept
-            self._size += len(kept)
+        if not isinstance(kept, TopicOffsets):
+            self.put_plain(group, topic, *kept[1:])
             return
-        if group in self._groups:
-            self._by_topic(group)[topic] = as_columns(kept)
-        else:
-            self._groups[group] = topic, *kept[1:]
-        self._size += 1
+        columns, beside = kept
+        mark = self._marks.of(topic)
+        if not beside and columns.partitions[0] >= 0:
+            new = rows.as_rows(mark, columns)
+            if self._put_run(group, mark, new, len(columns.partitions)):
+                return
+        for partition, value, log_offset in kept.values():
+            self.put(group, topic, partition, value, log_offset)
 
     def one_of(self, group: str) -> OneOffset | None:
         """All of this group, when it is one offset without metadata."""
-        topics = self._groups.get(group)
-        return topics if isinstance(topics, tuple) else None
+        kept = self._groups.get(group)
+        if isinstance(kept, bytes) and len(kept) == KEPT_ROW_BYTES:
+            return self._marks.topic(kept[:MARK_BYTES]), *rows.read_row(kept)
+        return None
 
-    def columns_of(self, group: str) -> list[tuple[str, OffsetColumns]]:
-        """What the group has, by topic; the list is the caller's, the columns are not."""
-        return list(self._topics(group).items())
+    def topics_of(self, group: str) -> list[tuple[str, TopicOffsets]]:
+        """What the group has, by topic."""
+        return [(self._marks.topic(mark), _offsets_of(blocks)) for mark, blocks in _by_topic(self._blocks(group))]
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone; removing what is not there is no error."""
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            if topics[:2] == (topic, partition):
-                del self._groups[group]
-                self._size -= 1
+        found = self._find(group, topic, partition)
+        if found is None:
             return
-        columns = topics.get(topic) if topics else None
-        if topics is None or columns is None or not columns.remove(partition):
-            return
-        self._size -= 1
-        if not columns:
-            del topics[topic]
-            if not topics:
-                del self._groups[group]
+        block, row = found
+        blocks = self._blocks(group)
+        place = blocks.index(block)
+        besides = None if rows.is_plain(block) else rows.besides_in(block)
+        if besides is not None:
+            del besides[row]
+        blocks[place : place + 1] = rows.divided(rows.with_rows(rows.rows_in(block), row, 1, b""), besides)
+        self._keep(group, blocks, rows.mark_in(block, row), -1)
+
+    def _find(self, group: str, topic: str, partition: int) -> tuple[bytes, int] | None:
+        """The block that has this partition, and in which row."""
+        kept, mark = self._groups.get(group), self._marks.known(topic)
+        if kept is None or mark is None:
+            return None
+        key = rows.key_of(mark, partition)
+        block = kept if isinstance(kept, bytes) else kept[rows.place_of(kept, key)]
+        row = rows.find(block, key)
+        return None if row < 0 else (block, row)
 
     def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            return value_of(topics) if topics[:2] == (topic, partition) else None
-        return topics[topic].get(partition) if topics and topic in topics else None
+        found = self._find(group, topic, partition)
+        if found is None:
+            return None
+        _, offset, leader_epoch, timestamp_ms, _ = rows.read_row(*found)
+        metadata, expires = rows.read_beside(rows.beside_in(*found))
+        return OffsetValue(offset, leader_epoch, metadata, timestamp_ms, expires)
 
     def plain(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
-        """Offset and leader epoch (-1 for none), where no partition of the topic has metadata; or None."""
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            return topics[2:4] if topics[1] == partition and topics[0] == topic else NOTHING
-        return topics[topic].plain(partition) if topics and topic in topics else NOTHING
+        """Offset and leader epoch (-1 for none), or None where the partition has metadata or an expiry."""
+        found = self._find(group, topic, partition)
+        if found is None:
+            return NOTHING
+        return None if rows.beside_in(*found) else rows.read_offset(*found)
 
     def log_offset_of(self, group: str, topic: str, partition: int) -> int:
         """Where in `__consumer_offsets` the record stands that committed this offset; -1 when none did."""
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            return topics[5] if topics[:2] == (topic, partition) else NO_OFFSET
-        return topics[topic].log_offset_of(partition) if topics and topic in topics else NO_OFFSET
+        found = self._find(group, topic, partition)
+        return NO_OFFSET if found is None else rows.read_row(*found).log_offset
 
     def fetch(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedColumns:
         """The committed offsets of these partitions, -1 where there is none."""
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            return fetch_one(topics, partitions) if topics[0] == topic else nothing_committed(partitions)
-        return topics[topic].fetch(partitions) if topics and topic in topics else nothing_committed(partitions)
+        mark, blocks, wanted = self._marks.known(topic), self._blocks(group), as_array("i", partitions)
+        if not blocks or mark is None or not partitions:
+            return nothing_committed(partitions)
+        if is_run(wanted):
+            found = _between(blocks, rows.key_of(mark, wanted[0]), rows.key_of(mark, wanted[-1]))
+            if found is not None:
+                _, together, begin, end = found
+                if begin >= 0 and end == begin + len(wanted) - 1:
+                    return FetchedColumns(wanted, *rows.fetched_in(rows.part_of(together, begin, end + 1)), None)
+        found_blocks = _of_topic(blocks, mark)
+        return _fetched(found_blocks, wanted) if found_blocks else nothing_committed(partitions)
 
     def fetch_all(self, group: str) -> Iterator[tuple[str, FetchedColumns]]:
         """Everything that `group` has committed, by topic."""
-        topics = self._groups.get(group)
-        if isinstance(topics, tuple):
-            yield topics[0], fetch_one(topics, topics[1:2])
-            return
-        for topic, columns in (topics or {}).items():
-            yield topic, columns.fetch(None)
+        for mark, blocks in _by_topic(self._blocks(group)):
+            yield self._marks.topic(mark), _fetched(blocks, None)
 
     def partitions_of(self, group: str) -> Iterator[tuple[str, list[int]]]:
         """Everything that `group` has committed, by name only."""
-        for topic, columns in self._topics(group).items():
-            yield topic, columns.partitions.tolist()
+        for mark, blocks in _by_topic(self._blocks(group)):
+            yield self._marks.topic(mark), _partitions_in(blocks).tolist()
 
     def size_of(self, group: str) -> int:
         """Committed offsets of this group."""
-        return sum(map(len, self._topics(group).values()))
+        return sum(map(rows.count_of, self._blocks(group)))
 
     def stale(self, group: str, committed_before_ms: int, now_ms: int) -> list[tuple[str, list[int]]]:
         """By topic: partitions committed at or before that time; one with an expiry of its own only when that has
         come."""
-        known = self._groups.get(group)
-        if isinstance(known, tuple):
-            topic, partition, _, _, timestamp_ms, _ = known
-            return [(topic, [partition])] if timestamp_ms <= committed_before_ms else []
+        blocks = self._blocks(group)
+        if all(map(rows.is_plain, blocks)) and all(
+            min(rows.timestamps_in(block)) > committed_before_ms for block in blocks
+        ):
+            return []
         stale = []
-        for topic, columns in (known or {}).items():
-            partitions = columns.stale(committed_before_ms, now_ms)
+        for topic, kept in self.topics_of(group):
+            partitions = [
+                partition
+                for partition, (_, _, _, timestamp_ms, expires), _ in kept.values()
+                if (expires <= now_ms if expires != NO_TIMESTAMP else timestamp_ms <= committed_before_ms)
+            ]
             if partitions:
                 stale.append((topic, partitions))
         return stale
 
     def topics(self) -> set[str]:
         """Every topic that some group has an offset in."""
-        names: set[str] = set()
-        for topics in self._groups.values():
-            if isinstance(topics, tuple):
-                names.add(topics[0])
-            else:
-                names.update(topics)
-        return names
+        return self._marks.topics()
 
     def entries_of(self, topic: str) -> Iterator[tuple[str, list[int]]]:
         """Groups with offsets in `topic`, each with its partitions."""
-        for group, topics in self._groups.items():
-            if isinstance(topics, tuple):
-                if topics[0] == topic:
-                    yield group, [topics[1]]
-            elif topic in topics:
-                yield group, topics[topic].partitions.tolist()
+        mark = self._marks.known(topic)
+        if mark is None:
+            return
+        for group in self._groups:
+            blocks = _of_topic(self._blocks(group), mark)
+            if blocks:
+                yield group, _partitions_in(blocks).tolist()
+
+
+def _of_topic(blocks: Sequence[bytes], mark: bytes) -> list[bytes]:
+    """The rows of one topic, in blocks."""
+    if not blocks or (len(blocks) == 1 and mark not in blocks[0]):
+        return []
+    place = rows.place_of(blocks, rows.first_key(mark))
+    parts = (rows.of_mark(block, mark) for block in blocks[place : rows.place_of(blocks, rows.last_key(mark)) + 1])
+    return [part for part in parts if part]
+
+
+def _between(blocks: Sequence[bytes], first: bytes, last: bytes) -> tuple[slice, bytes, int, int] | None:
+    """The blocks from one key to another one, their rows, and where in these the two are (as `find` says); None where
+    some row has something beside it."""
+    if not blocks:
+        return slice(0), b"", -1, -1
+    places = slice(rows.place_of(blocks, first), rows.place_of(blocks, last) + 1)
+    if not all(map(rows.is_plain, blocks[places])):
+        return None
+    together = rows.joined(blocks[places])
+    return places, together, rows.find(together, first), rows.find(together, last)
+
+
+def _by_topic(blocks: Sequence[bytes]) -> list[tuple[bytes, list[bytes]]]:
+    """The rows of each topic, in blocks, by its mark."""
+    found: list[tuple[bytes, list[bytes]]] = []
+    for block in blocks:
+        for mark in rows.marks_in(block):
+            if not found or found[-1][0] != mark:
+                found.append((mark, []))
+            found[-1][1].append(rows.of_mark(block, mark))
+    return found
+
+
+def _partitions_in(blocks: Iterable[bytes]) -> array[int]:
+    return rows.partitions_in(rows.joined(map(rows.rows_in, blocks)))
+
+
+def _besides_in(blocks: Sequence[bytes]) -> list[tuple[str, int]] | None:
+    """Metadata and expire timestamp of each row; None when none has any."""
+    if all(map(rows.is_plain, blocks)):
+        return None
+    return [rows.read_beside(beside) for block in blocks for beside in rows.besides_in(block)]
+
+
+def _offsets_of(blocks: Sequence[bytes]) -> TopicOffsets:
+    columns = rows.columns_in(rows.joined(map(rows.rows_in, blocks)))
+    each = zip(columns.partitions, _besides_in(blocks) or (), strict=False)
+    return TopicOffsets(columns, {partition: beside for partition, beside in each if beside != NOTHING_BESIDE})
+
+
+def _fetched(blocks: Sequence[bytes], wanted: array[int] | None) -> FetchedColumns:
+    """These partitions of the topic of these rows, in this order, or all."""
+    found = rows.joined(map(rows.rows_in, blocks))
+    besides = _besides_in(blocks)
+    partitions = rows.partitions_in(found)
+    offsets, epochs = rows.fetched_in(found)
+    texts = None if besides is None else [metadata for metadata, _ in besides]
+    if wanted is None or wanted == partitions:
+        return FetchedColumns(partitions, offsets, epochs, texts)
+    row_of = dict(zip(partitions, range(len(partitions)), strict=True))
+    places = [row_of.get(partition, -1) for partition in wanted]
+    return FetchedColumns(
+        wanted,
+        [NO_OFFSET if row < 0 else offsets[row] for row in places],
+        [NO_LEADER_EPOCH if row < 0 else epochs[row] for row in places],
+        texts and ["" if row < 0 else texts[row] for row in places],
+    )

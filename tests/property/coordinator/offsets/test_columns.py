@@ -1,30 +1,34 @@
-"""The columns of committed offsets against a dictionary; and what an entry costs."""
+"""The rows of committed offsets against a dictionary; and what an entry costs."""
 
 from __future__ import annotations
 
 import sys
 import tracemalloc
+from array import array
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.coordinator.formats import OffsetValue, TopicCommit
-from keylane.coordinator.offsets.store import OffsetColumns, OffsetStore
+from keylane.coordinator.offsets import rows
+from keylane.coordinator.offsets.rows import Columns
+from keylane.coordinator.offsets.store import OffsetStore, TopicOffsets
 
+MAX_TIMESTAMP = 2**48 - 1
 PARTITION = st.integers(0, 12) | st.integers(0, 2**31 - 1)
 VALUE = st.builds(
     OffsetValue,
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-1, 2**31 - 1),
     st.sampled_from(["", "m", "long " * 40]),
-    st.integers(0, 2**62),
+    st.integers(0, MAX_TIMESTAMP),
     st.sampled_from([-1, -1, 2**62]),
 )
 MAX_BYTES_AN_ENTRY = 64
-MAX_BYTES_A_GROUP_OF_ONE = 320
-"""Without its name, and with its place in a dictionary that has just grown."""
+PLACE_OF_A_GROUP = 44
+"""In a dictionary that has just grown."""
 
 
 @st.composite
@@ -40,7 +44,7 @@ def commits(draw: st.DrawFn) -> tuple[TopicCommit, int, int]:
         [value.leader_epoch for value in values],
         metadata if any(metadata) else None,
     )
-    return commit, draw(st.integers(0, 2**62)), draw(st.sampled_from([-1, 2**62]))
+    return commit, draw(st.integers(0, MAX_TIMESTAMP)), draw(st.sampled_from([-1, 2**62]))
 
 
 @given(st.lists(commits() | st.tuples(PARTITION, VALUE) | PARTITION, max_size=30))
@@ -67,11 +71,7 @@ def test_columns_are_a_dictionary(steps: list[tuple[TopicCommit, int, int] | tup
         assert len(store) == len(model)
         assert ("g" in store) is bool(model)
     assert {p: store.get("g", "t", p) for p in model} == model
-    kept = {
-        p: at
-        for _, columns in store.columns_of("g")
-        for p, at in zip(columns.partitions, columns.log_offsets, strict=True)
-    }
+    kept = {p: at for _, offsets in store.topics_of("g") for p, _, at in offsets.values()}
     assert kept == {p: log_offsets[p] for p in model}
     everything = dict(store.fetch_all("g"))
     assert list(everything) == (["t"] if model else [])
@@ -88,39 +88,134 @@ def test_columns_are_a_dictionary(steps: list[tuple[TopicCommit, int, int] | tup
     assert (found.metadata or [""] * len(asked)) == [model.get(p, missing).metadata for p in asked]
 
 
-@pytest.mark.parametrize(
-    ("groups", "topics", "partitions", "most"),
-    [
-        (10, 16, 1_000, MAX_BYTES_AN_ENTRY),
-        (1_600, 1, 100, MAX_BYTES_AN_ENTRY),
-        (1_000, 1, 25, MAX_BYTES_AN_ENTRY),
-        (1_000, 1, 10, 120),
-        (5_000, 1, 2, 420),
-        (10_000, 1, 1, 130),
-        (250, 40, 1, 600),
-    ],
+LOG_OFFSET = st.integers(0, 2**48 - 500) | st.integers(2**16 - 300, 2**16 + 300) | st.integers(2**32 - 300, 2**32)
+WIDE_STEP = st.tuples(
+    st.sampled_from(["run", "run", "some", "some", "remove"]),
+    st.sampled_from("xyz"),
+    st.integers(0, 500),
+    st.integers(1, 400),
+    st.sampled_from(["", "", "", "m", "map " * 60]),
+    LOG_OFFSET,
 )
-def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: int, most: int) -> None:
-    """S1's requirement, in the shapes of 16 million entries, 160,000 of them here, and wherever a topic has 25 entries
-    of a group. With fewer, each shares what its group and topic cost with fewer: these have bounds of their own, which
-    docs/offset-store.md tells. Without metadata and names."""
+
+
+@settings(deadline=None)
+@given(st.lists(WIDE_STEP, max_size=12))
+def test_many_rows_in_many_blocks_are_a_dictionary(steps: list[tuple[str, str, int, int, str, int]]) -> None:
+    """A group whose rows fill several blocks: runs of partitions, some here and there, with metadata and without."""
+    store, copy = OffsetStore(), OffsetStore()
+    model: dict[tuple[str, int], tuple[OffsetValue, int]] = {}
+    for way, topic, first, number, text, log_offset in steps:
+        partitions = range(first, first + number) if way == "run" else [first * at % 501 for at in range(number % 20)]
+        if way == "remove":
+            for partition in partitions:
+                store.remove("g", topic, partition)
+                model.pop((topic, partition), None)
+            continue
+        size = len(partitions)
+        offsets, epochs = [at * 2**32 - 1 for at in range(size)], [at - 1 for at in range(size)]
+        texts = [text if at % 3 else "" for at in range(size)] if text else None
+        columns = (array("i", partitions), array("q", offsets), array("i", epochs))
+        store.apply("g", [TopicCommit(topic, *columns, texts)], log_offset, first)
+        for at, partition in enumerate(partitions):
+            value = OffsetValue(offsets[at], epochs[at], texts[at] if texts else "", first)
+            model[topic, partition] = value, log_offset + at
+    by_topic = {topic: sorted(one for known, one in model if known == topic) for topic, _ in model}
+    assert len(store) == store.size_of("g") == len(model)
+    assert dict(store.partitions_of("g")) == by_topic
+    assert store.topics() == set(by_topic)
+    for topic, kept in store.topics_of("g"):
+        copy.restore("g", topic, kept)
+        assert {p: (value, at) for p, value, at in kept.values()} == {p: model[topic, p] for p in by_topic[topic]}
+    assert dict(copy.topics_of("g")) == dict(store.topics_of("g"))
+    for name, (value, at) in model.items():
+        assert (store.get("g", *name), store.log_offset_of("g", *name)) == (value, at)
+    for topic in "xyz":
+        for asked in (range(100, 160), [3, 500, 3, 499], range(501, 503)):
+            nothing = OffsetValue(-1), -1
+            known = [model.get((topic, one), nothing)[0] for one in asked]
+            found = store.fetch("g", topic, asked)
+            rows_found = zip(found.offsets, found.leader_epochs, found.metadata or [""] * len(asked), strict=True)
+            assert [*rows_found] == [value[:3] for value in known]
+            assert [store.plain("g", topic, one) for one in asked] == [
+                None if value.metadata else value[:2] for value in known
+            ]
+
+
+def bytes_an_entry(groups: int, topics: int, partitions: int, metadata: str = "") -> float:
     numbers = list(range(partitions))
     # Interned before it is measured: the interpreter's own table of interned names, which other code of the process
     # has filled, may double at any new name (3.8 MB at 175,000 names), and is not the store's.
     topic_names = [sys.intern(f"topic-{number:03d}") for number in range(topics)]
     group_names = [sys.intern(f"consumer-group-{number:06d}") for number in range(groups)]
+    OffsetStore().apply("g", [TopicCommit("t", range(32), range(32), range(32), None)], 0, 0)  # what all stores share
     store = OffsetStore()
     tracemalloc.start()
     try:
-        for group in group_names:
+        for at, group in enumerate(group_names):
             for topic in topic_names:
-                commit = TopicCommit(topic, numbers, [1 << 40] * partitions, [3] * partitions, None)
-                store.apply(group, [commit], 7, 1_700_000_000_000)
+                offsets = [(1 << 40) + at + one for one in numbers]
+                texts = [f"{at:08d}{metadata[8:]}" for _ in numbers] if metadata else None
+                commit = TopicCommit(topic, numbers, offsets, [3] * partitions, texts)
+                store.apply(group, [commit], (1 << 30) + at, 1_700_000_000_000 + at)
+                del offsets, texts, commit
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(store) == groups * topics * partitions
-    assert size / len(store) <= most
+    return size / len(store)
+
+
+@pytest.mark.parametrize(
+    ("groups", "topics", "partitions"),
+    [
+        (10, 16, 1_000),
+        (1_600, 1, 100),
+        (1_000, 1, 50),
+        (1_000, 1, 20),
+        (1_500, 1, 10),
+        (1_500, 1, 8),
+        (5_000, 1, 3),
+        (1_000, 5, 1),
+        (500, 40, 1),
+        (50, 300, 1),
+        (100, 20, 10),
+    ],
+)
+def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: int) -> None:
+    """S1's requirement, in the shapes of 16 million entries, 160,000 of them here, and wherever a group has three
+    entries or more, whatever the topics. Without metadata and names."""
+    assert bytes_an_entry(groups, topics, partitions) <= MAX_BYTES_AN_ENTRY
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 2), (2, 1)])
+def test_a_group_of_one_or_two_entries_pays_for_its_place(topics: int, partitions: int) -> None:
+    """64 bytes for an entry and 96 for two, and the group's place in the dictionary, full or not."""
+    for groups in (5_400, 5_500):
+        size = bytes_an_entry(groups, topics, partitions) * topics * partitions
+        assert size <= 32 + 32 * topics * partitions + PLACE_OF_A_GROUP
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 8), (1, 50), (20, 1)])
+@pytest.mark.parametrize("characters", [12, 100, 1_500, 4_096])
+def test_metadata_takes_its_length_and_less_than_64_bytes(topics: int, partitions: int, characters: int) -> None:
+    """Beside what an entry takes without."""
+    plain = bytes_an_entry(300, topics, partitions)
+    assert bytes_an_entry(300, topics, partitions, "m" * characters) <= plain + characters + 64
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_a_timestamp_of_no_time_becomes_the_nearest(timestamp_ms: int) -> None:
+    nearest = min(max(timestamp_ms, 0), MAX_TIMESTAMP)
+    assert rows.read_row(rows.row_of(b"\0\0\0", 3, 5, 7, timestamp_ms, 9)) == (3, 5, 7, nearest, 9)
+    one, many = OffsetStore(), OffsetStore()
+    for store, size in ((one, 4), (many, 40)):
+        numbers = range(size)
+        store.apply("g", [TopicCommit("t", numbers, numbers, numbers, None)], 0, timestamp_ms)
+        (_, kept), *_ = store.topics_of("g")
+        assert set(kept.columns.timestamps) == {nearest}
+        restored = rows.as_rows(b"\0\0\0", kept.columns._replace(timestamps=array("q", [timestamp_ms] * size)))
+        assert set(rows.timestamps_in(restored)) == {nearest}
 
 
 STEP = st.tuples(
@@ -139,9 +234,11 @@ def test_a_group_of_one_offset_is_as_any_other(steps: list[tuple[str, str, int, 
             model.pop((topic, partition), None)
             continue
         if way == "restore" and not any(known == topic for known, _ in model):
-            columns = OffsetColumns()
-            columns.put(partition, value, at)
-            store.restore("g", topic, columns)
+            offset, epoch, text, timestamp, expires = value
+            columns = ([partition], [offset], [timestamp], [epoch], [at])
+            kept = Columns(*(array(code, column) for code, column in zip("iqqiq", columns, strict=True)))
+            beside = {partition: (text, expires)} if text or expires >= 0 else {}
+            store.restore("g", topic, TopicOffsets(kept, beside))
         elif way == "apply":
             offset, epoch, text, timestamp, expires = value
             commit = TopicCommit(topic, [partition], [offset], [epoch], [text] if text else None)
@@ -166,25 +263,32 @@ def test_a_group_of_one_offset_is_as_any_other(steps: list[tuple[str, str, int, 
         found = store.fetch("g", topic, range(4))
         assert [*zip(found.offsets, found.leader_epochs, strict=True)] == [value[:2] for value in known]
         plain = [store.plain("g", topic, one) for one in range(4)]
-        has_texts = any(value.metadata or value.expire_timestamp_ms >= 0 for value in known)
-        assert plain == [None if has_texts else value[:2] for value in known]
+        assert plain == [None if v.metadata or v.expire_timestamp_ms >= 0 else v[:2] for v in known]
     if all(value.expire_timestamp_ms < 0 for value in model.values()):
-        before = 2**61
+        before = 2**47
         stale = {topic: [one for one in by_topic[topic] if model[topic, one][3] <= before] for topic in by_topic}
         assert dict(store.stale("g", before, 0)) == {topic: found for topic, found in stale.items() if found}
 
 
-def test_a_group_of_one_offset_takes_little() -> None:
-    names = [f"consumer-group-{number:06d}" for number in range(20_000)]
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_metadata_of_any_length_comes_back(count: int) -> None:
+    """Also where a block with metadata would be as long as one without."""
+    for length in range(1, 70):
+        store = OffsetStore()
+        numbers, texts = range(count), [*[""] * (count - 1), "x" * length]
+        store.apply("g", [TopicCommit("t", numbers, numbers, numbers, texts)], 5, 7)
+        assert store.size_of("g") == count
+        assert [store.get("g", "t", one) for one in numbers] == [
+            OffsetValue(one, one, texts[one], 7) for one in numbers
+        ]
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_log_offsets_go_on_where_their_lower_bits_end(bits: int) -> None:
     store = OffsetStore()
-    tracemalloc.start()
-    try:
-        for at, name in enumerate(names):
-            store.put_plain(name, "topic", 3, (1 << 40) + at, 3, 1_700_000_000_000 + at, (1 << 30) + at)
-        size, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert size / len(names) <= MAX_BYTES_A_GROUP_OF_ONE
+    numbers, first = range(100), 2**bits - 50
+    store.apply("g", [TopicCommit("t", numbers, numbers, numbers, None)], first, 7)
+    assert [store.log_offset_of("g", "t", one) for one in numbers] == [first + one for one in numbers]
 
 
 def test_ended_topics_leave_nothing_behind() -> None:
@@ -199,4 +303,8 @@ def test_ended_topics_leave_nothing_behind() -> None:
             store.remove(group, "x", partition)
     store.remove("a", "x", 0)
     assert store.topics() == {"y"}
+    store.put_plain("c", "z", 1, 2, 3, 4, 5)  # has the place of the topic that ended
+    assert [store.get(group, "y", 5) for group in "ab"] == [OffsetValue(2, 0, "", 1)] * 2
+    assert store.plain("a", "x", 0) == (-1, -1)
+    store.remove("c", "z", 1)
     assert (len(store), sorted(store.groups)) == (4, ["a", "b"])
