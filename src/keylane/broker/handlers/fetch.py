@@ -183,6 +183,10 @@ class Leader(NamedTuple):
     port: int
 
     @property
+    def current(self) -> bytes:
+        return int32(self.node_id) + int32(LEADER_EPOCH) + EMPTY_TAGS
+
+    @property
     def endpoint(self) -> bytes:
         """Without a rack."""
         where = compact_string(self.host) + int32(self.port) + compact_string(None)
@@ -195,7 +199,7 @@ def encode(
     *,
     error_code: int = codes.NONE,
     session_id: int = NO_SESSION,
-    leader: Leader | None = None,
+    leader: Leader,
 ) -> list[bytes]:
     """The response's body, in parts: record bytes are not copied before the frame is joined."""
     is_flexible = version >= FLEXIBLE_VERSION
@@ -203,7 +207,7 @@ def encode(
     write_length = compact_array_length if is_flexible else array_length
     tags = EMPTY_TAGS if is_flexible else b""
     null_array = b"\0" if is_flexible else b"\xff\xff\xff\xff"
-    names_leader = False
+    tells_leader = False
     parts = [int32(0)]
     if version >= _SESSION_VERSION:
         parts += (int16(error_code), int32(session_id))
@@ -224,15 +228,9 @@ def encode(
                 parts.append(_NO_PREFERRED_REPLICA)
             size = len(partition.records)
             parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records)
-            if error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION and leader is not None:
-                names_leader = True
-                current = int32(leader.node_id) + int32(LEADER_EPOCH) + EMPTY_TAGS
-                parts.append(tagged({_CURRENT_LEADER: current}))
-            else:
-                parts.append(tags)
+            is_told = error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION
+            parts.append(tagged({_CURRENT_LEADER: leader.current}) if is_told else tags)
+            tells_leader = tells_leader or is_told
         parts.append(tags)
-    if names_leader and leader is not None:
-        parts.append(tagged({_NODE_ENDPOINTS: compact_array_length(1) + leader.endpoint}))
-    else:
-        parts.append(tags)
+    parts.append(tagged({_NODE_ENDPOINTS: compact_array_length(1) + leader.endpoint}) if tells_leader else tags)
     return parts

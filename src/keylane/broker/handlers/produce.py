@@ -188,6 +188,8 @@ def _append(asked: Asked, topic_name: str, partition: Any, node: Node) -> Outcom
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
             _check_transaction(asked, header, (topic_name, partition.index), node)
+            if asked.version >= _ADDING_VERSION:
+                _check_first(header, log)
         if values.is_compacted:
             _check_keys(records, topic_name, partition.index)
         return _keep(records, header, values, log, node.clock())
@@ -300,6 +302,17 @@ def _check_transaction(asked: Asked, header: BatchHeader, partition: tuple[str, 
             _told(asked.not_joined or code, asked.version),
             f"producer {producer.producer_id} epoch {producer.epoch} of transactional id {transactional_id} has no "
             f"open transaction with {partition[0]}-{partition[1]}",
+        )
+
+
+def _check_first(header: BatchHeader, log: PartitionLog) -> None:
+    """Raise `RefusedError` for a producer that begins in the middle: its epoch is new, and no earlier batch of it can
+    have been forgotten."""
+    if header.base_sequence != 0 and not log.knows_producer(header.producer_id):
+        raise RefusedError(
+            codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence}, where 0 is "
+            "the first",
         )
 
 
