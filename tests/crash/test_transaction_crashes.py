@@ -1,8 +1,9 @@
 """Transactions after a crash or an error at any operation of the disk: whole or not at all, as clients were told.
 
-Two producers, classic ones or such with an epoch for each transaction, write to two topics and commit offsets of a group, in transactions that commit, abort, are fenced, or are
-still open. After the crash a start takes prepared ones up again, and time ends the open ones. The oracle is what
-clients were told: lost, duplicated, aborted and read, or in part: none of it.
+Two producers, classic ones or such with an epoch for each transaction, write to two topics and commit offsets of a
+group, in transactions that commit, abort, are fenced, or are still open. After the crash a start takes prepared ones up
+again, and time ends the open ones. The oracle is what clients were told: lost, duplicated, aborted and read, or in
+part: none of it.
 """
 
 from __future__ import annotations

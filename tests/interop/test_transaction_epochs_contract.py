@@ -31,7 +31,9 @@ def topic(client: ProtocolClient) -> str:
 
 def written(tx: Tx, topic: str, partition: int, value: bytes, **changes: Any) -> ErrorCode:
     """The answer to records once no marker is being written."""
-    code: ErrorCode = until(lambda: tx.produce(topic, partition, value, NEW, **changes), lambda code: code not in NOT_YET)
+    code: ErrorCode = until(
+        lambda: tx.produce(topic, partition, value, NEW, **changes), lambda code: code not in NOT_YET
+    )
     return code
 
 
@@ -159,7 +161,9 @@ def test_partitions_of_many_transactions(client: ProtocolClient, topic: str, ver
             part(
                 "add_partitions_to_txn", version, "AddPartitionsToTxnTransaction", transactional_id=tx.name,
                 producer_id=tx.id, verify_only=is_only_asked, **({"producer_epoch": tx.epoch} | changes),
-                topics=(part("add_partitions_to_txn", version, "AddPartitionsToTxnTopic", name=topic, partitions=(index,)),),
+                topics=(
+                    part("add_partitions_to_txn", version, "AddPartitionsToTxnTopic", name=topic, partitions=(index,)),
+                ),
             )
             for tx, index, is_only_asked in wanted
         )  # fmt: skip
@@ -271,13 +275,17 @@ def features(client: ProtocolClient, version: int = 4) -> tuple[tuple[int, int] 
     return there.get("transaction.version"), levels.get("transaction.version", 0), answer.finalized_features_epoch
 
 
-def change(client: ProtocolClient, level: int, kind: int = 1, *, version: int = 2, checks_only: bool = False) -> ErrorCode:
+def change(
+    client: ProtocolClient, level: int, kind: int = 1, *, version: int = 2, checks_only: bool = False
+) -> ErrorCode:
     """1: an upgrade; 2 and 3: downgrades."""
     how = {"allow_downgrade": kind != 1} if version == 0 else {"upgrade_type": kind}
     one = part(
         "update_features", version, "FeatureUpdateKey", feature="transaction.version", max_version_level=level, **how
     )
-    answer = ask(client, "update_features", version, timeout=60 * SECOND, feature_updates=(one,), validate_only=checks_only)
+    answer = ask(
+        client, "update_features", version, timeout=60 * SECOND, feature_updates=(one,), validate_only=checks_only
+    )
     code: ErrorCode = answer.error_code
     if code != NONE:
         assert answer.error_message

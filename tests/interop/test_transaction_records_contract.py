@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -22,6 +21,7 @@ from kit.transaction_requests import NOT_YET, Tx, create_topic, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kio.schema.errors import ErrorCode
 

@@ -1,8 +1,8 @@
 """Features (KIP-584): what is done in another way from a level on, and the level that each is at, of the whole broker.
 
 A level that was changed stands in the data folder's `features.json` before the change is answered; until then every
-feature is at the newest that there is. Only what holds is told: `metadata.version` and `kraft.version` are of a metadata
-log, which this broker has not.
+feature is at the newest that there is. Only what holds is told: `metadata.version` and `kraft.version` are of a
+metadata log, which this broker has not.
 """
 
 from __future__ import annotations

@@ -201,9 +201,7 @@ class TransactionService:
         decided = self.ids.add_partitions(transactional_id, producer, partitions, self._clock(), client_version)
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
-    def join(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
-    ) -> Joining | None:
+    def join(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> Joining | None:
         """Make these partitions part of the transaction, since their producer writes to them and has not added them
         (KIP-890); None when they are, and nobody waits for it. Those who wait go on in the order in which they came."""
         before = self._joining.get(transactional_id)
@@ -243,9 +241,7 @@ class TransactionService:
         decided = self.ids.end(transactional_id, producer, committed=committed, now_ms=self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
-    async def end_to_next_epoch(
-        self, transactional_id: str, producer: Producer, *, committed: bool
-    ) -> ProducerAnswer:
+    async def end_to_next_epoch(self, transactional_id: str, producer: Producer, *, committed: bool) -> ProducerAnswer:
         """Decide the transaction, and give its producer the epoch of the next one (KIP-890)."""
         if self.refusal:
             return ProducerAnswer(self.refusal)

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24), versions 0-5: make partitions part of a producer's transaction, which begins with the first.
 
-v2: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before); v3: flexible; v4: many transactions in one request, each of which may
-only be asked after, for brokers among themselves (KIP-890). Of a transaction all partitions are added, or none.
+v2: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before); v3: flexible; v4: many transactions in one request, each of which
+may only be asked after, for brokers among themselves (KIP-890). Of a transaction all partitions are added, or none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ApiVersions (18), versions 0-4: what this broker offers.
 
 v3: flexible, with the client's software name and version, and the features that there are (KIP-584); v4: those of them
-that may have level 0, which clients of version 3 cannot read. A version above is answered in version 0 with UNSUPPORTED_VERSION and
-the versions of ApiVersions itself, so that the client can ask again (KIP-511).
+that may have level 0, which clients of version 3 cannot read. A version above is answered in version 0 with
+UNSUPPORTED_VERSION and the versions of ApiVersions itself, so that the client can ask again (KIP-511).
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def _offered_here() -> Offered:
     return tuple((api.key, api.min_version, api.max_version) for api in dispatch.load_apis().values())
 
 
-def answer(
-    request: Entity, header: dispatch.RequestHeader, offered: Offered, finalized: Finalized = NEWEST
-) -> Entity:
+def answer(request: Entity, header: dispatch.RequestHeader, offered: Offered, finalized: Finalized = NEWEST) -> Entity:
     """With what is offered."""
     version = header.api_version
     if not MIN_VERSION <= version <= MAX_VERSION:

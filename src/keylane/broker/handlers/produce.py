@@ -2,9 +2,9 @@
 
 v3: record batch format 2 and transactional ids; v5: log start offset; v8: error messages; v9: flexible; v10: leader
 tags, not needed with one node; v11: TRANSACTION_ABORTABLE where a partition was not added to the transaction
-(INVALID_TXN_STATE before); v12: it is added here (KIP-890); v13: topics by id (KIP-516). acks=1 and acks=all are the same here, and both wait for
-the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which is all that its client can
-notice.
+(INVALID_TXN_STATE before); v12: it is added here (KIP-890); v13: topics by id (KIP-516). acks=1 and acks=all are the
+same here, and both wait for the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which
+is all that its client can notice.
 
 Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
 Transactional batches are taken for partitions that are in the producer's open transaction (KIP-890's check), so none is
@@ -53,9 +53,7 @@ if TYPE_CHECKING:
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 13
-LACKS = (
-    "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
-)
+LACKS = "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
 
 logger = logging.getLogger("keylane.broker")
 

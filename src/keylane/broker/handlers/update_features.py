@@ -59,9 +59,13 @@ def _refused(update: Entity, levels: Mapping[str, int]) -> str | None:
     if kind not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
         return f"feature {name!r}: upgrade type {kind} is not known: give 1 (upgrade), 2 or 3 (downgrade)"
     if level < levels[name] and kind == _UPGRADE:
-        return f"feature {name!r} from level {levels[name]} to {level}: that is a downgrade, and an upgrade was asked for"
+        return (
+            f"feature {name!r} from level {levels[name]} to {level}: that is a downgrade, and an upgrade was asked for"
+        )
     if level > levels[name] and kind != _UPGRADE:
-        return f"feature {name!r} from level {levels[name]} to {level}: that is an upgrade, and a downgrade was asked for"
+        return (
+            f"feature {name!r} from level {levels[name]} to {level}: that is an upgrade, and a downgrade was asked for"
+        )
     return None
 
 

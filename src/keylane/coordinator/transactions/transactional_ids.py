@@ -317,9 +317,7 @@ class TransactionalIds:
 
     def timed_out(self, now_ms: int) -> list[str]:
         """Ids whose open transaction has taken longer than its producer allowed."""
-        return [
-            name for name, one in self._current.items() if _is_timed_out(one, now_ms) and name not in self._busy
-        ]
+        return [name for name, one in self._current.items() if _is_timed_out(one, now_ms) and name not in self._busy]
 
     def expired(self, now_ms: int) -> list[str]:
         """Ids that have no transaction and have not been used for the expiration time."""

@@ -84,7 +84,8 @@ def test_the_bytes_are_those_of_apache_kafka() -> None:
         "00000000000000de 000000000000006f"
         "03 00 08 0000000000000006 01 08 0000000000000008 02 02 0002"  # tags
     ).hex(" ", 2)
-    assert encode_transaction(value, 1).endswith(bytes.fromhex("000000000000006f 00")), "what has its default is left out"
+    defaults = encode_transaction(value, 1)
+    assert defaults.endswith(bytes.fromhex("000000000000006f 00")), "what has its default is left out"
     empty = Transaction(7, 0, 60_000, State.EMPTY, frozenset(), -1, 222)
     assert encode_transaction(empty, 0)[17:21] == b"\xff\xff\xff\xff", "no partitions are null"
     assert encode_transaction(empty, 1)[17:18] == b"\0"
