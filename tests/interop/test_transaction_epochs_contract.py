@@ -37,6 +37,16 @@ def written(tx: Tx, topic: str, partition: int, value: bytes, **changes: Any) ->
     return code
 
 
+def producers(client: ProtocolClient, topic: str, partition: int) -> list[tuple[int, int, int, int]]:
+    """Id, epoch, last sequence, and the first offset of the open transaction of each; -1 for none."""
+    wanted = part("describe_producers", 0, "TopicRequest", name=topic, partition_indexes=(partition,))
+    answer = client.ask("describe_producers", 0, topics=(wanted,))
+    return [
+        (one.producer_id, one.producer_epoch, one.last_sequence, one.current_txn_start_offset)
+        for one in answer.topics[0].partitions[0].active_producers
+    ]
+
+
 def test_each_transaction_has_an_epoch_of_its_own(client: ProtocolClient, topic: str) -> None:
     tx = Tx(client).start()
     first = tx.id, tx.epoch
@@ -44,9 +54,11 @@ def test_each_transaction_has_an_epoch_of_its_own(client: ProtocolClient, topic:
     assert tx.produce(topic, 0, b"b", NEW) == NONE
     assert written(tx, topic, 1, b"c", sequence=0) == NONE
     assert tx.described() == (NONE, "Ongoing", *first, [(topic, (0, 1))])
+    assert producers(client, topic, 0) == [(*first, 1, 0)]
     assert tx.end_to_next() == (NONE, tx.id, tx.epoch + 1)
     assert tx.ended_to_next() == (NONE, tx.id, tx.epoch + 1), "the answer was lost"
     assert tx.described() == (NONE, "CompleteCommit", tx.id, tx.epoch + 1, [])
+    assert producers(client, topic, 0) == [(tx.id, tx.epoch + 1, -1, -1)]
     assert tx.produce(topic, 0, b"late", NEW) == ErrorCode.invalid_producer_epoch
     assert tx.produce(topic, 1, b"late", NEW, sequence=1) == ErrorCode.invalid_producer_epoch
     tx.epoch, tx.sequence = tx.epoch + 1, 0

@@ -7,7 +7,7 @@ may only be asked after, for brokers among themselves (KIP-890). Of a transactio
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -16,8 +16,11 @@ from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 24
 MIN_VERSION = 0
@@ -31,7 +34,7 @@ _BATCH_VERSION = 4
 Partition = tuple[str, int]
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     version = header.api_version
     module = response_module("add_partitions_to_txn", version)
     if version >= _BATCH_VERSION:
@@ -63,11 +66,11 @@ class Transaction(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    topics: Any
+    topics: Entity
     verify_only: bool = False
 
 
-async def _errors(one: Any, version: int, node: Node) -> dict[Partition, int]:
+async def _errors(one: Entity, version: int, node: Node) -> dict[Partition, int]:
     names = [(topic.name, index) for topic in one.topics for index in topic.partitions]
     count_of = node.partition_count if version >= _BATCH_VERSION else node.topics.partition_count
     unknown = {(topic, index) for topic, index in names if not 0 <= index < (count_of(topic) or 0)}
@@ -89,7 +92,7 @@ async def _errors(one: Any, version: int, node: Node) -> dict[Partition, int]:
     return dict.fromkeys(names, error)
 
 
-def _results(module: Any, topics: Any, errors: dict[Partition, int]) -> tuple[Any, ...]:
+def _results(module: ModuleType, topics: Entity, errors: dict[Partition, int]) -> tuple[Entity, ...]:
     return tuple(
         module.AddPartitionsToTxnTopicResult(
             name=topic.name,

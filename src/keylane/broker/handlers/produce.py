@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from keylane.broker.dispatch import CloseConnectionError, after
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from keylane.broker.topics import NamedTopic
     from keylane.coordinator.transaction_service import Joining
     from keylane.storage.log import PartitionLog
+    from keylane.wire.versions import Entity
 
 API_KEY = 0
 MIN_VERSION = 3
@@ -76,7 +77,7 @@ class RefusedError(Exception):
 Outcome = Appended | RefusedError
 
 
-def begin(request: Any, header: RequestHeader, node: Node) -> Any:
+def begin(request: Entity, header: RequestHeader, node: Node) -> Entity:
     if header.api_version >= _ADDING_VERSION and request.transactional_id is not None:
         joining = _join(request, header, node)
         if joining is not None:
@@ -84,7 +85,7 @@ def begin(request: Any, header: RequestHeader, node: Node) -> Any:
     return _append_all(request, header, node)
 
 
-def _append_all(request: Any, header: RequestHeader, node: Node, not_joined: int = codes.NONE) -> Any:
+def _append_all(request: Entity, header: RequestHeader, node: Node, not_joined: int = codes.NONE) -> Entity:
     """`not_joined`: why partitions of this request could not be made part of its transaction."""
     asked = Asked(request.transactional_id, request.acks, header.api_version, not_joined)
     topics: list[ToTopic] = []
@@ -101,7 +102,7 @@ def _append_all(request: Any, header: RequestHeader, node: Node, not_joined: int
     return after(rounds, lambda: _finish(request, header, node, topics))
 
 
-def _named(topic: Any, header: RequestHeader, node: Node) -> tuple[NamedTopic, str | None]:
+def _named(topic: Entity, header: RequestHeader, node: Node) -> tuple[NamedTopic, str | None]:
     """A topic as the request has it, and its name; None when no topic has that id."""
     if header.api_version < _TOPIC_ID_VERSION:
         return topic.name, topic.name
@@ -109,7 +110,7 @@ def _named(topic: Any, header: RequestHeader, node: Node) -> tuple[NamedTopic, s
     return topic_id, node.topic_name(topic_id)
 
 
-def _join(request: Any, header: RequestHeader, node: Node) -> Joining | None:
+def _join(request: Entity, header: RequestHeader, node: Node) -> Joining | None:
     """What transactional records wait for whose partitions are to become part of their transaction first."""
     producer = None
     partitions = []
@@ -152,7 +153,7 @@ def _unknown_id(named: NamedTopic) -> RefusedError:
     return RefusedError(codes.UNKNOWN_TOPIC_ID, f"no topic has the id {named}: look its name up again")
 
 
-def _finish(request: Any, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
+def _finish(request: Entity, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
     """The answer, when every batch is durable or has failed."""
     answers = [
         (named, [_answer(index, outcome, node.topics.log(name or "", index)) for index, outcome in outcomes])
@@ -169,7 +170,7 @@ def _finish(request: Any, header: RequestHeader, node: Node, topics: Sequence[To
     return None
 
 
-def _append(asked: Asked, topic_name: str, partition: Any, node: Node) -> Outcome:
+def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Outcome:
     try:
         if asked.acks not in _ACKS:
             raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={asked.acks}: give -1 (all), 0 or 1")
