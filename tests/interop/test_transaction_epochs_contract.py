@@ -11,7 +11,18 @@ from kio.schema.errors import ErrorCode
 from keylane.coordinator.transactions.transactional_ids import LAST_USED_EPOCH
 from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient, ask, part, until
-from kit.transaction_requests import NOT_YET, Tx, committed, content, create_topic, fetch, find_group, plain
+from kit.transaction_requests import (
+    NOT_YET,
+    Tx,
+    committed,
+    content,
+    create_topic,
+    fetch,
+    find_group,
+    plain,
+    produce_request,
+    produced,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +79,17 @@ def test_each_transaction_has_an_epoch_of_its_own(client: ProtocolClient, topic:
     found = content(fetch(client, topic, 0, level=0))
     assert found == [(0, b"a"), (1, b"b"), (2, True), (3, b"d"), (4, False)]
     assert content(fetch(client, topic, 1, level=0)) == [(0, b"c"), (1, True)]
+
+
+def test_records_that_are_sent_at_once_are_appended_in_order(client: ProtocolClient, topic: str) -> None:
+    """The first adds the partition; those behind it do not overtake it."""
+    tx = Tx(client).start()
+    for value in (b"a", b"b"):
+        for sequence in range(5):
+            client.send("produce", produce_request(topic, 0, tx.batch(value, sequence=sequence), tx.name, NEW))
+        assert [produced(client, NEW) for _ in range(5)] == [NONE] * 5
+        tx.go_on()
+    assert [value for _, value in content(fetch(client, topic, 0))] == [*[b"a"] * 5, True, *[b"b"] * 5, True]
 
 
 @pytest.mark.parametrize("commits", [True, False])

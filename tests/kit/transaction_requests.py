@@ -11,7 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.control import is_commit
-from kit.protocol import ask, part, until
+from keylane.wire.versions import request_type
+from kit.protocol import ask, decode_answer, part, until
 
 if TYPE_CHECKING:
     from kit.protocol import ProtocolClient
@@ -142,19 +143,16 @@ class Tx:
         rows = [(row.topic, tuple(sorted(row.partitions))) for row in found.topics]
         return found.error_code, found.transaction_state, found.producer_id, found.producer_epoch, rows
 
-    def produce(self, topic: str, partition: int, value: bytes, version: int = 9, **changes: Any) -> ErrorCode:
-        who: dict[str, Any] = {
-            "id": self.name,
-            "pid": self.id,
-            "epoch": self.epoch,
-            "attributes": 0x10,
-            "sequence": self.sequence,
-        } | changes
-        records = encode_batch(
+    def batch(self, value: bytes, **changes: Any) -> bytes:
+        who = {"pid": self.id, "epoch": self.epoch, "attributes": 0x10, "sequence": self.sequence} | changes
+        return encode_batch(
             [NewRecord(None, value)], timestamp_ms=NOW_MS, producer_id=who["pid"],
             producer_epoch=who["epoch"], base_sequence=who["sequence"], attributes=who["attributes"],
         )  # fmt: skip
-        code = produce(self.client, topic, partition, records, who["id"], version)
+
+    def produce(self, topic: str, partition: int, value: bytes, version: int = 9, **changes: Any) -> ErrorCode:
+        records = self.batch(value, **changes)
+        code = produce(self.client, topic, partition, records, changes.get("id", self.name), version)
         if code == ErrorCode.none and "sequence" not in changes:
             self.sequence += 1
         return code
@@ -177,9 +175,19 @@ class Tx:
 def produce(
     client: ProtocolClient, topic: str, partition: int, records: bytes, name: str | None = None, version: int = 9
 ) -> ErrorCode:
+    client.send("produce", produce_request(topic, partition, records, name, version))
+    return produced(client, version)
+
+
+def produce_request(topic: str, partition: int, records: bytes, name: str | None, version: int) -> Any:
     data = part("produce", version, "PartitionProduceData", index=partition, records=records)
     topics = (part("produce", version, "TopicProduceData", name=topic, partition_data=(data,)),)
-    answer = client.ask("produce", version, transactional_id=name, acks=-1, timeout=MINUTE, topic_data=topics)
+    return request_type("produce", version)(transactional_id=name, acks=-1, timeout=MINUTE, topic_data=topics)
+
+
+def produced(client: ProtocolClient, version: int) -> ErrorCode:
+    """The next answer, to a request that was sent."""
+    answer = decode_answer("produce", version, client.receive())[1]
     code: ErrorCode = answer.responses[0].partition_responses[0].error_code
     return code
 
