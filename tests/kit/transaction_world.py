@@ -55,6 +55,10 @@ class World:
         decided = self.store(self.transactions.add_partitions("x", producer, partitions, self.now, client_version))
         return decided if isinstance(decided, int) else codes.NONE
 
+    def add_classic(self, producer: Producer, *partitions: tuple[str, int]) -> int:
+        decided = self.store(self.transactions.add_partitions("x", producer, partitions, self.now))
+        return decided if isinstance(decided, int) else codes.NONE
+
     def end(self, producer: Producer, *, committed: bool = True) -> int:
         decided = self.store(self.transactions.end("x", producer, committed=committed, now_ms=self.now))
         return decided if isinstance(decided, int) else codes.NONE

@@ -26,6 +26,13 @@ MUTANTS = [
         f"{UNIT}::test_what_an_end_of_no_transaction_is_told",
     ),
     Mutant(
+        "a zombie is given the epoch of a classic producer",
+        IDS,
+        "    if not is_ended or current.client_version != EPOCH_A_TRANSACTION:\n",
+        "    if not is_ended:\n",
+        f"{UNIT}::test_a_zombie_is_not_given_the_epoch_of_a_classic_producer",
+    ),
+    Mutant(
         "a commit is answered like the abort before it",
         IDS,
         "            return codes.NONE if current.state is done else codes.INVALID_TXN_STATE\n        if committed and",

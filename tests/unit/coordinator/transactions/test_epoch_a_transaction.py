@@ -169,6 +169,18 @@ def test_a_producer_that_does_not_ask_for_it_keeps_its_epoch(world: World) -> No
     assert world.end_to_next(producer, committed=False) == (producer.producer_id, producer.epoch + 1)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_zombie_is_not_given_the_epoch_of_a_classic_producer(world: World, committed: bool) -> None:
+    zombie = world.producer()
+    successor = world.init()
+    assert isinstance(successor, Producer)
+    world.add_classic(successor, T0)
+    world.end(successor, committed=committed)
+    world.complete()
+    assert world.end_to_next(zombie, committed=committed) == codes.PRODUCER_FENCED
+    assert world.end(successor, committed=committed) == codes.NONE
+
+
 def test_below_the_level_a_fence_is_the_classic_one() -> None:
     world = World(CLASSIC)
     producer = world.producer()
