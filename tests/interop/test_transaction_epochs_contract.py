@@ -133,7 +133,7 @@ def test_what_producers_of_each_version_are_told(client: ProtocolClient, topic: 
             if epoch >= 0:
                 assert tx.produce(topic, 0, b"x", version, epoch=epoch) == told
     assert tx.produce(topic, 9, b"nowhere", NEW) == ErrorCode.unknown_topic_or_partition
-    assert tx.described()[1] == "Empty", "nothing has begun"
+    assert tx.state() == "Empty", "nothing has begun"
     assert written(tx, topic, 0, b"a") == NONE
     assert tx.produce(topic, 1, b"not added", 11, sequence=0) == ErrorCode.transaction_abortable
     assert tx.produce(topic, 0, b"plain", NEW, attributes=0) == ErrorCode.invalid_txn_state
@@ -162,7 +162,7 @@ def test_offsets_in_transactions(client: ProtocolClient, topic: str, version: in
     find_group(client, tx.group)
     if version == 4:
         assert tx.commit_offset(topic, 0, 5, version=4) == ErrorCode.transaction_abortable, "the group was not added"
-        assert tx.described()[1] == "Empty"
+        assert tx.state() == "Empty"
         assert tx.add_offsets(version=4) == NONE
     for changes, told in (
         ({"producer_id": tx.id + 1_000_000}, ErrorCode.invalid_producer_id_mapping),
@@ -207,7 +207,7 @@ def test_partitions_of_many_transactions(client: ProtocolClient, topic: str, ver
         return [found[tx.name][0].results_by_partition[0].partition_error_code for tx, *_ in wanted]
 
     assert add((one, 0, True)) == [ErrorCode.transaction_abortable]
-    assert one.described()[1] == "Empty", "it was only asked after"
+    assert one.state() == "Empty", "it was only asked after"
     assert add((one, 0, False), (other, 1, False)) == [NONE, NONE]
     assert add((one, 0, True), (other, 0, True)) == [NONE, ErrorCode.transaction_abortable]
     assert add((one, 9, False)) == [ErrorCode.unknown_topic_or_partition]

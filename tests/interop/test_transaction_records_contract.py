@@ -17,7 +17,7 @@ from keylane.coordinator.transactions.records import (
 from keylane.wire.batches import batches, decode_records
 from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient, until
-from kit.transaction_requests import NOT_YET, Tx, create_topic, fetch
+from kit.transaction_requests import NOT_YET, Tx, create_topic, fetch, find_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,6 +165,7 @@ def test_the_records_are_those_of_apache_kafka(tmp_path: Path, kind: str, transa
     with either_broker(kind, tmp_path, settings) as broker, ProtocolClient(broker.bootstrap) as client:
         topic = create_topic(client)
         tx = Tx(client).start()
+        find_group(client, tx.group)
         first_id = tx.id
         transactions(tx, topic)
         wanted = WANTED[transactions]

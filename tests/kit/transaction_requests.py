@@ -137,6 +137,12 @@ class Tx:
         assert error == ErrorCode.none
         self.id, self.epoch, self.sequence = producer_id, epoch, 0
 
+    def state(self) -> str:
+        """The same for an id that has begun no transaction, which kio cannot read a description of."""
+        answer = self.client.ask("list_transactions", 0, state_filters=(), producer_id_filters=(self.id,))
+        (found,) = (one.transaction_state for one in answer.transaction_states if one.transactional_id == self.name)
+        return str(found)
+
     def described(self) -> tuple[ErrorCode, str, int, int, list[tuple[str, tuple[int, ...]]]]:
         """Error, state, producer id, epoch and partitions."""
         (found,) = self.client.ask("describe_transactions", 0, transactional_ids=(self.name,)).transaction_states

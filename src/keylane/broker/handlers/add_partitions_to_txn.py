@@ -38,15 +38,15 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     version = header.api_version
     module = response_module("add_partitions_to_txn", version)
     if version >= _BATCH_VERSION:
-        results = tuple(
+        results = [
             module.AddPartitionsToTxnResult(
                 transactional_id=one.transactional_id,
                 topic_results=_results(module, one.topics, await _errors(one, version, node)),
             )
             for one in request.transactions
-        )
+        ]
         return module.AddPartitionsToTxnResponse(
-            throttle_time=datetime.timedelta(0), error_code=ErrorCode.none, results_by_transaction=results
+            throttle_time=datetime.timedelta(0), error_code=ErrorCode.none, results_by_transaction=tuple(results)
         )
     one = Transaction(
         request.v3_and_below_transactional_id,
