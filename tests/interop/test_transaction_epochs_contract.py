@@ -96,10 +96,14 @@ def test_records_that_are_sent_at_once_are_appended_in_order(client: ProtocolCli
 def test_ends_of_no_transaction(client: ProtocolClient, topic: str, commits: bool) -> None:
     tx = Tx(client).start()
     assert tx.end_to_next(committed=True) == (ErrorCode.invalid_txn_state, *NOBODY)
-    for stranger in ({"producer_epoch": tx.epoch + 1}, {"producer_epoch": tx.epoch - 1}):
-        assert tx.end_to_next(committed=commits, **stranger) == (ErrorCode.producer_fenced, *NOBODY)
-    for stranger in ({"producer_id": tx.id + 1_000_000}, {"transactional_id": "nobody"}):
-        assert tx.end_to_next(committed=commits, **stranger) == (ErrorCode.invalid_producer_id_mapping, *NOBODY)
+    strangers: list[tuple[dict[str, Any], ErrorCode]] = [
+        ({"producer_epoch": tx.epoch + 1}, ErrorCode.producer_fenced),
+        ({"producer_epoch": tx.epoch - 1}, ErrorCode.producer_fenced),
+        ({"producer_id": tx.id + 1_000_000}, ErrorCode.invalid_producer_id_mapping),
+        ({"transactional_id": "nobody"}, ErrorCode.invalid_producer_id_mapping),
+    ]
+    for stranger, told in strangers:
+        assert tx.end_to_next(committed=commits, **stranger) == (told, *NOBODY)
     assert tx.end_to_next(committed=commits, transactional_id="") == (ErrorCode.invalid_request, *NOBODY)
     assert written(tx, topic, 0, b"a") == NONE
     for epoch in (tx.epoch - 1, tx.epoch + 1):
@@ -164,10 +168,11 @@ def test_offsets_in_transactions(client: ProtocolClient, topic: str, version: in
         assert tx.commit_offset(topic, 0, 5, version=4) == ErrorCode.transaction_abortable, "the group was not added"
         assert tx.state() == "Empty"
         assert tx.add_offsets(version=4) == NONE
-    for changes, told in (
+    strangers: list[tuple[dict[str, Any], ErrorCode]] = [
         ({"producer_id": tx.id + 1_000_000}, ErrorCode.invalid_producer_id_mapping),
         ({"producer_epoch": tx.epoch + 1}, ErrorCode.invalid_producer_epoch),
-    ):
+    ]
+    for changes, told in strangers:
         assert tx.commit_offset(topic, 0, 5, version=version, **changes) == told
     assert tx.commit_offset(topic, 0, 5, "map", version=version) == NONE
     ((name, partitions),) = tx.described()[4]
@@ -176,7 +181,7 @@ def test_offsets_in_transactions(client: ProtocolClient, topic: str, version: in
     tx.go_on()
     wanted = (5, "map", NONE)
     until(lambda: committed(client, tx.group, topic, 0, stable=True), lambda found: found == wanted)
-    late = {"producer_epoch": tx.epoch - 1}
+    late: dict[str, Any] = {"producer_epoch": tx.epoch - 1}
     assert tx.commit_offset(topic, 0, 6, version=version, **late) == ErrorCode.invalid_producer_epoch
     if version == 5:
         code = until(lambda: tx.commit_offset(topic, 0, 7, version=5), lambda code: code not in NOT_YET)

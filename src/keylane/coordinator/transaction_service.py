@@ -254,8 +254,9 @@ class TransactionService:
         )
         if isinstance(decided, int):
             current = self.ids.get(transactional_id)
-            is_repeated = decided == codes.NONE and current is not None
-            return ProducerAnswer(decided, current.producer) if is_repeated else ProducerAnswer(decided)
+            if decided != codes.NONE or current is None:
+                return ProducerAnswer(decided)
+            return ProducerAnswer(decided, current.producer)
         error = await self._store(transactional_id, decided)
         if error != codes.NONE:
             return ProducerAnswer(error)

@@ -303,13 +303,15 @@ def test_records_wait_in_order_for_their_partition_to_be_part_of_the_transaction
         coordinator = await world.open()
         transactions = coordinator.transactions
         _, producer = await transactions.init_producer_id("x", TIMEOUT_MS, None)
-        told = []
+        told: list[int] = []
+        joining = None
         first, second = [("t", 0)], [("t", 0), (OFFSETS_TOPIC, 1)]
         for number, partitions in enumerate((first, second, first)):
             joining = transactions.join("x", producer, partitions)
             assert joining is not None, "it waits behind those before it, though its partition is there by then"
             joining.when_over(lambda _, number=number: told.append(number), first=True)  # type: ignore[misc]
         assert transactions.check_write("x", producer, ("t", 0)) == codes.INVALID_TXN_STATE, "not durable yet"
+        assert joining is not None
         await joining
         assert (told, joining.error) == ([0, 1, 2], codes.NONE)
         assert transactions.join("x", producer, second) is None, "they are part of it"
@@ -395,7 +397,7 @@ def test_the_producer_id_that_follows_is_kept_over_a_restart() -> None:
         assert following.producer_id != producer.producer_id
         assert state_of(coordinator) is State.PREPARE_COMMIT
         world.filesystem = world.filesystem.after_kill()
-        highest = []
+        highest: list[int] = []
         coordinator = await world.open(start_ids_above=highest.append)
         assert highest == [following.producer_id], "it is given, though nobody has used it yet"
         await coordinator.transactions.settled()
