@@ -16,7 +16,7 @@ MUTANTS = [
         IDS,
         "        epoch=min(current.epoch + 1, LAST_EPOCH),\n        last_epoch=current.epoch,\n",
         "        epoch=current.epoch,\n        last_epoch=current.epoch,\n",
-        f"{MACHINE}::TestEpochs",
+        MACHINE,
     ),
     Mutant(
         "the answer to an end is not given again",
@@ -37,7 +37,7 @@ MUTANTS = [
         IDS,
         "            return codes.NONE if current.state is done else codes.INVALID_TXN_STATE\n        if committed and",
         "            return codes.NONE\n        if committed and",
-        f"{MACHINE}::TestEpochs",
+        MACHINE,
     ),
     Mutant(
         "a commit of nothing raises the epoch",

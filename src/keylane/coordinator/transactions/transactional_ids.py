@@ -354,8 +354,8 @@ def _is_timed_out(current: Transaction, now_ms: int) -> bool:
 
 
 def _is_ended_by(current: Transaction, producer: Producer) -> bool:
-    """Whether the last transaction was ended in this epoch, which was raised for it. A classic end raises none: the epoch
-    before is another producer's then."""
+    """Whether the last transaction was ended in this epoch, which was raised for it. A classic end raises none: the
+    epoch before is another producer's then."""
     is_ended = current.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
     if not is_ended or current.client_version != EPOCH_A_TRANSACTION:
         return False
