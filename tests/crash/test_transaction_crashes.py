@@ -1,8 +1,9 @@
 """Transactions after a crash or an error at any operation of the disk: whole or not at all, as clients were told.
 
-Two producers write to two topics and commit offsets of a group, in transactions that commit, abort, are fenced, or are
-still open. After the crash a start takes prepared ones up again, and time ends the open ones. The oracle is what
-clients were told: lost, duplicated, aborted and read, or in part: none of it.
+Two producers, classic ones or such with an epoch for each transaction, write to two topics and commit offsets of a
+group, in transactions that commit, abort, are fenced, or are still open. After the crash a start takes prepared ones up
+again, and time ends the open ones. The oracle is what clients were told: lost, duplicated, aborted and read, or in
+part: none of it.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ class Client:
         """A record in each topic, and the group's offset, all of transaction `number`."""
         transactions = self.node.coordinator.transactions
         offsets = (OFFSETS_TOPIC, partition_for(self.name, PARTITIONS))
-        expect(
-            await transactions.add_partitions(self.name, self.producer, [*((topic, 0) for topic in TOPICS), offsets])
-        )
+        await self._add([*((topic, 0) for topic in TOPICS), offsets])
         for topic in TOPICS:
             expect(transactions.check_write(self.name, self.producer, (topic, 0)))
             await self._append(topic, number)
@@ -90,6 +89,9 @@ class Client:
         assert not isinstance(result, int)
         assert result.durable is not None
         await result.durable
+
+    async def _add(self, partitions: list[tuple[str, int]]) -> None:
+        expect(await self.node.coordinator.transactions.add_partitions(self.name, self.producer, partitions))
 
     async def _append(self, topic: str, number: int) -> None:
         log = self.node.topics.log(topic, 0)
@@ -113,19 +115,37 @@ class Client:
         await transactions.settled()
 
 
+class NewClient(Client):
+    """One of transactions V2 (KIP-890): it adds no partitions, and goes on in a new epoch after each end."""
+
+    async def _add(self, partitions: list[tuple[str, int]]) -> None:
+        joining = self.node.coordinator.transactions.join(self.name, self.producer, partitions)
+        if joining is not None:
+            await joining
+            expect(joining.error)
+
+    async def end(self, *, committed: bool) -> None:
+        transactions = self.node.coordinator.transactions
+        before = self.producer
+        error, self.producer = await transactions.end_to_next_epoch(self.name, before, committed=committed)
+        expect(error)
+        assert self.producer == (before.producer_id, before.epoch + 1)
+        await transactions.settled()
+
+
 def expect(error: int) -> None:
     if error in (codes.KAFKA_STORAGE_ERROR, codes.CONCURRENT_TRANSACTIONS):
         raise PeerError("the disk has failed, or a marker waits for it")
     assert error == codes.NONE
 
 
-async def run_transactions(filesystem: SimulatedFileSystem, told: Told) -> None:
+async def run_transactions(filesystem: SimulatedFileSystem, told: Told, kind: type[Client]) -> None:
     node = await Node.open(filesystem, DATA, CONFIG, Clock())
     try:
         for topic in TOPICS:
             await node.topics.create(topic, 1)
             told.topics.add(topic)
-        x, y = Client(node, "x"), Client(node, "y")
+        x, y = kind(node, "x"), kind(node, "y")
         await x.init()
         await y.init()
         await y.write(100)  # stays open, so x is undecided for readers behind it
@@ -135,7 +155,7 @@ async def run_transactions(filesystem: SimulatedFileSystem, told: Told) -> None:
             await x.end(committed=number % 2 == 0)
             (told.aborted if number % 2 else told.committed).add(number)
         await x.write(50)
-        successor = Client(node, "x")
+        successor = kind(node, "x")
         await successor.init()
         told.aborted.add(50)
         await successor.write(51)
@@ -176,7 +196,7 @@ async def read_committed(node: Node, topic: str) -> list[int]:
     return found
 
 
-async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
+async def check(filesystem: SimulatedFileSystem, told: Told, kind: type[Client]) -> None:
     clock = Clock()
     node = await Node.open(filesystem, DATA, CONFIG, clock)
     try:
@@ -200,7 +220,7 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
             last = [number for number in a if number in numbers][-1:]
             rows = [(list(one.columns.offsets), list(one.columns.metadata or ())) for one in fetched]
             assert rows == [([number], [f"map-{number}"]) for number in last], "offsets go with their transaction"
-        again = Client(node, "x")
+        again = kind(node, "x")
         await again.init()
         await again.write(60)
         await again.end(committed=True)
@@ -209,10 +229,10 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
         await node.close()
 
 
-def attempt(filesystem: SimulatedFileSystem) -> Told:
+def attempt(filesystem: SimulatedFileSystem, kind: type[Client]) -> Told:
     told = Told()
     with contextlib.suppress(SimulatedCrashError, PeerError, OSError):
-        asyncio.run(run_transactions(filesystem, told))
+        asyncio.run(run_transactions(filesystem, told, kind))
     return told
 
 
@@ -230,13 +250,31 @@ def test_a_crash_at_any_operation_leaves_transactions_whole(
     names: Names, content: Content, first: int, step: int
 ) -> None:
     """In the short form the two ways to lose what was not synced take turns."""
+    crash_everywhere(names, content, first, step, Client)
+
+
+@pytest.mark.parametrize(
+    ("names", "content", "step"),
+    [
+        ("lost", "torn", 3),
+        pytest.param("lost", "lost", 1, marks=pytest.mark.soak),
+        pytest.param("kept", "torn", 1, marks=pytest.mark.soak),
+    ],
+)
+def test_a_crash_at_any_operation_leaves_transactions_with_an_epoch_each_whole(
+    names: Names, content: Content, step: int
+) -> None:
+    crash_everywhere(names, content, 1, step, NewClient)
+
+
+def crash_everywhere(names: Names, content: Content, first: int, step: int, kind: type[Client]) -> None:
     for operation in count(first, step):
         filesystem = SimulatedFileSystem()
         filesystem.crash_at(operation)
-        told = attempt(filesystem)
+        told = attempt(filesystem, kind)
         found = filesystem.after_crash(names=names, content=content)
         try:
-            asyncio.run(check(found, told))
+            asyncio.run(check(found, told, kind))
         except BaseException as error:
             error.add_note(f"crash at operation {operation}: {filesystem.history[-1]}; {told}")
             raise
@@ -247,14 +285,23 @@ def test_a_crash_at_any_operation_leaves_transactions_whole(
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_an_error_at_an_operation_is_never_a_false_answer(step: int) -> None:
+    fail_everywhere(step, Client)
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+def test_an_error_at_an_operation_is_never_a_false_answer_about_the_next_epoch(step: int) -> None:
+    fail_everywhere(step, NewClient)
+
+
+def fail_everywhere(step: int, kind: type[Client]) -> None:
     operation = 0
     while True:
         operation += step
         filesystem = SimulatedFileSystem()
         filesystem.fail_at(operation)
-        told = attempt(filesystem)
+        told = attempt(filesystem, kind)
         try:
-            asyncio.run(check(filesystem.after_crash(names="kept"), told))
+            asyncio.run(check(filesystem.after_crash(names="kept"), told, kind))
         except BaseException as error:
             error.add_note(f"error at operation {operation} of {len(filesystem.history)}; {told}")
             raise
@@ -262,9 +309,10 @@ def test_an_error_at_an_operation_is_never_a_false_answer(step: int) -> None:
             break
 
 
-def test_what_is_live_is_what_a_restart_finds() -> None:
+@pytest.mark.parametrize("kind", [Client, NewClient])
+def test_what_is_live_is_what_a_restart_finds(kind: type[Client]) -> None:
     """Killed, not crashed: the machine keeps what was written."""
     filesystem = SimulatedFileSystem()
-    told = attempt(filesystem)
+    told = attempt(filesystem, kind)
     assert told.is_finished
-    asyncio.run(check(filesystem.after_kill(), told))
+    asyncio.run(check(filesystem.after_kill(), told, kind))

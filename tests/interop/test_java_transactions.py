@@ -11,6 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from peers import jvm
 
 from keylane.broker.process import BrokerProcess
+from kit.protocol import ProtocolClient
+from kit.transaction_requests import Tx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +60,9 @@ def test_java_transactions(bootstrap: str) -> None:
         assert first.ask("abort aborted 2") == "done"
         assert first.ask("commit two 3") == "done"
         assert asyncio.run(read_committed(bootstrap, 6)) == ([b"one", b"two"], 3, "map-3")
+        with ProtocolClient(bootstrap) as client:
+            epoch = Tx(client, "java").described()[3]
+        assert epoch == 3, "each transaction had one of its own"
         with jvm.LineProcess(command) as second:
             assert next(second.lines()) == "ready"
             assert first.ask("commit zombie 9") in ("ProducerFencedException", "InvalidProducerEpochException")

@@ -81,3 +81,13 @@ def test_features_are_described(broker: EmbeddedBroker) -> None:
     text = run("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap_servers, "describe")
     (line,) = [one for one in text.splitlines() if "group.version" in one]
     assert "FinalizedVersionLevel: 1" in line
+
+
+def test_the_level_of_transactions_is_changed(broker: EmbeddedBroker) -> None:
+    command = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap_servers)
+    for change, level in (("downgrade", 1), ("upgrade", 2)):
+        assert f"transaction.version was {change}d to {level}." in run(
+            *command, change, "--feature", f"transaction.version={level}"
+        )
+        (line,) = [one for one in run(*command, "describe").splitlines() if "transaction.version" in one]
+        assert f"SupportedMaxVersion: 2\tFinalizedVersionLevel: {level}" in line

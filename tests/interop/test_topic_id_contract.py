@@ -126,7 +126,7 @@ def send_fetch(
             part("fetch", version, "FetchTopic", topic_id=topic_id, topic=options.get("name"), partitions=tuple(
                 part(
                     "fetch", version, "FetchPartition", partition=index, fetch_offset=wanted[topic_id, index],
-                    partition_max_bytes=1_000_000,
+                    partition_max_bytes=1_000_000, current_leader_epoch=options.get("leader_epoch", -1),
                 )
                 for _, index in ones
             ))
@@ -320,6 +320,26 @@ def test_records_are_fetched_by_id(client: ProtocolClient, version: int) -> None
     assert fetched(client, version, {(first.id, 0): 9}).told == [
         ((first.id, 0), failed(ErrorCode.offset_out_of_range)),
     ]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_who_believes_in_an_older_leader_is_told_where_it_is(
+    client: ProtocolClient, bootstrap: str, version: int
+) -> None:
+    """KIP-951. With one node, whose leader epoch is 0, only an epoch that nobody gives is older."""
+    topic = create(client)
+    send_fetch(client, version, {(topic.id, 0): 0}, leader_epoch=-2)
+    answer = decode_answer("fetch", version, client.receive())[1]
+    found = answer.responses[0].partitions[0]
+    assert found.error_code == ErrorCode.fenced_leader_epoch
+    nodes = [(one.node_id, f"{one.host}:{one.port}", one.rack) for one in getattr(answer, "node_endpoints", ())]
+    if version < 16:
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch, nodes) == (-1, -1, [])
+        return
+    ((node, address, rack),) = nodes
+    assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (node, 0)
+    assert (address, rack) == (bootstrap, None)
+    assert fetch(client, topic, 0, version=version).current_leader.leader_id == -1, "nothing is wrong"
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)

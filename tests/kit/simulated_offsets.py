@@ -25,7 +25,7 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult, Cond
 from keylane.coordinator.replicated.follower import Follower
 from keylane.coordinator.replicated.journal import Fetched, Host, LogJournal, Refused
 from keylane.coordinator.replicated.leadership import SERVING, Role
-from keylane.coordinator.transactions.transactional_ids import Producer, TransactionalIds
+from keylane.coordinator.transactions.transactional_ids import CLASSIC, Producer, TransactionalIds
 from keylane.storage.filesystem import StorageError
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, Producers
 from keylane.storage.shared_sync import Round
@@ -92,11 +92,11 @@ class Broker:
         for name in self._ids.expired(self._world.now_ms):
             self._ids.restore(name, None)
         new_id = None
-        if self._ids.needs_producer_id("p", expected):
+        if self._ids.needs_producer_id("p", expected, CLASSIC):
             new_id, self._next_id = self._next_id, self._next_id + 1
         if expected is not None and self._ids.get("p") is None:
             return Refused("the id is not known")
-        given = self._ids.init("p", MINUTE_MS, expected, new_id, self._world.now_ms)
+        given = self._ids.init("p", MINUTE_MS, expected, new_id, self._world.now_ms, CLASSIC)
         if isinstance(given, int):
             return Refused(f"error {given}")
         self._ids.restore("p", given)

@@ -18,6 +18,7 @@ from mutants import (
     spark_exact,
     spark_lanes,
     storage,
+    transactions,
     ui,
 )
 
@@ -27,6 +28,7 @@ MUTANTS = [
     *coordinator.MUTANTS,
     *replicated.MUTANTS,
     *storage.MUTANTS,
+    *transactions.MUTANTS,
     *fetch_sessions.MUTANTS,
     *broker_apis.MUTANTS,
     *kafka.MUTANTS,

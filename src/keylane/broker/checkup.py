@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import data_folder
+from keylane.broker.features import KIND as FEATURES_KIND
 from keylane.broker.node import CLEAN_SHUTDOWN_KIND
 from keylane.broker.producer_ids import KIND as PRODUCER_IDS_KIND
 from keylane.broker.topic_files import KIND as TOPICS_KIND
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _SEALED = {
     data_folder.REGISTRY: TOPICS_KIND,
     data_folder.PRODUCER_IDS: PRODUCER_IDS_KIND,
+    data_folder.FEATURES: FEATURES_KIND,
     data_folder.CLEAN_SHUTDOWN: CLEAN_SHUTDOWN_KIND,
 }
 
@@ -127,12 +129,13 @@ def _copy_folders(path: str) -> Iterator[Path]:
 
 
 def _can_repair(path: str, finding: Finding) -> bool:
-    """What nothing else in the folder tells (whose it is, which topics there are, which producer ids) has to come from
-    a copy; lists of what there is are made anew afterwards."""
+    """What nothing else in the folder tells (whose it is, which topics there are, which producer ids, the levels of
+    features) has to come from a copy; lists of what there is are made anew afterwards."""
     is_lost = finding.state == "missing" or finding.path in (
         f"{path}/{data_folder.META}",
         f"{path}/{data_folder.REGISTRY}",
         f"{path}/{data_folder.PRODUCER_IDS}",
+        f"{path}/{data_folder.FEATURES}",
     )
     return not is_lost and Path(finding.path).name not in (FACTS_FILE, MANIFEST)
 

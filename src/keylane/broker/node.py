@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
 from keylane.broker.cleaning import Cleaning
+from keylane.broker.features import TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.offsets_topic import OffsetsTopic
@@ -71,6 +72,7 @@ class Node:
         self.group_configs = GroupConfigs(
             filesystem, f"{folder.path}/{data_folder.GROUP_CONFIGS}", self.executor, config
         )
+        self.features = Features(filesystem, f"{folder.path}/{data_folder.FEATURES}", self.executor)
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
         self.coordinator = Coordinator(
@@ -87,7 +89,11 @@ class Node:
             group_configs=self.group_configs.of,
             clock=clock,
             ports=Ports(
-                self.topics.log, self.producer_ids.new_id, self.topics.producers, self.producer_ids.start_above
+                self.topics.log,
+                self.producer_ids.new_id,
+                self.topics.producers,
+                self.producer_ids.start_above,
+                lambda: self.features.level(TRANSACTION_VERSION),
             ),
             on_load_failure=on_load_failure,
         )
@@ -181,6 +187,7 @@ class Node:
         self._remove_snapshots()
         self.producer_ids.load()
         self.group_configs.load()
+        self.features.load()
         self.producer_ids.start_above(max((log.highest_producer_id for log in self.topics.logs()), default=-1))
         self._check_open_transactions()
         await self.coordinator.start()

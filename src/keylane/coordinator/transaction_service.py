@@ -17,24 +17,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import OFFSETS_TOPIC, TRANSACTION_STATE, encode_records
 from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.coordinator.transactions.records import encode_transaction, encode_transaction_key
+from keylane.coordinator.transactions.records import FLEXIBLE_VERSION, encode_transaction, encode_transaction_key
 from keylane.coordinator.transactions.states import PREPARED, State
 from keylane.coordinator.transactions.transactional_ids import (
+    CLASSIC,
+    EPOCH_A_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    TAGGED_RECORDS,
     Producer,
     Transaction,
     TransactionalIds,
     completed,
-    fenced,
 )
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.producers import ProducerEpochError
+from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.journal.journal import Journal
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions.transactional_ids import TopicPartition
     from keylane.storage.log import PartitionLog
     from keylane.storage.producers import ProducerDescription
-    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -56,9 +58,17 @@ NO_ROOM_PAUSE_S = 1.0
 """Before what a prepared transaction still has to write is tried again."""
 
 
-class InitAnswer(NamedTuple):
+class ProducerAnswer(NamedTuple):
+    """To InitProducerId, and to EndTxn from version 5 on: what the producer goes on with."""
+
     error: int
     producer: Producer = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+class Joining(Round):
+    """Of partitions that are being made part of a transaction: never fails, and says how it went once it is over."""
+
+    error = codes.NONE
 
 
 class Ports(NamedTuple):
@@ -72,6 +82,8 @@ class Ports(NamedTuple):
     """The producers that the logs know. They are believed where the journal knows less."""
     start_ids_above: Callable[[int], None] = lambda _highest: None
     """Told of the highest producer id in the journal before one is taken; -1 for none."""
+    transaction_version: Callable[[], int] = lambda: EPOCH_A_TRANSACTION
+    """The level of `transaction.version`."""
 
 
 class TransactionService:
@@ -97,6 +109,9 @@ class TransactionService:
         """By transactional id: what carries out a prepared transaction."""
         self._appended: dict[str, Round] = {}
         """By transactional id: the change that is not durable yet."""
+        self._joining: dict[str, Joining] = {}
+        """By transactional id: the last of those whose records wait until they are part of the transaction."""
+        self._joins: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self.is_loaded = False
         self._is_closed = self._has_failed = False
@@ -112,7 +127,8 @@ class TransactionService:
         last = dict(image.transactions())
         known = list(self._ports.producers())
         _check_open(last.values(), known)
-        self._ports.start_ids_above(max((value.producer_id for value in last.values()), default=NO_PRODUCER_ID))
+        ids = (max(value.producer_id, value.next_producer_id) for value in last.values())
+        self._ports.start_ids_above(max(ids, default=NO_PRODUCER_ID))
         epochs: dict[int, int] = {}
         for _, producer in known:
             epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, NO_EPOCH))
@@ -131,8 +147,8 @@ class TransactionService:
         self._closing.set()
         for timer in self._timers:
             timer.cancel()
-        if self._completions:
-            await asyncio.wait(self._completions.values())
+        if under_way := {*self._completions.values(), *self._joins}:
+            await asyncio.wait(under_way)
 
     async def settled(self) -> None:
         """Return when no prepared transaction is being carried out."""
@@ -150,38 +166,72 @@ class TransactionService:
 
     # Requests
 
-    async def init_producer_id(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> InitAnswer:
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None
+    ) -> ProducerAnswer:
         """Give a producer the id's next epoch. An open transaction is aborted first: CONCURRENT_TRANSACTIONS then."""
         if self.refusal:
-            return InitAnswer(self.refusal)
+            return ProducerAnswer(self.refusal)
         await self._free(transactional_id)
-        new_id = None
-        if self.ids.needs_producer_id(transactional_id, expected):
-            try:
-                new_id = await self._ports.take_producer_id()
-            except StorageError as error:
-                logger.error("%s", error)  # noqa: TRY400 - one line says it all
-                return InitAnswer(codes.KAFKA_STORAGE_ERROR)
-        decided = self.ids.init(transactional_id, timeout_ms, expected, new_id, self._clock())
+        new_id, level = None, self._ports.transaction_version()
+        if self.ids.needs_producer_id(transactional_id, expected, level) and (new_id := await self._new_id()) is None:
+            return ProducerAnswer(codes.KAFKA_STORAGE_ERROR)
+        decided = self.ids.init(transactional_id, timeout_ms, expected, new_id, self._clock(), level)
         if isinstance(decided, int):
-            return InitAnswer(decided)
+            return ProducerAnswer(decided)
         error_code = await self._store(transactional_id, decided)
         if error_code != codes.NONE:
-            return InitAnswer(error_code)
+            return ProducerAnswer(error_code)
         if decided.state is State.PREPARE_ABORT:
             logger.info("transactional id %s: another producer asks for it; its transaction aborts", transactional_id)
-            return InitAnswer(codes.CONCURRENT_TRANSACTIONS)
-        return InitAnswer(codes.NONE, decided.producer)
+            return ProducerAnswer(codes.CONCURRENT_TRANSACTIONS)
+        return ProducerAnswer(codes.NONE, decided.producer)
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        client_version: int = CLASSIC,
     ) -> int:
         """Make these partitions part of the transaction: an error code."""
         if self.refusal:
             return self.refusal
         await self._free(transactional_id)
-        decided = self.ids.add_partitions(transactional_id, producer, partitions, self._clock())
+        decided = self.ids.add_partitions(transactional_id, producer, partitions, self._clock(), client_version)
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
+
+    def join(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> Joining | None:
+        """Make these partitions part of the transaction, since their producer writes to them and has not added them
+        (KIP-890); None when they are, and nobody waits for it. Those who wait go on in the order in which they came."""
+        before = self._joining.get(transactional_id)
+        if before is None and self._has_joined(transactional_id, producer, partitions):
+            return None
+        joining = self._joining[transactional_id] = Joining(asyncio.get_running_loop())
+        task = joining.get_loop().create_task(self._join(joining, before, transactional_id, producer, partitions))
+        self._joins.add(task)
+        task.add_done_callback(self._joins.discard)
+        return joining
+
+    async def _join(
+        self,
+        joining: Joining,
+        before: Joining | None,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        if before is not None:
+            await before
+        if not self._has_joined(transactional_id, producer, partitions):
+            joining.error = await self.add_partitions(transactional_id, producer, partitions, EPOCH_A_TRANSACTION)
+        if self._joining[transactional_id] is joining:
+            del self._joining[transactional_id]
+        joining.set_result(None)
+        joining.tell()
+
+    def _has_joined(self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]) -> bool:
+        return all(self.check_write(transactional_id, producer, one) == codes.NONE for one in partitions)
 
     async def end(self, transactional_id: str, producer: Producer, *, committed: bool) -> int:
         """Decide the transaction: an error code."""
@@ -191,9 +241,38 @@ class TransactionService:
         decided = self.ids.end(transactional_id, producer, committed=committed, now_ms=self._clock())
         return decided if isinstance(decided, int) else await self._store(transactional_id, decided)
 
+    async def end_to_next_epoch(self, transactional_id: str, producer: Producer, *, committed: bool) -> ProducerAnswer:
+        """Decide the transaction, and give its producer the epoch of the next one (KIP-890)."""
+        if self.refusal:
+            return ProducerAnswer(self.refusal)
+        await self._free(transactional_id)
+        next_id = None
+        if self.ids.needs_next_id(transactional_id) and (next_id := await self._new_id()) is None:
+            return ProducerAnswer(codes.KAFKA_STORAGE_ERROR)
+        decided = self.ids.end_to_next_epoch(
+            transactional_id, producer, committed=committed, now_ms=self._clock(), next_id=next_id
+        )
+        if isinstance(decided, int):
+            current = self.ids.get(transactional_id)
+            if decided != codes.NONE or current is None:
+                return ProducerAnswer(decided)
+            return ProducerAnswer(decided, current.producer)
+        error = await self._store(transactional_id, decided)
+        if error != codes.NONE:
+            return ProducerAnswer(error)
+        return ProducerAnswer(codes.NONE, completed(decided, self._clock()).producer)
+
     def check_write(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> int:
         """Whether this producer may write to this partition now, as a part of its transaction: an error code."""
         return self.refusal or self.ids.check_write(transactional_id, producer, partition)
+
+    async def _new_id(self) -> int | None:
+        """A producer id that nobody has had; None when the disk has failed."""
+        try:
+            return await self._ports.take_producer_id()
+        except StorageError as error:
+            logger.error("%s", error)  # noqa: TRY400 - one line says it all
+            return None
 
     async def _free(self, transactional_id: str) -> None:
         """Return when no change of the id is under way, or has been for too long."""
@@ -209,13 +288,15 @@ class TransactionService:
 
     async def abort_timed_out(self) -> None:
         """Abort every transaction that has taken longer than its producer allowed, and fence the producer."""
-        now_ms = self._clock()
         rounds = []
-        for transactional_id in self.ids.timed_out(now_ms):
-            current = self.ids.get(transactional_id)
-            assert current is not None
-            logger.info("transactional id %s: no end within %d ms; it aborts", transactional_id, current.timeout_ms)
-            rounds.append(self._append(transactional_id, fenced(current, now_ms)))
+        for transactional_id in self.ids.timed_out(self._clock()):
+            new_id, level = None, self._ports.transaction_version()
+            if self.ids.needs_next_id(transactional_id, level) and (new_id := await self._new_id()) is None:
+                continue
+            fenced = self.ids.fence(transactional_id, self._clock(), level, new_id)
+            if not isinstance(fenced, int):
+                logger.info("transactional id %s: no end within %d ms; it aborts", transactional_id, fenced.timeout_ms)
+                rounds.append(self._append(transactional_id, fenced))
         await _wait(rounds)
 
     async def remove_expired(self) -> None:
@@ -255,7 +336,7 @@ class TransactionService:
 
     def _append(self, transactional_id: str, value: Transaction | None) -> Round | int:
         """Append a state, or a tombstone; it is served once it is durable. An error code when it cannot be."""
-        data = None if value is None else encode_transaction(value)
+        data = None if value is None else encode_transaction(value, self._record_version(value))
         records = encode_records([(encode_transaction_key(transactional_id), data)], self._clock())
 
         def done(failure: StorageError | None, _base_offset: int) -> None:
@@ -281,6 +362,11 @@ class TransactionService:
         self.ids.begin(transactional_id, value)
         self._appended[transactional_id] = durable
         return durable
+
+    def _record_version(self, value: Transaction) -> int:
+        """Of what nobody but clients of classic transactions wrote, at the classic level, the one that they have."""
+        level = max(self._ports.transaction_version(), value.client_version)
+        return FLEXIBLE_VERSION if level >= TAGGED_RECORDS else 0
 
     # Markers
 

@@ -172,6 +172,10 @@ class PartitionLog(LogView):
         """The idempotent and transactional producers that the log remembers."""
         return self._producers.described()
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Whether it has appended here, and is remembered."""
+        return self._producers.state_of(producer_id) is not None
+
     @property
     def highest_producer_id(self) -> int:
         """Of all producers that have appended, and are not known to be gone with their records; -1 for none."""

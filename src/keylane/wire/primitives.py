@@ -10,7 +10,11 @@ Source: https://kafka.apache.org/protocol#protocol_types.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -96,6 +100,14 @@ def array_length(count: int) -> bytes:
 def compact_array_length(count: int) -> bytes:
     """The same in flexible versions."""
     return unsigned_varint(count + 1)
+
+
+def tagged(fields: Mapping[int, bytes]) -> bytes:
+    """Tagged fields (KIP-482), by tag, ascending."""
+    parts = [unsigned_varint(len(fields))]
+    for tag, data in fields.items():
+        parts += (unsigned_varint(tag), unsigned_varint(len(data)), data)
+    return b"".join(parts)
 
 
 # --- read ---
@@ -188,9 +200,18 @@ class FieldReader:
                 self.unsigned()
                 self.take(self.unsigned())
 
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields, by tag; none where nothing is flexible."""
+        count = self.unsigned() if self.is_flexible else 0
+        return {self.unsigned(): self.take(self.unsigned()) for _ in range(count)}
+
     def finish(self) -> None:
         """Nothing but tagged fields may be left."""
         self.skip_tags()
+        self.end()
+
+    def end(self) -> None:
+        """Nothing may be left."""
         if self.at != len(self.data):
             raise FieldError(f"{len(self.data) - self.at} bytes left over at byte {self.at}")
 

@@ -1,7 +1,8 @@
 """Requests that end, list and describe transactions, and that write and read one partition: as bodies, both ways.
 
 For what clients' libraries do not offer: a transaction is ended by another process than the one that began it. Versions
-that Apache Kafka 2.5 to 4.x and `keylane broker` have; none of them raises the epoch at a transaction's end (KIP-890).
+that Apache Kafka 2.5 to 4.x and `keylane broker` have; none of them raises the epoch at a transaction's end, as EndTxn
+5 does (KIP-890).
 
 Source: https://kafka.apache.org/protocol.
 """

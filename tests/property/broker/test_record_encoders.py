@@ -13,7 +13,7 @@ from keylane.broker.dispatch import load_apis
 from keylane.broker.handlers import fetch, produce
 from keylane.broker.handlers.produce import ProducedPartition
 from keylane.broker.reads import FetchedPartition
-from keylane.wire import primitives
+from keylane.wire import codes, primitives
 from keylane.wire.versions import encode_response
 from kit.protocol import decode_answer
 
@@ -24,7 +24,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.text(max_size=30).filter(lambda text: len(text.encode()) < 100)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
-error_codes = st.sampled_from([0, 1, 2, 3, 10, 45, 56, 87, -1])
+error_codes = st.sampled_from([0, 1, 2, 3, 10, 45, 56, 74, 87, -1])
 
 
 def response(api: str, version: int, parts: list[bytes]) -> Any:
@@ -68,12 +68,19 @@ fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.bi
 fetched_topics = st.lists(st.tuples(names, topic_ids, st.lists(fetched, max_size=4)), max_size=4)
 
 
-@given(st.integers(4, 18), fetched_topics, error_codes, int32s)
+leaders = st.builds(fetch.Leader, int32s, names, int32s)
+
+
+@given(st.integers(4, 18), fetched_topics, error_codes, int32s, leaders)
 def test_fetch(
-    version: int, given_topics: list[tuple[str, UUID, list[FetchedPartition]]], error_code: int, session_id: int
+    version: int,
+    given_topics: list[tuple[str, UUID, list[FetchedPartition]]],
+    error_code: int,
+    session_id: int,
+    leader: fetch.Leader,
 ) -> None:
     topics = [(topic_id if version >= 13 else name, ones) for name, topic_id, ones in given_topics]
-    parts = fetch.encode(version, topics, error_code=error_code, session_id=session_id)
+    parts = fetch.encode(version, topics, error_code=error_code, session_id=session_id, leader=leader)
     entity, body = response("fetch", version, parts)
     if version >= 7:
         assert (entity.error_code, entity.session_id) == (error_code, session_id)
@@ -93,6 +100,11 @@ def test_fetch(
                 assert answer.log_start_offset == partition.log_start_offset
             if version >= 11:
                 assert answer.preferred_read_replica == -1
+            if version >= 16:
+                is_told = partition.error_code == codes.FENCED_LEADER_EPOCH
+                current = answer.current_leader
+                assert (current.leader_id, current.leader_epoch) == ((leader.node_id, 0) if is_told else (-1, -1))
+                assert not is_told or [(one.node_id, one.host, one.port) for one in entity.node_endpoints] == [leader]
     assert encode_response(entity) == body
 
 

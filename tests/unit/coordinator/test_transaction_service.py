@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import TYPE_CHECKING
 
 from keylane.broker.config import BrokerConfig
@@ -11,7 +12,14 @@ from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_fo
 from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transaction_service import Ports
+from keylane.coordinator.transactions.records import encode_transaction_key
 from keylane.coordinator.transactions.states import State
+from keylane.coordinator.transactions.transactional_ids import (
+    CLASSIC,
+    EPOCH_A_TRANSACTION,
+    LAST_USED_EPOCH,
+    TAGGED_RECORDS,
+)
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log
 from keylane.wire import codes
@@ -38,13 +46,24 @@ class World:
         self.log: PartitionLog | None = create_log(self.filesystem, "/t-0", LOG_OPTIONS, InlineExecutor())
         self.ids = 0
 
-    async def open(self, options: BrokerConfig = OPTIONS) -> Coordinator:
+    async def open(
+        self,
+        options: BrokerConfig = OPTIONS,
+        *,
+        level: int = EPOCH_A_TRANSACTION,
+        start_ids_above: Callable[[int], None] = lambda _highest: None,
+    ) -> Coordinator:
         coordinator = Coordinator(
             journal=on_files(self.filesystem, "/coordinator", InlineExecutor()),
             options=options,
             partition_count={"t": 1}.get,
             clock=lambda: self.now,
-            ports=Ports(lambda topic, _partition: self.log if topic == "t" else None, self._take),
+            ports=Ports(
+                lambda topic, _partition: self.log if topic == "t" else None,
+                self._take,
+                start_ids_above=start_ids_above,
+                transaction_version=lambda: level,
+            ),
         )
         await coordinator.start()
         await coordinator.loaded()
@@ -272,5 +291,139 @@ def test_offsets_of_an_open_transaction_are_kept_over_restarts_and_ended_with_th
             await coordinator.close()
             coordinator = await world.open()
         await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_records_wait_in_order_for_their_partition_to_be_part_of_the_transaction() -> None:
+    """KIP-890: a producer sends its records alone, and several at once."""
+
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        transactions = coordinator.transactions
+        _, producer = await transactions.init_producer_id("x", TIMEOUT_MS, None)
+        told: list[int] = []
+        joining = None
+        first, second = [("t", 0)], [("t", 0), (OFFSETS_TOPIC, 1)]
+        for number, partitions in enumerate((first, second, first)):
+            joining = transactions.join("x", producer, partitions)
+            assert joining is not None, "it waits behind those before it, though its partition is there by then"
+            joining.when_over(lambda _, number=number: told.append(number), first=True)  # type: ignore[misc]
+        assert transactions.check_write("x", producer, ("t", 0)) == codes.INVALID_TXN_STATE, "not durable yet"
+        assert joining is not None
+        await joining
+        assert (told, joining.error) == ([0, 1, 2], codes.NONE)
+        assert transactions.join("x", producer, second) is None, "they are part of it"
+        assert state_of(coordinator) is State.ONGOING
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_records_are_not_overtaken_by_those_whose_partition_is_there() -> None:
+    """Those that wait may have more for that partition, with earlier sequence numbers."""
+
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        transactions = coordinator.transactions
+        producer = await world.begin(coordinator)
+        assert transactions.join("x", producer, [("t", 0)]) is None, "it is part of the transaction"
+        waits = transactions.join("x", producer, [("t", 0), (OFFSETS_TOPIC, 1)])
+        behind = transactions.join("x", producer, [("t", 0)])
+        assert waits is not None
+        assert behind is not None
+        await behind
+        assert waits.done()
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_partitions_of_a_stranger_do_not_join() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        transactions = coordinator.transactions
+        _, producer = await transactions.init_producer_id("x", TIMEOUT_MS, None)
+        for stranger, error in (
+            (producer._replace(epoch=1), codes.PRODUCER_FENCED),
+            (producer._replace(producer_id=77), codes.INVALID_PRODUCER_ID_MAPPING),
+        ):
+            joining = transactions.join("x", stranger, [("t", 0)])
+            assert joining is not None
+            await joining
+            assert joining.error == error
+        assert state_of(coordinator) is State.EMPTY
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_the_first_records_of_a_transaction_wait_for_the_markers_of_the_last() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        transactions = coordinator.transactions
+        producer = await world.begin(coordinator)
+        error, following = await transactions.end_to_next_epoch("x", producer, committed=True)
+        assert (error, following) == (codes.NONE, producer._replace(epoch=1))
+        assert state_of(coordinator) is State.PREPARE_COMMIT
+        joining = transactions.join("x", following, [("t", 0)])
+        assert joining is not None
+        await joining
+        assert joining.error == codes.NONE
+        assert world.log is not None
+        assert world.log.stable_offset == 2, "the marker is durable"
+        assert [one.epoch for one in world.log.producers()] == [1], "what comes late of the last one is refused"
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_the_producer_id_that_follows_is_kept_over_a_restart() -> None:
+    async def run() -> None:
+        world = World()
+        coordinator = await world.open()
+        producer = await world.begin(coordinator)
+        ids = coordinator.transactions.ids
+        current = ids.get("x")
+        assert current is not None
+        last = producer._replace(epoch=LAST_USED_EPOCH)
+        ids.restore("x", current._replace(epoch=LAST_USED_EPOCH))
+        error, following = await coordinator.transactions.end_to_next_epoch("x", last, committed=True)
+        assert (error, following.epoch) == (codes.NONE, 0)
+        assert following.producer_id != producer.producer_id
+        assert state_of(coordinator) is State.PREPARE_COMMIT
+        world.filesystem = world.filesystem.after_kill()
+        highest: list[int] = []
+        coordinator = await world.open(start_ids_above=highest.append)
+        assert highest == [following.producer_id], "it is given, though nobody has used it yet"
+        await coordinator.transactions.settled()
+        found = coordinator.transactions.ids.get("x")
+        assert found is not None
+        assert (found.producer, found.state) == (following, State.COMPLETE_COMMIT)
+        again = await coordinator.transactions.end_to_next_epoch("x", last, committed=True)
+        assert again == (codes.NONE, following), "the answer was lost"
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_records_have_the_version_of_the_level() -> None:
+    async def run() -> None:
+        for level, version in ((CLASSIC, 0), (TAGGED_RECORDS, 1), (EPOCH_A_TRANSACTION, 1)):
+            world = World()
+            coordinator = await world.open(level=level)
+            await world.begin(coordinator)
+            await coordinator.close()
+            names = world.filesystem.listdir("/coordinator")
+            files = b"".join(world.filesystem.read(f"/coordinator/{name}") for name in names)
+            key = encode_transaction_key("x")
+            after = [files[at + len(key) :][:40] for at in range(len(files)) if files.startswith(key, at)]
+            assert after
+            head = struct.pack(">hqh", version, 1, 0)
+            assert all(head in one for one in after), f"level {level}"
 
     asyncio.run(run())

@@ -1,8 +1,9 @@
-"""AddOffsetsToTxn (25), versions 0-3: offsets of a group will be committed in a producer's transaction.
+"""AddOffsetsToTxn (25), versions 0-4: offsets of a group will be committed in a producer's transaction.
 
 The group's partition of `__consumer_offsets` becomes part of it, and gets a marker in the end.
 
-v2: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before); v3: flexible.
+v2: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before); v3: flexible. Producers of transactions V2 (KIP-890) send
+TxnOffsetCommit alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 API_KEY = 25
 MIN_VERSION = 0
-MAX_VERSION = 3
+MAX_VERSION = 4
 LACKS = "nothing"
 
 _FENCED_VERSION = 2

@@ -1,8 +1,8 @@
 """Fetch (1), versions 4-18: record batches from an offset on, waiting until enough of them are there.
 
 v5: log start offset; v7: sessions (KIP-227, `keylane.broker.fetch_sessions`); v9: leader epochs; v12: flexible;
-v13: topics by id (KIP-516); v14 to v18 only have more for followers, tiered storage, and answers that name another
-leader, of which there is none.
+v13: topics by id (KIP-516); v16: beside FENCED_LEADER_EPOCH the leader and its epoch, and where it is (KIP-951); what
+else v14 to v18 have is for followers and tiered storage.
 Compressed batches pass through as they are. A consumer of committed records is given what lies below the last stable
 offset, and the aborted transactions in it.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from keylane.broker.reads import NOBODYS, LogRead, NoRead, OffsetsRead, Wanted
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
+from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.primitives import (
     EMPTY_TAGS,
@@ -29,6 +30,7 @@ from keylane.wire.primitives import (
     int32,
     int64,
     string,
+    tagged,
     unsigned_varint,
 )
 
@@ -46,14 +48,12 @@ MIN_VERSION = 4
 MAX_VERSION = 18
 MAY_POLL = True
 HAS_LARGE_ANSWERS = True
-LACKS = (
-    "rack awareness; isolation in __consumer_offsets (all of it is given); "
-    "the current leader beside FENCED_LEADER_EPOCH (KIP-951)"
-)
+LACKS = "rack awareness; isolation in __consumer_offsets (all of it is given)"
 
 FLEXIBLE_VERSION = 12
 _SESSION_VERSION = 7
 _TOPIC_ID_VERSION = 13
+_LEADER_VERSION = 16
 _READ_COMMITTED = 1
 
 
@@ -99,7 +99,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
         (topic, [partition for _, partition in found])
         for topic, found in itertools.groupby(told, lambda one: one[0][0])
     ]
-    return encode(version, topics, error_code=code, session_id=session_id)
+    leader = Leader(node.node_id, node.host, node.port)
+    return encode(version, topics, error_code=code, session_id=session_id, leader=leader)
 
 
 def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, Wanted]:
@@ -170,6 +171,26 @@ async def _wait(listeners: list[set[Callable[[int], None]]], missing: int, wait_
 _FETCHED = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _NO_PREFERRED_REPLICA = int32(-1)
+_CURRENT_LEADER, _NODE_ENDPOINTS = 1, 0
+"""Tags: of a partition, and of the answer."""
+
+
+class Leader(NamedTuple):
+    """Of every partition."""
+
+    node_id: int
+    host: str
+    port: int
+
+    @property
+    def current(self) -> bytes:
+        return int32(self.node_id) + int32(LEADER_EPOCH) + EMPTY_TAGS
+
+    @property
+    def endpoint(self) -> bytes:
+        """Without a rack."""
+        where = compact_string(self.host) + int32(self.port) + compact_string(None)
+        return int32(self.node_id) + where + EMPTY_TAGS
 
 
 def encode(
@@ -178,6 +199,7 @@ def encode(
     *,
     error_code: int = codes.NONE,
     session_id: int = NO_SESSION,
+    leader: Leader,
 ) -> list[bytes]:
     """The response's body, in parts: record bytes are not copied before the frame is joined."""
     is_flexible = version >= FLEXIBLE_VERSION
@@ -185,6 +207,7 @@ def encode(
     write_length = compact_array_length if is_flexible else array_length
     tags = EMPTY_TAGS if is_flexible else b""
     null_array = b"\0" if is_flexible else b"\xff\xff\xff\xff"
+    tells_leader = False
     parts = [int32(0)]
     if version >= _SESSION_VERSION:
         parts += (int16(error_code), int32(session_id))
@@ -204,7 +227,10 @@ def encode(
             if version >= 11:
                 parts.append(_NO_PREFERRED_REPLICA)
             size = len(partition.records)
-            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records, tags)
+            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records)
+            is_told = error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION
+            parts.append(tagged({_CURRENT_LEADER: leader.current}) if is_told else tags)
+            tells_leader = tells_leader or is_told
         parts.append(tags)
-    parts.append(tags)
+    parts.append(tagged({_NODE_ENDPOINTS: compact_array_length(1) + leader.endpoint}) if tells_leader else tags)
     return parts

@@ -1,4 +1,4 @@
-"""InitProducerId (22), versions 0-4: an id for an idempotent producer, or the next epoch of a transactional id.
+"""InitProducerId (22), versions 0-5: an id for an idempotent producer, or the next epoch of a transactional id.
 
 v2: flexible; v3: the producer may send the id and epoch it had (KIP-360), which a producer without a transactional id
 exchanges for a new id, as in Apache Kafka; v4: PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before).
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 API_KEY = 22
 MIN_VERSION = 0
-MAX_VERSION = 4
+MAX_VERSION = 5
 LACKS = "two-phase commit (KIP-939)"
 
 _KNOWN_PRODUCER_VERSION = 3

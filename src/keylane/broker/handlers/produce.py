@@ -1,20 +1,22 @@
 """Produce (0), versions 3-13: append record batches; the answer leaves when they are durable.
 
 v3: record batch format 2 and transactional ids; v5: log start offset; v8: error messages; v9: flexible; v10: leader
-tags, not needed with one node; v13: topics by id (KIP-516). acks=1 and acks=all are the same here, and both wait for
-the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which is all that its client can
-notice.
+tags, not needed with one node; v11: TRANSACTION_ABORTABLE where a partition was not added to the transaction
+(INVALID_TXN_STATE before); v12: it is added here (KIP-890); v13: topics by id (KIP-516). acks=1 and acks=all are the
+same here, and both wait for the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which
+is all that its client can notice.
 
 Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
-Transactional batches are taken for partitions that were added to the producer's open transaction (KIP-890's check), so
-none is ever left behind its marker.
+Transactional batches are taken for partitions that are in the producer's open transaction (KIP-890's check), so none is
+ever left behind its marker. Those of a partition that is added first wait for that to be durable, and whatever their
+producer sends meanwhile waits behind them.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from keylane.broker.dispatch import CloseConnectionError, after
@@ -45,19 +47,20 @@ if TYPE_CHECKING:
     from keylane.broker.node import Node
     from keylane.broker.topic_values import TopicValues
     from keylane.broker.topics import NamedTopic
+    from keylane.coordinator.transaction_service import Joining
     from keylane.storage.log import PartitionLog
+    from keylane.wire.versions import Entity
 
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 13
-LACKS = (
-    "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds; "
-    "transactions V2 (KIP-890): in versions 12 and 13 too a partition is added to a transaction before"
-)
+LACKS = "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
 
 logger = logging.getLogger("keylane.broker")
 
 FLEXIBLE_VERSION = 9
+_ABORTABLE_VERSION = 11
+_ADDING_VERSION = 12
 _TOPIC_ID_VERSION = 13
 _ACKS = (-1, 0, 1)
 
@@ -74,21 +77,67 @@ class RefusedError(Exception):
 Outcome = Appended | RefusedError
 
 
-def begin(request: Any, header: RequestHeader, node: Node) -> Any:
-    has_ids = header.api_version >= _TOPIC_ID_VERSION
+def begin(request: Entity, header: RequestHeader, node: Node) -> Entity:
+    if header.api_version >= _ADDING_VERSION and request.transactional_id is not None:
+        joining = _join(request, header, node)
+        if joining is not None:
+            return after([joining], lambda: _append_all(request, header, node, joining.error))
+    return _append_all(request, header, node)
+
+
+def _append_all(request: Entity, header: RequestHeader, node: Node, not_joined: int = codes.NONE) -> Entity:
+    """`not_joined`: why partitions of this request could not be made part of its transaction."""
+    asked = Asked(request.transactional_id, request.acks, header.api_version, not_joined)
     topics: list[ToTopic] = []
     rounds = []
     for topic in request.topic_data:
-        named: NamedTopic = (topic.topic_id or NO_TOPIC_ID) if has_ids else topic.name
-        name = node.topic_name(named) if isinstance(named, UUID) else named
+        named, name = _named(topic, header, node)
         outcomes = []
         for partition in topic.partition_data:
-            outcome = _append(request, name, partition, node) if name is not None else _unknown_id(named)
+            outcome = _append(asked, name, partition, node) if name is not None else _unknown_id(named)
             outcomes.append((partition.index, outcome))
             if type(outcome) is Appended and outcome.durable is not None:
                 rounds.append(outcome.durable)
         topics.append(ToTopic(named, name, outcomes))
     return after(rounds, lambda: _finish(request, header, node, topics))
+
+
+def _named(topic: Entity, header: RequestHeader, node: Node) -> tuple[NamedTopic, str | None]:
+    """A topic as the request has it, and its name; None when no topic has that id."""
+    if header.api_version < _TOPIC_ID_VERSION:
+        return topic.name, topic.name
+    topic_id = topic.topic_id or NO_TOPIC_ID
+    return topic_id, node.topic_name(topic_id)
+
+
+def _join(request: Entity, header: RequestHeader, node: Node) -> Joining | None:
+    """What transactional records wait for whose partitions are to become part of their transaction first."""
+    producer = None
+    partitions = []
+    for topic in request.topic_data:
+        _, name = _named(topic, header, node)
+        for partition in topic.partition_data:
+            if name is None or node.topics.log(name, partition.index) is None:
+                continue
+            try:
+                batch = read_header(partition.records or b"")
+            except BatchError:
+                continue  # it is refused with the reason
+            if batch.is_transactional:
+                producer = producer or Producer(batch.producer_id, batch.producer_epoch)
+                partitions.append((name, partition.index))
+    if producer is None:
+        return None
+    return node.coordinator.transactions.join(request.transactional_id, producer, partitions)
+
+
+class Asked(NamedTuple):
+    """What a request says of all its batches."""
+
+    transactional_id: str | None
+    acks: int
+    version: int
+    not_joined: int
 
 
 class ToTopic(NamedTuple):
@@ -104,7 +153,7 @@ def _unknown_id(named: NamedTopic) -> RefusedError:
     return RefusedError(codes.UNKNOWN_TOPIC_ID, f"no topic has the id {named}: look its name up again")
 
 
-def _finish(request: Any, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
+def _finish(request: Entity, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
     """The answer, when every batch is durable or has failed."""
     answers = [
         (named, [_answer(index, outcome, node.topics.log(name or "", index)) for index, outcome in outcomes])
@@ -121,10 +170,10 @@ def _finish(request: Any, header: RequestHeader, node: Node, topics: Sequence[To
     return None
 
 
-def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcome:
+def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Outcome:
     try:
-        if request.acks not in _ACKS:
-            raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={request.acks}: give -1 (all), 0 or 1")
+        if asked.acks not in _ACKS:
+            raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={asked.acks}: give -1 (all), 0 or 1")
         if topic_name == OFFSETS_TOPIC:
             raise RefusedError(codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is written by the broker alone")
         topic = node.topics.get(topic_name)
@@ -137,7 +186,9 @@ def _append(request: Any, topic_name: str, partition: Any, node: Node) -> Outcom
         header = check_batch(records, values.max_message_bytes)
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
-            _check_transaction(request.transactional_id, header, (topic_name, partition.index), node)
+            _check_transaction(asked, header, (topic_name, partition.index), node)
+            if asked.version >= _ADDING_VERSION:
+                _check_first(header, log)
         if values.is_compacted:
             _check_keys(records, topic_name, partition.index)
         return _keep(records, header, values, log, node.clock())
@@ -217,19 +268,28 @@ def _check_keys(records: bytes, topic: str, partition: int) -> None:
 
 
 _NOT_NOW = {
-    # A producer that was fenced aborts and goes on (KIP-588); what may be over soon is tried again.
-    codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH,
-    codes.CONCURRENT_TRANSACTIONS: codes.NOT_ENOUGH_REPLICAS,
+    # What may be over soon is tried again.
     codes.COORDINATOR_LOAD_IN_PROGRESS: codes.NOT_ENOUGH_REPLICAS,
+    codes.COORDINATOR_NOT_AVAILABLE: codes.NOT_ENOUGH_REPLICAS,
     codes.NOT_COORDINATOR: codes.NOT_ENOUGH_REPLICAS,
+    # A producer that was fenced aborts and goes on (KIP-588).
+    codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH,
 }
 """What a producer is told of these, as by Apache Kafka."""
 
 
-def _check_transaction(
-    transactional_id: str | None, header: BatchHeader, partition: tuple[str, int], node: Node
-) -> None:
+def _told(code: int, version: int) -> int:
+    """The code that a producer of this version knows."""
+    if code == codes.INVALID_TXN_STATE and version >= _ABORTABLE_VERSION:
+        return codes.TRANSACTION_ABORTABLE
+    if code == codes.CONCURRENT_TRANSACTIONS and version < _ADDING_VERSION:
+        return codes.NOT_ENOUGH_REPLICAS
+    return _NOT_NOW.get(code, code)
+
+
+def _check_transaction(asked: Asked, header: BatchHeader, partition: tuple[str, int], node: Node) -> None:
     """Raise `RefusedError` unless the batch belongs to its producer's open transaction."""
+    transactional_id = asked.transactional_id
     if transactional_id is None or header.producer_id < 0:
         raise RefusedError(
             codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records in a request without transactional id"
@@ -238,9 +298,20 @@ def _check_transaction(
     code = node.coordinator.transactions.check_write(transactional_id, producer, partition)
     if code != codes.NONE:
         raise RefusedError(
-            _NOT_NOW.get(code, code),
+            _told(asked.not_joined or code, asked.version),
             f"producer {producer.producer_id} epoch {producer.epoch} of transactional id {transactional_id} has no "
             f"open transaction with {partition[0]}-{partition[1]}",
+        )
+
+
+def _check_first(header: BatchHeader, log: PartitionLog) -> None:
+    """Raise `RefusedError` for a producer that begins in the middle: its epoch is new, and no earlier batch of it can
+    have been forgotten."""
+    if header.base_sequence != 0 and not log.knows_producer(header.producer_id):
+        raise RefusedError(
+            codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence}, where 0 is "
+            "the first",
         )
 
 

@@ -1,6 +1,7 @@
-"""TxnOffsetCommit (28), versions 0-3: store offsets that take effect when the producer's transaction is committed.
+"""TxnOffsetCommit (28), versions 0-5: store offsets that take effect when the producer's transaction is committed.
 
-v2: leader epoch; v3: flexible, with the consumer's generation and member, checked as for any commit (KIP-447).
+v2: leader epoch; v3: flexible, with the consumer's generation and member, checked as for any commit (KIP-447); v4:
+TRANSACTION_ABORTABLE where the group was not added (INVALID_TXN_STATE before); v5: the group is added here (KIP-890).
 Metadata is kept as it came.
 """
 
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.formats import TopicCommit
+from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
 from keylane.coordinator.offset_service import CommitRequest
-from keylane.coordinator.transactions.transactional_ids import Producer
+from keylane.coordinator.transactions.transactional_ids import EPOCH_A_TRANSACTION, Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.coordinator.offset_service import CommitResult
 
 API_KEY = 28
 MIN_VERSION = 0
-MAX_VERSION = 3
-LACKS = "transactions V2 (KIP-890)"
+MAX_VERSION = 5
+LACKS = "nothing"
 
 _LEADER_EPOCH_VERSION = 2
 _MEMBER_VERSION = 3
+_ABORTABLE_VERSION = 4
+_ADDING_VERSION = 5
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -39,14 +43,23 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     member = ("", None, -1)
     if version >= _MEMBER_VERSION:
         member = (request.member_id, request.group_instance_id, request.generation_id)
-    result = node.coordinator.commit_in_transaction(
-        CommitRequest(request.group_id, topics, *member),
-        request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
-    )
+    result: int | CommitResult = codes.NONE
+    producer = Producer(request.producer_id, request.producer_epoch)
+    if version >= _ADDING_VERSION:
+        group = (OFFSETS_TOPIC, partition_for(request.group_id, node.offsets_topic.partition_count))
+        result = await node.coordinator.transactions.add_partitions(
+            request.transactional_id, producer, [group], EPOCH_A_TRANSACTION
+        )
+    if result == codes.NONE:
+        result = node.coordinator.commit_in_transaction(
+            CommitRequest(request.group_id, topics, *member), request.transactional_id, producer
+        )
     if isinstance(result, int):
-        # As by Apache Kafka: the producer that was fenced may begin anew (KIP-588).
-        error = codes.INVALID_PRODUCER_EPOCH if result == codes.PRODUCER_FENCED else result
+        error = result
+        if error == codes.PRODUCER_FENCED:  # as by Apache Kafka: the producer may begin anew (KIP-588)
+            error = codes.INVALID_PRODUCER_EPOCH
+        elif error == codes.INVALID_TXN_STATE and version >= _ABORTABLE_VERSION:
+            error = codes.TRANSACTION_ABORTABLE
         return _response(version, topics, [[error] * len(topic.partitions) for topic in topics])
     errors = [found or [codes.NONE] * len(topic.partitions) for topic, found in zip(topics, result.errors, strict=True)]
     if result.durable is not None:

@@ -3,7 +3,7 @@
 `keylane.coordinator.transactions.transactional_ids` enters a state only along a row of this table, and the tables in
 docs/transactions.md are made from it.
 
-Source: Apache Kafka's `TransactionState`, without the rows that only transactions V2 (KIP-890) need.
+Source: Apache Kafka's `TransactionState`, with the rows of transactions V2 (KIP-890).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Transition(NamedTuple):
 
 _BEGINS = "partitions or offsets of a group are added"
 _INIT = "InitProducerId: a new epoch"
+_EMPTY_END = "EndTxn: abort, of no transaction (transactions V2)"
 _EXPIRES = "not used for transactional.id.expiration.ms"
 
 TRANSITIONS = (
@@ -66,6 +67,9 @@ TRANSITIONS = (
     Transition(State.ONGOING, State.PREPARE_ABORT, "EndTxn: abort"),
     Transition(State.ONGOING, State.PREPARE_EPOCH_FENCE, "its timeout has passed, or another producer asks for the id"),
     Transition(State.PREPARE_EPOCH_FENCE, State.PREPARE_ABORT, "at once"),
+    Transition(State.EMPTY, State.PREPARE_ABORT, _EMPTY_END),
+    Transition(State.COMPLETE_COMMIT, State.PREPARE_ABORT, _EMPTY_END),
+    Transition(State.COMPLETE_ABORT, State.PREPARE_ABORT, _EMPTY_END),
     Transition(State.PREPARE_COMMIT, State.COMPLETE_COMMIT, "every marker is durable"),
     Transition(State.PREPARE_ABORT, State.COMPLETE_ABORT, "every marker is durable"),
     Transition(State.COMPLETE_COMMIT, State.ONGOING, _BEGINS),

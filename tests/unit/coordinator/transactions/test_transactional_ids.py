@@ -8,70 +8,17 @@ import pytest
 
 from keylane.coordinator.transactions.states import IDLE, TRANSITIONS, State, tables
 from keylane.coordinator.transactions.transactional_ids import (
+    CLASSIC,
     LAST_USED_EPOCH,
     NO_EPOCH,
     Producer,
     Transaction,
-    TransactionalIds,
-    completed,
     fenced,
 )
 from keylane.wire import codes
+from kit.transaction_world import T0, T1, TIMEOUT_MS, World
 
 PAGE = Path(__file__).parents[4] / "docs" / "transactions.md"
-TIMEOUT_MS = 60_000
-T0 = ("t", 0)
-T1 = ("t", 1)
-
-
-class World:
-    """One coordinator's transactions, a clock, and a journal that is always in time."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-        self.ids = 100
-        self.transactions = TransactionalIds(max_timeout_ms=900_000, expiration_ms=1_000_000)
-
-    def store(self, decided: int | Transaction, name: str = "x") -> int | Transaction:
-        if not isinstance(decided, int):
-            self.transactions.begin(name, decided)
-            self.transactions.stored(name)
-        return decided
-
-    def init(self, expected: Producer | None = None, name: str = "x") -> int | Producer:
-        new_id = None
-        if self.transactions.needs_producer_id(name, expected):
-            self.ids += 1
-            new_id = self.ids
-        decided = self.store(self.transactions.init(name, TIMEOUT_MS, expected, new_id, self.now), name)
-        if isinstance(decided, int):
-            return decided
-        return decided.producer if decided.state is State.EMPTY else codes.CONCURRENT_TRANSACTIONS
-
-    def producer(self) -> Producer:
-        producer = self.init()
-        assert isinstance(producer, Producer)
-        return producer
-
-    def add(self, producer: Producer, *partitions: tuple[str, int]) -> int:
-        decided = self.store(self.transactions.add_partitions("x", producer, partitions, self.now))
-        return decided if isinstance(decided, int) else codes.NONE
-
-    def end(self, producer: Producer, *, committed: bool = True) -> int:
-        decided = self.store(self.transactions.end("x", producer, committed=committed, now_ms=self.now))
-        return decided if isinstance(decided, int) else codes.NONE
-
-    def complete(self) -> None:
-        self.store(completed(self.current, self.now))
-
-    def state(self) -> State:
-        return self.current.state
-
-    @property
-    def current(self) -> Transaction:
-        current = self.transactions.get("x")
-        assert current is not None
-        return current
 
 
 @pytest.fixture
@@ -210,7 +157,7 @@ def test_the_last_epoch_can_still_be_fenced(world: World) -> None:
     world.producer()
     world.store(world.current._replace(epoch=LAST_USED_EPOCH))
     world.add(world.current.producer, T0)
-    assert fenced(world.current, world.now).epoch == LAST_USED_EPOCH + 1
+    assert fenced(world.current, world.now, CLASSIC, None).epoch == LAST_USED_EPOCH + 1
     assert world.init() == codes.CONCURRENT_TRANSACTIONS
     world.complete()
     assert world.init() == (102, 0)
@@ -218,7 +165,7 @@ def test_the_last_epoch_can_still_be_fenced(world: World) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_timeouts_out_of_range_are_refused(world: World, timeout_ms: int) -> None:
-    decided = world.transactions.init("x", timeout_ms, None, 5, world.now)
+    decided = world.transactions.init("x", timeout_ms, None, 5, world.now, CLASSIC)
     assert decided == codes.INVALID_TRANSACTION_TIMEOUT
 
 
