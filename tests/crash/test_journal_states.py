@@ -15,11 +15,13 @@ import math
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.formats import (
+    SHARE_STATE,
     GroupValue,
     TopicCommit,
     encode_commit,
@@ -30,6 +32,8 @@ from keylane.coordinator.formats import (
 )
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
+from keylane.coordinator.share_groups.partition import AVAILABLE, Batch, State
+from keylane.coordinator.share_groups.records import Place, encode_state, encode_state_key
 from keylane.errors import PeerError
 from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
@@ -75,6 +79,8 @@ def steps(count: int) -> list[Step]:
             made.append(group_step(partition, group, number))
         elif number % 7 == 6:
             made.append(tombstone_step(partition, group))
+        elif number % 7 == 2:
+            made.append(share_step(group, number))
         else:
             made.append(commit_step(partition, group, number))
     return made
@@ -95,6 +101,13 @@ def commit_step(partition: int, group: str, number: int) -> Step:
 def group_step(partition: int, group: str, number: int) -> Step:
     key, value = encode_group_key(group), encode_group_value(GroupValue("consumer", number, "range", "m", 5, ()))
     return Step(partition, encode_records([(key, value)], NOW_MS), lambda state: state.update({key: value}))
+
+
+def share_step(group: str, number: int) -> Step:
+    """How far a share group has got: in the journal's partition of `__share_group_state`."""
+    key = encode_state_key(Place(group, UUID(int=7), 0))
+    value = encode_state(State(number, 1, (Batch(number, number + 3, AVAILABLE, 2),)), NOW_MS)
+    return Step(SHARE_STATE, encode_records([(key, value)], NOW_MS), lambda state: state.update({key: value}))
 
 
 def tombstone_step(partition: int, group: str) -> Step:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 API_KEY = 18
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "features (KIP-584) other than group.version"
+LACKS = "features (KIP-584) other than group.version and share.version"
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
-FEATURES = {"group.version": 1}
-"""The one level of each feature that is there: groups of the consumer protocol (KIP-848)."""
-_NEEDS = {"group.version": 68}
+FEATURES = {"group.version": 1, "share.version": 1}
+"""The one level of each feature that is there: groups of the consumer protocol (KIP-848), share groups (KIP-932)."""
+_NEEDS = {"group.version": 68, "share.version": 76}
 """By feature, an API that is offered where the feature is there."""
 
 Offered = tuple[tuple[int, int, int], ...]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 API_KEY = 57
 MIN_VERSION = 0
 MAX_VERSION = 2
-LACKS = "features other than group.version, and other levels (INVALID_UPDATE_VERSION)"
+LACKS = "features other than group.version and share.version, and other levels (INVALID_UPDATE_VERSION)"
 
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:  # noqa: ARG001
