@@ -51,7 +51,7 @@ FOLDER = "/coordinator"
 OPTIONS = BrokerConfig(offsets_topic_num_partitions=3, offsets_topic_segment_bytes=900)
 NOW_MS = 1_700_000_000_000
 
-State = dict[object, object]
+Found = dict[object, object]
 """What a start finds: committed offsets, and groups as their bytes."""
 
 
@@ -67,7 +67,7 @@ class Step:
 
     partition: int
     records: Records
-    change: Callable[[State], object]
+    change: Callable[[Found], object]
     apply: Callable[[OffsetStore, int], object] = lambda _store, _base_offset: None
 
 
@@ -120,9 +120,9 @@ def tombstone_step(partition: int, group: str) -> Step:
     )
 
 
-def states_after(every: list[Step]) -> list[State]:
+def states_after(every: list[Step]) -> list[Found]:
     """The state after each batch, from none on."""
-    states: list[State] = [{}]
+    states: list[Found] = [{}]
     for step in every:
         state = dict(states[-1])
         step.change(state)
@@ -130,8 +130,8 @@ def states_after(every: list[Step]) -> list[State]:
     return states
 
 
-def contents(image: Image) -> State:
-    state: State = {key: kept.value for (_, key), kept in image.kept.items()}
+def contents(image: Image) -> Found:
+    state: Found = {key: kept.value for (_, key), kept in image.kept.items()}
     for group in image.store.groups:
         for _, (partitions, offsets, epochs, metadata) in image.store.fetch_all(group):
             texts = metadata or [""] * len(partitions)
@@ -211,7 +211,7 @@ def torn_sizes(unsynced: int, most: float, seed: int) -> Iterable[int]:
     return {every[0], every[-2], every[-1], *Random(seed).sample(every, int(most) - 3)}
 
 
-async def started(filesystem: SimulatedFileSystem) -> State:
+async def started(filesystem: SimulatedFileSystem) -> Found:
     life = Life(filesystem)
     await life.journal.load()
     found = contents(life.image)

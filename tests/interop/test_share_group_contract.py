@@ -81,7 +81,7 @@ class Member:
         }  # fmt: skip
         topic = part(
             "share_fetch", 2, "FetchTopic", topic_id=self.group.topic_id,
-            partitions=(part("share_fetch", 2, "FetchPartition", partition_index=0, acknowledgement_batches=self.said("share_fetch", said)),),
+            partitions=self.rows("share_fetch", "FetchPartition", said),
         )  # fmt: skip
         answer = self.client.ask(
             "share_fetch", 2, group_id=self.group.name, member_id=self.name, topics=(topic,),
@@ -91,11 +91,13 @@ class Member:
             self.epoch += 1
         return answer
 
-    def said(self, api: str, said: tuple[tuple[int, int, list[int]], ...]) -> tuple[Any, ...]:
-        return tuple(
+    def rows(self, api: str, name: str, said: tuple[tuple[int, int, list[int]], ...]) -> tuple[Any, ...]:
+        """Of partition 0 alone."""
+        batches_said = tuple(
             part(api, 2, "AcknowledgementBatch", first_offset=first, last_offset=last, acknowledge_types=tuple(kinds))
             for first, last, kinds in said
         )
+        return (part(api, 2, name, partition_index=0, acknowledgement_batches=batches_said),)
 
     def acquired(self, *said: tuple[int, int, list[int]], **how: Any) -> list[tuple[int, int, int]]:
         """First and last offset, and deliveries, of what it is given; every one of them is there."""
@@ -122,7 +124,7 @@ class Member:
     def acknowledge(self, *said: tuple[int, int, list[int]], epoch: int | None = None, is_renewal: bool = False) -> Any:
         topic = part(
             "share_acknowledge", 2, "AcknowledgeTopic", topic_id=self.group.topic_id,
-            partitions=(part("share_acknowledge", 2, "AcknowledgePartition", partition_index=0, acknowledgement_batches=self.said("share_acknowledge", said)),),
+            partitions=self.rows("share_acknowledge", "AcknowledgePartition", said),
         )  # fmt: skip
         answer = self.client.ask(
             "share_acknowledge", 2, group_id=self.group.name, member_id=self.name, is_renew_ack=is_renewal,
@@ -225,14 +227,18 @@ class Group:
             assert producer.flush(DEADLINE_S) == 0
 
     def describe(self) -> Any:
-        answer = self.client.ask(
-            "share_group_describe", 1, group_ids=(self.name,), include_authorized_operations=False
-        )
+        answer = self.client.ask("share_group_describe", 1, group_ids=(self.name,), include_authorized_operations=False)
         return answer.groups[0]
 
     def offsets(self, *topics: str, is_all: bool = False) -> Any:
         rows = tuple(
-            part("describe_share_group_offsets", 1, "DescribeShareGroupOffsetsRequestTopic", topic_name=name, partitions=(0,))
+            part(
+                "describe_share_group_offsets",
+                1,
+                "DescribeShareGroupOffsetsRequestTopic",
+                topic_name=name,
+                partitions=(0,),
+            )
             for name in topics
         )
         one = part(
@@ -248,17 +254,34 @@ class Group:
         return row.start_offset, row.lag
 
     def move(self, offset: int, partition: int = 0) -> Any:
-        row = part("alter_share_group_offsets", 0, "AlterShareGroupOffsetsRequestPartition", partition_index=partition, start_offset=offset)
-        topic = part("alter_share_group_offsets", 0, "AlterShareGroupOffsetsRequestTopic", topic_name=self.topic, partitions=(row,))
+        row = part(
+            "alter_share_group_offsets",
+            0,
+            "AlterShareGroupOffsetsRequestPartition",
+            partition_index=partition,
+            start_offset=offset,
+        )
+        topic = part(
+            "alter_share_group_offsets",
+            0,
+            "AlterShareGroupOffsetsRequestTopic",
+            topic_name=self.topic,
+            partitions=(row,),
+        )
         return self.client.ask("alter_share_group_offsets", 0, group_id=self.name, topics=(topic,))
 
     def drop(self, *topics: str) -> Any:
-        rows = tuple(part("delete_share_group_offsets", 0, "DeleteShareGroupOffsetsRequestTopic", topic_name=one) for one in topics)
+        rows = tuple(
+            part("delete_share_group_offsets", 0, "DeleteShareGroupOffsetsRequestTopic", topic_name=one)
+            for one in topics
+        )
         return self.client.ask("delete_share_group_offsets", 0, group_id=self.name, topics=rows)
 
     def listed(self) -> list[tuple[str, str, str]]:
         answer = self.client.ask("list_groups", 5, states_filter=(), types_filter=("share",))
-        return [(one.protocol_type, one.group_state, one.group_type) for one in answer.groups if one.group_id == self.name]
+        return [
+            (one.protocol_type, one.group_state, one.group_type) for one in answer.groups if one.group_id == self.name
+        ]
 
     def leave(self) -> None:
         for member in self.members:
@@ -316,8 +339,10 @@ def test_epochs_grow_and_fence(group: Group) -> None:
     assert group.describe().group_epoch == epoch
     assert group.refused("m", epoch + 9) == (
         FENCED_MEMBER_EPOCH,
-        f"The share group member has a greater member epoch ({epoch + 9}) than the one known by the group coordinator "
-        f"({epoch}). The member must abandon all its partitions and rejoin.",
+        (
+            f"The share group member has a greater member epoch ({epoch + 9}) than the one known by the group "
+            f"coordinator ({epoch}). The member must abandon all its partitions and rejoin."
+        ),
     )
     group.ask("n")
     assert group.describe().group_epoch == epoch + 1
@@ -496,7 +521,9 @@ def test_a_fetch_waits(group: Group) -> None:
     member.client.send("share_fetch", _fetch_request(member))
     group.produce(1)
     _, answer = protocol.decode_answer("share_fetch", 2, member.client.receive())
-    assert [(one.first_offset, one.last_offset) for one in answer.responses[0].partitions[0].acquired_records] == [(0, 0)]
+    assert [(one.first_offset, one.last_offset) for one in answer.responses[0].partitions[0].acquired_records] == [
+        (0, 0)
+    ]
 
 
 def _fetch_request(member: Member) -> Any:
@@ -592,7 +619,9 @@ def test_where_a_group_is(group: Group) -> None:
     assert member.told((0, 0, [ACCEPT]), (2, 2, [ACCEPT])) == NONE
     assert group.start() == (1, 2)
     found = group.offsets(is_all=True)
-    assert [(one.topic_name, [row.start_offset for row in one.partitions]) for one in found.topics] == [(group.topic, [1])]
+    assert [(one.topic_name, [row.start_offset for row in one.partitions]) for one in found.topics] == [
+        (group.topic, [1])
+    ]
     assert group.move(0).error_code == NON_EMPTY_GROUP
     assert group.drop(group.topic).error_code == NON_EMPTY_GROUP
     group.leave()

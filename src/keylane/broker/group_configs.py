@@ -101,7 +101,11 @@ GROUP_CHOICES = {
         "Whether a share group is given records of open and aborted transactions.",
     ),
     RENEW: GroupChoice(
-        "true", "BOOLEAN", "true|false", "true or false", "Whether members of a share group may keep a record for longer."
+        "true",
+        "BOOLEAN",
+        "true|false",
+        "true or false",
+        "Whether members of a share group may keep a record for longer.",
     ),
 }
 

@@ -53,8 +53,6 @@ async def acknowledge(
     for (topic, index), batches in said.items():
         place = Place(member.group, topic, index)
         is_wrong = is_refused(batches)
-        told[topic, index] = (
-            codes.INVALID_REQUEST if is_wrong else share.acknowledge(place, member.member_id, batches)
-        )
+        told[topic, index] = codes.INVALID_REQUEST if is_wrong else share.acknowledge(place, member.member_id, batches)
     failure = await share.settled(member.group) if told else codes.NONE
     return {one: code or failure for one, code in told.items()}

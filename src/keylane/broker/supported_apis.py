@@ -38,7 +38,8 @@ Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.f
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new
 one with more partitions; a client whose session is gone is told FETCH_SESSION_ID_NOT_FOUND and opens another. A session
 belongs to whoever has its id, which is drawn at random, and to no connection or user. The Java client and kafka-python
-fetch in sessions; librdkafka and aiokafka ask for none. `__transaction_state` and `__share_group_state` cannot be read as topics.
+fetch in sessions; librdkafka and aiokafka ask for none. `__transaction_state` and `__share_group_state` cannot be read
+as topics.
 
 Share sessions (KIP-932) belong to a member and its connection: at most `group.share.max.share.sessions` (2,000).
 """

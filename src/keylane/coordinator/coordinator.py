@@ -37,6 +37,7 @@ from keylane.coordinator.offset_service import (
 )
 from keylane.coordinator.removals import Expired, Removals
 from keylane.coordinator.share_groups.protocol import HeartbeatAnswer as ShareHeartbeatAnswer
+from keylane.coordinator.share_groups.protocol import ShareGroupDescription
 from keylane.coordinator.share_service import ShareService
 from keylane.coordinator.transaction_service import NO_PORTS, TransactionService
 from keylane.errors import DataFolderError
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.journal import MakeJournal
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.share_groups.protocol import HeartbeatRequest as ShareHeartbeatRequest
-    from keylane.coordinator.share_groups.protocol import ShareGroupDescription, ShareSettings
+    from keylane.coordinator.share_groups.protocol import ShareSettings
     from keylane.coordinator.transaction_service import Ports
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
@@ -310,6 +311,8 @@ class Coordinator:
 
     def _check_transactional_commit(self, request: CommitRequest) -> int:
         group, member_id, epoch = request.group, request.member_id, request.generation
+        if self._is_shared(group):
+            return codes.GROUP_ID_NOT_FOUND
         if group in self._consumer_groups.by_id:
             is_anyones = epoch < 0 and not member_id and request.instance_id is None
             return codes.NONE if is_anyones else self._check_consumer_commit(request)

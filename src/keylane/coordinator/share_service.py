@@ -228,7 +228,7 @@ class ShareService:
     def acquire(
         self, place: Place, partition: SharePartition, member: str, read: Read, most: int, *, is_strict: bool
     ) -> list[Acquired]:
-        """What the member has from now on, of what was read of `partition`; nothing if that is another one meanwhile."""
+        """What the member has from now on, of what was read of `partition`; nothing if there is another by now."""
         if self._partitions.get(place) is not partition:
             return []
         limits = self.groups.settings_of(place.group).limits

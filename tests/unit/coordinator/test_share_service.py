@@ -11,9 +11,6 @@ from kit.filesystem import SimulatedFileSystem
 from kit.share_world import GROUP, NONE, PLACE, SETTINGS, TOPIC, TOPIC_ID, ShareWorld
 
 
-
-
-
 async def begun(filesystem: SimulatedFileSystem) -> ShareWorld:
     world = ShareWorld(filesystem)
     await world.start()

@@ -35,7 +35,10 @@ MIN_VERSION = 1
 MAX_VERSION = 2
 MAY_POLL = True
 HAS_LARGE_ANSWERS = True
-LACKS = "MinBytes above 1 (an answer leaves as soon as it has a record); BatchSize (runs of records are as long as they can be)"
+LACKS = (
+    "MinBytes above 1 (an answer leaves as soon as it has a record); "
+    "BatchSize (runs of records are as long as they can be)"
+)
 
 STRICT = 1
 """Of KIP-1206: never more than MaxRecords."""

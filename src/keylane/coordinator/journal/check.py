@@ -99,9 +99,7 @@ def _least_ends(image: Image, partitions: int) -> list[int]:
     return [*ends.values()]
 
 
-def _mended_ends(
-    filesystem: FileSystem, folder: str, number: int, partitions: int, ends: list[int]
-) -> list[int]:
+def _mended_ends(filesystem: FileSystem, folder: str, number: int, partitions: int, ends: list[int]) -> list[int]:
     """Where the frames of the segment behind the snapshot go on, where there are any: what a start will ask for."""
     first: dict[int, int] = {}
     path = segment_path(folder, number)

@@ -36,6 +36,4 @@ def assign(members: Mapping[str, frozenset[str]], topics: Mapping[str, Topic]) -
         for turn in range(max(len(readers), len(partitions))):
             topic, one = partitions[turn % len(partitions)]
             found[readers[turn % len(readers)]][topic].add(one)
-    return {
-        member: {topic: frozenset(ones) for topic, ones in assigned.items()} for member, assigned in found.items()
-    }
+    return {member: {topic: frozenset(ones) for topic, ones in assigned.items()} for member, assigned in found.items()}

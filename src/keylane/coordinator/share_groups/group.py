@@ -283,9 +283,7 @@ class ShareGroup:
         self._seen_version = topics.version
         known = self._known(topics)
         wanted = {
-            topic.topic_id: self._merged(
-                topic.topic_id, PlacedTopic(name, frozenset(range(topic.partition_count)))
-            )
+            topic.topic_id: self._merged(topic.topic_id, PlacedTopic(name, frozenset(range(topic.partition_count))))
             for name, topic in known.items()
         }
         if any(self.topics.get(topic) != placed for topic, placed in wanted.items()):

@@ -1,15 +1,8 @@
 """One partition of a share group as a state machine: which of its records are with whom, and which are done.
 
 There is no clock, thread or socket here. The records from `start` to `end` are in flight; they are kept as runs of
-neighbours in the same state. All below `start` are done, all from `end` on have never been given out.
-
-| state of a record | who holds it | what brings it there | it becomes |
-|---|---|---|---|
-| beyond `end` | the log | | acquired (`acquire`); archived (`acquire`: a gap in the log) |
-| available | nobody: the next fetch may have it | `acknowledge` (release), `release`, `tick`, each below the limit | acquired (`acquire`); archived (`acquire`: it is gone from the log) |
-| acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: reject or gap; at the limit of deliveries any end but accept); available (release, `tick`) |
-| acknowledged | nobody, for good | `acknowledge` (accept) | below `start`, once all before it are done |
-| archived | nobody, for good | see above | below `start`, once all before it are done |
+neighbours in the same state. All below `start` are done, all from `end` on have never been given out. `SharePartition`
+has the table of states.
 
 `state` is what has to survive a restart. A delivery that is out is not in it: a restart ends it as if it had never
 been, so no record is archived because the broker stopped.
@@ -94,7 +87,11 @@ class Acknowledgement(NamedTuple):
     @property
     def is_whole(self) -> bool:
         is_range = 0 <= self.first <= self.last
-        return is_range and len(self.types) in (1, self.last - self.first + 1) and all(GAP <= one <= RENEW for one in self.types)
+        return (
+            is_range
+            and len(self.types) in (1, self.last - self.first + 1)
+            and all(GAP <= one <= RENEW for one in self.types)
+        )
 
     def of(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """First offset, last offset and type of all that it says of these."""
@@ -119,7 +116,16 @@ class _Run(NamedTuple):
 
 class SharePartition:
     """Every event changes it at once; what `state` is then has to be durable before anyone is told, unless the event
-    says that it is the same as before."""
+    says that it is the same as before.
+
+    | state of a record | who holds it | what brings it there | it becomes |
+    |---|---|---|---|
+    | beyond `end` | the log | | acquired (`acquire`); archived (`acquire`: a gap in the log) |
+    | available | nobody: the next fetch may have it | `acknowledge` (release), `release`, `tick`, each below the limit | acquired (`acquire`); archived (`acquire`: it is gone from the log) |
+    | acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: reject or gap; at the limit of deliveries any end but accept); available (release, `tick`) |
+    | acknowledged | nobody, for good | `acknowledge` (accept) | below `start`, once all before it are done |
+    | archived | nobody, for good | see above | below `start`, once all before it are done |
+    """  # noqa: E501 - a table
 
     def __init__(self, state: State) -> None:
         """Of one that has begun."""

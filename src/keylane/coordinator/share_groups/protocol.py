@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.coordinator.share_groups.partition import Limits
 from keylane.wire import codes
 
 if TYPE_CHECKING:
+    from keylane.coordinator.share_groups.partition import Limits
     from keylane.coordinator.share_groups.records import Assigned
 
 JOIN, LEAVE = 0, -1

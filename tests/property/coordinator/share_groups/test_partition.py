@@ -86,7 +86,11 @@ class Partitions(RuleBasedStateMachine):
         if end == at or all(first <= at for first, _ in batches[:1]):
             assert self.partition.state.start >= before.start
 
-    @rule(member=st.sampled_from(MEMBERS), kinds=st.lists(st.sampled_from([GAP, ACCEPT, RELEASE, REJECT, RENEW]), min_size=1, max_size=5), place=st.integers(0, 11))
+    @rule(
+        member=st.sampled_from(MEMBERS),
+        kinds=st.lists(st.sampled_from([GAP, ACCEPT, RELEASE, REJECT, RENEW]), min_size=1, max_size=5),
+        place=st.integers(0, 11),
+    )
     def acknowledge(self, member: str, kinds: list[int], place: int) -> None:
         first = self.partition.start + place
         said = Acknowledgement(first, first + len(kinds) - 1, tuple(kinds))

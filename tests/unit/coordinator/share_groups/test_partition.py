@@ -25,7 +25,7 @@ def acquire(partition: SharePartition, first: int, last: int, most: int = 500, m
 
 
 def test_a_faulty_record_is_found_by_halves() -> None:
-    """A member that dies of one record takes no others along: what was out too often goes by halves, and at last alone."""
+    """What was out too often goes by halves, and at last alone: the others are not given up with it."""
     partition, faulty, done = SharePartition(State(0)), 21, set()
     for _ in range(1_000):
         found = acquire(partition, 0, 63)
