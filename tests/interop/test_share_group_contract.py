@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylane.broker.process import BrokerProcess
+from keylane.coordinator.formats import partition_for
+from keylane.coordinator.share_groups.partition import NOT_BEGUN
+from keylane.coordinator.share_groups.records import (
+    TOPICS,
+    TYPES,
+    Place,
+    PlacedTopic,
+    Topics,
+    decode,
+    decode_state,
+    decode_state_key,
+    encode,
+)
 from keylane.wire.batches import batches
 from kit import protocol
 from kit.protocol import ProtocolClient, part
@@ -636,6 +649,58 @@ def test_where_a_group_is(group: Group) -> None:
     dropped = group.drop(group.topic, "nowhere")
     assert [one.error_code for one in dropped.responses] == [NONE, UNKNOWN_TOPIC_OR_PARTITION]
     assert group.offsets(is_all=True).topics == ()
+
+
+def test_what_is_written(group: Group, bootstrap: str) -> None:
+    """The records of the group, byte for byte; and Apache Kafka's records of where it is can be read here."""
+    group.produce(3)
+    member = group.member()
+    member.take([(0, 2, 1)])
+    assert member.told((1, 1, [ACCEPT])) == NONE
+    group.leave()
+    found = []
+    for key, value in read_topic(
+        bootstrap, "__consumer_offsets", partition_for(group.name, offsets_partitions(bootstrap))
+    ):
+        decoded = decode(key, value)
+        if decoded is not None and decoded[0] == group.name:
+            found.append((decoded[1], (key, value)))
+    assert {record.kind for record, _ in found} == TYPES
+    topics = [one for one in found if one[0].kind == TOPICS]
+    for record, raw in [one for one in found if one[0].kind != TOPICS] + topics[-1:]:
+        assert encode(group.name, record) == raw, record
+    placed = topics[-1][0].value
+    assert isinstance(placed, Topics)
+    assert placed.by_id == {group.topic_id: PlacedTopic(group.topic, frozenset({0}))}
+    if "__share_group_state" in topic_names(bootstrap):
+        states = [
+            decode_state(value)
+            for index in range(2)
+            for key, value in read_topic(bootstrap, "__share_group_state", index)
+            if key[:2] == b"\0\0" and value and decode_state_key(key) == Place(group.name, group.topic_id, 0)
+        ]
+        assert states[0].start == NOT_BEGUN
+
+
+def topic_names(bootstrap: str) -> set[str]:
+    return set(Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"}).list_topics(timeout=DEADLINE_S).topics)
+
+
+def offsets_partitions(bootstrap: str) -> int:
+    topics = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"}).list_topics(timeout=DEADLINE_S).topics
+    return len(topics["__consumer_offsets"].partitions)
+
+
+def read_topic(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[bytes, bytes | None]]:
+    """Keys and values of all that there is."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    while (message := consumer.poll(DEADLINE_S)) is not None and message.error() is None:
+        key, value = message.key(), message.value()
+        assert isinstance(key, bytes)
+        assert value is None or isinstance(value, bytes)
+        yield key, value
+    consumer.close()
 
 
 def test_a_group_is_deleted(group: Group) -> None:
