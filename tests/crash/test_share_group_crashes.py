@@ -47,7 +47,7 @@ class Life:
         await world.start()
         self.is_member = (await world.join()).error == NONE
         self.has_begun = await world.share.begin(PLACE, 0) == NONE
-        for turn in range(9):
+        for turn in range(9 if self.has_begun else 0):
             kinds = dict(zip(world.take(3, END), (ACCEPT, RELEASE, REJECT)[turn % 3 :] * 2, strict=False))
             done = {offset for offset, kind in kinds.items() if kind != RELEASE}
             self.said |= done

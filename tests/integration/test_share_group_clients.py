@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from keylane.testing.embedded import EmbeddedBroker
 
@@ -34,7 +40,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 def begin_at_the_beginning(servers: str, group: str) -> None:
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    for done in AdminClient({"bootstrap.servers": servers}).incremental_alter_configs([resource]).values():
+    client = AdminClient({"bootstrap.servers": servers})
+    for done in client.incremental_alter_configs([resource]).values():
         done.result(DEADLINE_S)
 
 
@@ -67,6 +74,7 @@ class Worker(threading.Thread):
                 for message in consumer.poll(0.2):
                     assert message.error() is None, message.error()
                     offset = message.offset()
+                    assert offset is not None
                     if offset % 10 == 0 and message.delivery_count() == 1:
                         self.released.add(offset)
                         consumer.acknowledge(message, AcknowledgeType.RELEASE)

@@ -23,15 +23,15 @@ MUTANTS = [
     Mutant(
         "a record is given out once more than it may be",
         PARTITION,
-        "ARCHIVED if run.count >= limits.deliveries else AVAILABLE",
-        "ARCHIVED if run.count > limits.deliveries else AVAILABLE",
+        "ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE",
+        "ARCHIVED if run.delivered > limits.deliveries else AVAILABLE",
         MODEL,
     ),
     Mutant(
         "a record is given up at its last delivery",
         PARTITION,
-        "ARCHIVED if run.count >= limits.deliveries else AVAILABLE",
-        "ARCHIVED if run.count >= limits.deliveries - 1 else AVAILABLE",
+        "ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE",
+        "ARCHIVED if run.delivered >= limits.deliveries - 1 else AVAILABLE",
         MODEL,
     ),
     Mutant(
@@ -44,8 +44,8 @@ MUTANTS = [
     Mutant(
         "a restart counts deliveries that never came to an end",
         PARTITION,
-        "(AVAILABLE, run.count - 1) if run.state == ACQUIRED",
-        "(AVAILABLE, run.count) if run.state == ACQUIRED",
+        "(AVAILABLE, run.delivered - 1) if run.state == ACQUIRED",
+        "(AVAILABLE, run.delivered) if run.state == ACQUIRED",
         MODEL,
     ),
     Mutant(
@@ -65,8 +65,8 @@ MUTANTS = [
     Mutant(
         "what is faulty takes its neighbours along",
         PARTITION,
-        "    if count < patience:\n",
-        "    if count >= 0:\n",
+        "    if delivered < patience:\n",
+        "    if delivered >= 0:\n",
         "unit/coordinator/share_groups/test_partition.py::test_a_faulty_record_is_found_by_halves",
     ),
     Mutant(

@@ -34,7 +34,7 @@ def test_a_group_goes_on_after_a_restart() -> None:
         assert world.share.groups.by_id[GROUP].describe(world.topics).members[0].member_id == "a"
         assert world.partition.start == 1
         state = world.partition.state
-        assert [(batch.first, batch.last, batch.count) for batch in state.batches] == [(1, 1, 1), (2, 2, 1)]
+        assert [(batch.first, batch.last, batch.delivered) for batch in state.batches] == [(1, 1, 1), (2, 2, 1)]
         assert world.take(2, member="b") == [1, 3]
         assert await world.say({1: ACCEPT}) == codes.INVALID_RECORD_STATE
         await world.coordinator.close()

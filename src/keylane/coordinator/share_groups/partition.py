@@ -49,8 +49,8 @@ class Batch(NamedTuple):
     first: int
     last: int
     state: int
-    count: int
-    """How often they were delivered."""
+    delivered: int
+    """How often."""
 
 
 class State(NamedTuple):
@@ -73,8 +73,8 @@ class Acquired(NamedTuple):
 
     first: int
     last: int
-    count: int
-    """Of their deliveries, with this one."""
+    delivered: int
+    """How often, with this time."""
 
 
 class Acknowledgement(NamedTuple):
@@ -106,7 +106,7 @@ class _Run(NamedTuple):
     first: int
     last: int
     state: int
-    count: int
+    delivered: int
     member: str = ""
     until_ms: int = 0
 
@@ -164,7 +164,7 @@ class SharePartition:
         batches: list[Batch] = []
         for run in self._runs:
             # A delivery that is out does not count yet.
-            kept = (AVAILABLE, run.count - 1) if run.state == ACQUIRED else (run.state, run.count)
+            kept = (AVAILABLE, run.delivered - 1) if run.state == ACQUIRED else (run.state, run.delivered)
             if batches and batches[-1][2:] == kept:
                 batches[-1] = batches[-1]._replace(last=run.last)
             else:
@@ -216,15 +216,15 @@ class SharePartition:
         found: list[Acquired] = []
         for run in self._available(first, last):
             size = run.last - run.first + 1
-            alone = _suspicious(run.count, size, limits)
+            alone = _suspicious(run.delivered, size, limits)
             if alone is not None and found:
                 return found, False
             size = min(size, size if most is None else most, size if alone is None else alone)
             if size <= 0:
                 return found, False
-            one = _Run(run.first, run.first + size - 1, ACQUIRED, run.count + 1, member, until_ms)
+            one = _Run(run.first, run.first + size - 1, ACQUIRED, run.delivered + 1, member, until_ms)
             self._put(one)
-            found.append(Acquired(one.first, one.last, one.count))
+            found.append(Acquired(one.first, one.last, one.delivered))
             most = None if most is None else most - size
             if alone is not None:
                 return found, False
@@ -260,7 +260,7 @@ class SharePartition:
         """The member closes its session: what it has it has not looked at, so that delivery does not count, and the
         state stays the same. Whether it had anything."""
         return self._end(
-            lambda run: run.member == member, lambda run: _Run(run.first, run.last, AVAILABLE, run.count - 1)
+            lambda run: run.member == member, lambda run: _Run(run.first, run.last, AVAILABLE, run.delivered - 1)
         )
 
     def tick(self, limits: Limits, now_ms: int) -> bool:
@@ -352,27 +352,27 @@ def _acknowledged(run: _Run, kind: int, limits: Limits, now_ms: int) -> _Run:
         return run._replace(until_ms=now_ms + limits.lock_ms)
     if kind == RELEASE:
         return _ended(run, limits)
-    return _Run(run.first, run.last, ACKNOWLEDGED if kind == ACCEPT else ARCHIVED, run.count)
+    return _Run(run.first, run.last, ACKNOWLEDGED if kind == ACCEPT else ARCHIVED, run.delivered)
 
 
 def _ended(run: _Run, limits: Limits) -> _Run:
     """Nobody has accepted it."""
-    return _Run(run.first, run.last, ARCHIVED if run.count >= limits.deliveries else AVAILABLE, run.count)
+    return _Run(run.first, run.last, ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE, run.delivered)
 
 
-def _suspicious(count: int, size: int, limits: Limits) -> int | None:
+def _suspicious(delivered: int, size: int, limits: Limits) -> int | None:
     """How many of neighbours that were delivered so often are given out at once, and alone; None for no bound. The
     faulty one of them is found by halves, and in the end by itself: the others are not archived with it."""
     patience = max(LEAST_SUSPICIOUS, (limits.deliveries + 1) // 2)
-    if count < patience:
+    if delivered < patience:
         return None
-    return 1 if count >= limits.deliveries - 1 else max(size >> (count - patience + 1), 1)
+    return 1 if delivered >= limits.deliveries - 1 else max(size >> (delivered - patience + 1), 1)
 
 
 def _joined(found: list[Acquired]) -> list[Acquired]:
     joined: list[Acquired] = []
     for one in found:
-        if joined and joined[-1].last + 1 == one.first and joined[-1].count == one.count:
+        if joined and joined[-1].last + 1 == one.first and joined[-1].delivered == one.delivered:
             joined[-1] = joined[-1]._replace(last=one.last)
         else:
             joined.append(one)

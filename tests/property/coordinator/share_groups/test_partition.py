@@ -78,7 +78,7 @@ class Partitions(RuleBasedStateMachine):
                 assert offset not in self.out, "two have it"
                 assert offset not in self.ended, "it comes back"
                 self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
-                assert one.count == self.deliveries[offset] <= LIMITS.deliveries
+                assert one.delivered == self.deliveries[offset] <= LIMITS.deliveries
                 self.out[offset] = Out(member, self.now_ms + LIMITS.lock_ms)
         if not found and self.partition.has_room(LIMITS):
             free = held - self.out.keys() - self.ended.keys()
@@ -172,7 +172,7 @@ class Partitions(RuleBasedStateMachine):
                     assert (state[offset].state == ACKNOWLEDGED) == (self.ended[offset] == "accepted")
                 elif offset in state:
                     count = self.deliveries.get(offset, 0) - (offset in self.out)
-                    assert (state[offset].state, state[offset].count) == (AVAILABLE, count)
+                    assert (state[offset].state, state[offset].delivered) == (AVAILABLE, count)
                 else:
                     assert self.deliveries.get(offset, 0) == (offset in self.out)
         until = [out.until_ms for out in self.out.values()]
