@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         "what a member that closes its session had stays with it",
         SERVICE,
-        "if place.group == group and partition.release(member):",
-        "if place.group == group and partition.release(group):",
+        "if place.group == group and partition.release(member, limits):",
+        "if place.group == group and partition.release(group, limits):",
         f"{SHELL}::test_a_member_that_closes_its_session_gives_back_at_once",
     ),
     Mutant(

@@ -258,8 +258,10 @@ class ShareService:
 
     def release(self, group: str, member: str) -> None:
         """The member's session is over: others may have what it had."""
-        for place, partition in self._partitions.items():
-            if place.group == group and partition.release(member):
+        limits = self.groups.settings_of(group).limits
+        for place, partition in list(self._partitions.items()):
+            if place.group == group and partition.release(member, limits):
+                self._append_states(group, {place: partition.state})
                 self._tell(place)
 
     def listen(self, place: Place, listener: Callable[[], None]) -> None:

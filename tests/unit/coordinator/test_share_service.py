@@ -53,6 +53,7 @@ def test_a_member_that_closes_its_session_gives_back_at_once() -> None:
         world.share.release(GROUP, "a")
         assert woken == [None]
         assert world.take(2, 2, member="b") == [0, 1]
+        assert [batch.delivered for batch in world.partition.state.batches] == [1]
         await world.coordinator.close()
 
     asyncio.run(life())

@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     deliveries: int
     """How often a record is given out at most."""
     in_flight: int
-    """Records between `start` and `end` at most."""
+    """Records between `start` and `end`: at so many nothing new is given out. The last batch is given whole."""
 
 
 class Batch(NamedTuple):
@@ -122,7 +122,7 @@ class SharePartition:
     |---|---|---|---|
     | beyond `end` | the log | | acquired (`acquire`); archived (`acquire`: a gap in the log) |
     | available | nobody: the next fetch may have it | `acknowledge` (release), `release`, `tick`, each below the limit | acquired (`acquire`); archived (`acquire`: it is gone from the log) |
-    | acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: reject or gap; at the limit of deliveries any end but accept); available (release, `tick`) |
+    | acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: reject or gap; at the limit of deliveries any end but accept); available (`acknowledge`: release, `release`, `tick`) |
     | acknowledged | nobody, for good | `acknowledge` (accept) | below `start`, once all before it are done |
     | archived | nobody, for good | see above | below `start`, once all before it are done |
     """  # noqa: E501 - a table
@@ -231,8 +231,8 @@ class SharePartition:
         begin = max(first, self.end)
         if last < begin:
             return found, True
-        room = limits.in_flight - (begin - self.start)
-        size = min(last - begin + 1, room, room if most is None else most)
+        room = max(limits.in_flight - (begin - self.start), 0)
+        size = last - begin + 1 if most is None and room else min(last - begin + 1, room, most or 0)
         if size > 0:
             self._runs.append(_Run(begin, begin + size - 1, ACQUIRED, 1, member, until_ms))
             found.append(Acquired(begin, begin + size - 1, 1))
@@ -256,12 +256,9 @@ class SharePartition:
         self._move_start()
         return codes.NONE, is_other
 
-    def release(self, member: str) -> bool:
-        """The member closes its session: what it has it has not looked at, so that delivery does not count, and the
-        state stays the same. Whether it had anything."""
-        return self._end(
-            lambda run: run.member == member, lambda run: _Run(run.first, run.last, AVAILABLE, run.delivered - 1)
-        )
+    def release(self, member: str, limits: Limits) -> bool:
+        """The member's session is over, and what it has with it. Whether the state is another one."""
+        return self._end(lambda run: run.member == member, lambda run: _ended(run, limits))
 
     def tick(self, limits: Limits, now_ms: int) -> bool:
         """End what members have had for too long. Whether the state is another one."""

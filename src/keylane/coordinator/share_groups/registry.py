@@ -40,7 +40,8 @@ class ShareGroups:
             group = self.by_id.get(request.group)
             if group is None:
                 if request.epoch != JOIN:
-                    raise RefusedError(codes.GROUP_ID_NOT_FOUND, f"Group {request.group} not found.")
+                    what = "Group" if request.epoch == LEAVE else "Share group"
+                    raise RefusedError(codes.GROUP_ID_NOT_FOUND, f"{what} {request.group} not found.")
                 group = ShareGroup(request.group)
             if request.epoch == LEAVE:
                 return group.leave(request, self.topics)

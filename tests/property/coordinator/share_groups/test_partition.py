@@ -123,21 +123,21 @@ class Partitions(RuleBasedStateMachine):
         before = self.partition.state
         assert self.partition.tick(LIMITS, self.now_ms) == bool(late)
         assert late or self.partition.state == before
-        for offset in late:
+        self.end(late)
+        self.keep()
+
+    def end(self, offsets: list[int]) -> None:
+        for offset in offsets:
             del self.out[offset]
             if self.deliveries[offset] >= LIMITS.deliveries:
                 self.ended[offset] = "given up"
-        self.keep()
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member: str) -> None:
         theirs = [offset for offset, out in self.out.items() if out.member == member]
-        before = self.partition.state
-        assert self.partition.release(member) == bool(theirs)
-        assert self.partition.state == before
-        for offset in theirs:
-            del self.out[offset]
-            self.deliveries[offset] -= 1
+        assert self.partition.release(member, LIMITS) == bool(theirs)
+        self.end(theirs)
+        self.keep()
 
     @rule()
     def restart(self) -> None:

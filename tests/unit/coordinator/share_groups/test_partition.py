@@ -44,11 +44,14 @@ def test_a_faulty_record_is_found_by_halves() -> None:
 def test_a_batch_is_given_whole_and_records_in_flight_are_bounded() -> None:
     partition = SharePartition(State(0))
     assert acquire(partition, 0, 9, most=1) == [Acquired(0, 9, 1)]
-    assert acquire(partition, 10, 999, most=1) == [Acquired(10, 199, 1)]
+    assert acquire(partition, 10, 149, most=1) == [Acquired(10, 149, 1)]
+    assert acquire(partition, 150, 249, most=1) == [Acquired(150, 249, 1)]
     assert not partition.has_room(LIMITS)
-    assert acquire(partition, 200, 999) == []
-    assert partition.acknowledge("a", [Acknowledgement(0, 4, (ACCEPT,))], LIMITS, 0) == (codes.NONE, True)
-    assert acquire(partition, 200, 999) == [Acquired(200, 204, 1)]
+    assert acquire(partition, 250, 299) == []
+    assert partition.acknowledge("a", [Acknowledgement(0, 54, (ACCEPT,))], LIMITS, 0) == (codes.NONE, True)
+    read = (250, 300)
+    assert partition.acquire("a", read, [(250, 299)], 500, LIMITS, 0, is_strict=True) == [Acquired(250, 254, 1)]
+    assert acquire(partition, 255, 299) == []
 
 
 @pytest.mark.parametrize(
