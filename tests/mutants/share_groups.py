@@ -7,7 +7,7 @@ from mutants import Mutant
 PARTITION = "coordinator/share_groups/partition.py"
 GROUP = "coordinator/share_groups/group.py"
 SERVICE = "coordinator/share_service.py"
-MODEL = "property/coordinator/share_groups/test_partition.py::TestPartitions::runTest"
+MODEL = "property/coordinator/share_groups/test_partition.py::TestPartitions"
 CRASHES = "crash/test_share_group_crashes.py::test_a_crash_at_every_operation"
 SHELL = "unit/coordinator/test_share_service.py"
 CONTRACT = "interop/test_share_group_contract.py"

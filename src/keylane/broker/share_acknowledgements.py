@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.broker.share_sessions import Member
 from keylane.coordinator.share_groups.partition import RENEW, Acknowledgement
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.share_sessions import Partition
     from keylane.coordinator.share_service import ShareService
+    from keylane.wire.versions import Entity
 
 MOST_MEMBER_ID_CHARACTERS = 36
 """A member's id is a UUID of its own making."""
@@ -21,13 +22,13 @@ MOST_MEMBER_ID_CHARACTERS = 36
 Said = dict["Partition", list[Acknowledgement]]
 
 
-def member_of(request: Any) -> Member | None:
+def member_of(request: Entity) -> Member | None:
     """Whose request it is; None for nobody's."""
     group, name = request.group_id or "", request.member_id or ""
     return Member(group, name) if group and 0 < len(name) <= MOST_MEMBER_ID_CHARACTERS else None
 
 
-def said_in(topics: Any) -> Said:
+def said_in(topics: Entity) -> Said:
     """By partition, in the order of the request."""
     return {
         (topic.topic_id, one.partition_index): [

@@ -5,7 +5,7 @@ before nothing is left: the records count as never given out.
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 91
 MIN_VERSION = 0
@@ -24,7 +25,7 @@ MAX_VERSION = 0
 LACKS = "nothing"
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("alter_share_group_offsets", header.api_version)
     share, group = node.coordinator.share, request.group_id
     error = node.coordinator.check_empty_share_group(group)
@@ -55,7 +56,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return _answer(module, error, () if error else tuple(rows))
 
 
-def _answer(module: Any, error: int, rows: tuple[Any, ...]) -> Any:
+def _answer(module: Entity, error: int, rows: tuple[Entity, ...]) -> Entity:
     return module.AlterShareGroupOffsetsResponse(
         throttle_time=datetime.timedelta(0), error_code=ErrorCode(error), error_message=None, responses=rows
     )

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +15,7 @@ from keylane.wire.versions import response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 92
 MIN_VERSION = 0
@@ -22,7 +23,7 @@ MAX_VERSION = 0
 LACKS = "nothing"
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("delete_share_group_offsets", header.api_version)
     share, group = node.coordinator.share, request.group_id
     error = node.coordinator.check_empty_share_group(group)
@@ -43,7 +44,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return _answer(module, error, () if error else tuple(rows))
 
 
-def _answer(module: Any, error: int, rows: tuple[Any, ...]) -> Any:
+def _answer(module: Entity, error: int, rows: tuple[Entity, ...]) -> Entity:
     return module.DeleteShareGroupOffsetsResponse(
         throttle_time=datetime.timedelta(0), error_code=ErrorCode(error), error_message=None, responses=rows
     )

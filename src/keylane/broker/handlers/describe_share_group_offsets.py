@@ -6,7 +6,7 @@ v1: how many there are (KIP-1226).
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 90
 MIN_VERSION = 0
@@ -30,16 +31,16 @@ HAS_LARGE_ANSWERS = True
 NO_LAG = -1
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("describe_share_group_offsets", header.api_version)
     groups = tuple(_group(group, module, node) for group in request.groups)
     return module.DescribeShareGroupOffsetsResponse(throttle_time=datetime.timedelta(0), groups=groups)
 
 
-def _group(asked: Any, module: Any, node: Node) -> Any:
+def _group(asked: Entity, module: Entity, node: Node) -> Entity:
     name, share = asked.group_id, node.coordinator.share
     error = node.coordinator.check_share_group(name)
-    rows: list[Any] = []
+    rows: list[Entity] = []
     if error == codes.NONE and share is not None:
         there = share.offsets(name)
         if asked.topics is None:
@@ -58,13 +59,13 @@ def _group(asked: Any, module: Any, node: Node) -> Any:
     )
 
 
-def _topic(name: str, topic: uuid.UUID | None, states: Mapping[int, State], module: Any, node: Node) -> Any:
+def _topic(name: str, topic: uuid.UUID | None, states: Mapping[int, State], module: Entity, node: Node) -> Entity:
     return module.DescribeShareGroupOffsetsResponseTopic(
         topic_name=name, topic_id=topic, partitions=tuple(_partitions(name, states.items(), module, node))
     )
 
 
-def _partitions(name: str, states: Iterable[tuple[int, State]], module: Any, node: Node) -> Iterable[Any]:
+def _partitions(name: str, states: Iterable[tuple[int, State]], module: Entity, node: Node) -> Iterable[Entity]:
     for index, state in states:
         log = node.topics.log(name, index)
         lag = NO_LAG

@@ -6,7 +6,7 @@ v2: records that are kept for longer (KIP-1222). Answered when what it says is d
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.share_sessions import Partition
+    from keylane.wire.versions import Entity
 
 API_KEY = 79
 MIN_VERSION = 1
@@ -28,7 +29,7 @@ LACKS = "nothing"
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     share = node.coordinator.share
     member = member_of(request)
     error = codes.NONE if member is not None else codes.INVALID_REQUEST
@@ -46,7 +47,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return _answer(header.api_version, told, share.groups.settings_of(member.group).limits.lock_ms)
 
 
-def _answer(version: int, told: dict[Partition, int], lock_ms: int, error: int = codes.NONE) -> Any:
+def _answer(version: int, told: dict[Partition, int], lock_ms: int, error: int = codes.NONE) -> Entity:
     module = response_module("share_acknowledge", version)
     leader = module.LeaderIdAndEpoch(leader_id=0, leader_epoch=0)
     topics = tuple(

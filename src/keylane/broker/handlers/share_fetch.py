@@ -8,7 +8,7 @@ What a member says holds, durably, before new records are looked for.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keylane.broker.share_acknowledgements import acknowledge, may_not_renew, member_of, said_in
 from keylane.broker.share_reads import NOTHING, Shared, ShareFetch, ShareRequest
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.share_sessions import Partition
+    from keylane.wire.versions import Entity
 
 API_KEY = 78
 MIN_VERSION = 1
@@ -44,7 +45,7 @@ STRICT = 1
 """Of KIP-1206: never more than MaxRecords."""
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> list[bytes]:
     share, sessions = node.coordinator.share, node.share_sessions
     member = member_of(request)
     is_renewal = getattr(request, "is_renew_ack", False)

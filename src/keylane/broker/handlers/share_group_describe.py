@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.coordinator.share_groups.protocol import MemberDescription
+    from keylane.wire.versions import Entity
 
 API_KEY = 77
 MIN_VERSION = 1
@@ -23,14 +24,14 @@ LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("share_group_describe", header.api_version)
     operations = ON_GROUPS if request.include_authorized_operations else NOT_ASKED
     groups = tuple(_describe(group, node, module, operations) for group in request.group_ids)
     return module.ShareGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=groups)
 
 
-def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
+def _describe(group_id: str, node: Node, module: Entity, operations: int) -> Entity:
     group = node.coordinator.describe_share_group(group_id)
     return module.DescribedGroup(
         error_code=ErrorCode(group.error),
@@ -45,7 +46,7 @@ def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
     )
 
 
-def _member(member: MemberDescription, node: Node, module: Any) -> Any:
+def _member(member: MemberDescription, node: Node, module: Entity) -> Entity:
     rows = tuple(
         module.TopicPartitions(topic_id=topic, topic_name=node.topics.name_of(topic), partitions=tuple(sorted(ones)))
         for topic, ones in member.assigned.items()

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +15,7 @@ from keylane.wire.versions import response_module
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.wire.versions import Entity
 
 API_KEY = 76
 MIN_VERSION = 1
@@ -24,7 +25,7 @@ LACKS = "nothing"
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
+async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("share_group_heartbeat", header.api_version)
     answer = await node.coordinator.share_heartbeat(
         HeartbeatRequest(
