@@ -15,11 +15,13 @@ import math
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.formats import (
+    SHARE_STATE,
     GroupValue,
     TopicCommit,
     encode_commit,
@@ -30,6 +32,8 @@ from keylane.coordinator.formats import (
 )
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
+from keylane.coordinator.share_groups.partition import AVAILABLE, Batch, State
+from keylane.coordinator.share_groups.records import Place, encode_state, encode_state_key
 from keylane.errors import PeerError
 from keylane.storage import shared_sync
 from keylane.storage.filesystem import StorageError
@@ -47,7 +51,7 @@ FOLDER = "/coordinator"
 OPTIONS = BrokerConfig(offsets_topic_num_partitions=3, offsets_topic_segment_bytes=900)
 NOW_MS = 1_700_000_000_000
 
-State = dict[object, object]
+Found = dict[object, object]
 """What a start finds: committed offsets, and groups as their bytes."""
 
 
@@ -63,7 +67,7 @@ class Step:
 
     partition: int
     records: Records
-    change: Callable[[State], object]
+    change: Callable[[Found], object]
     apply: Callable[[OffsetStore, int], object] = lambda _store, _base_offset: None
 
 
@@ -75,6 +79,8 @@ def steps(count: int) -> list[Step]:
             made.append(group_step(partition, group, number))
         elif number % 7 == 6:
             made.append(tombstone_step(partition, group))
+        elif number % 7 == 2:
+            made.append(share_step(group, number))
         else:
             made.append(commit_step(partition, group, number))
     return made
@@ -97,6 +103,13 @@ def group_step(partition: int, group: str, number: int) -> Step:
     return Step(partition, encode_records([(key, value)], NOW_MS), lambda state: state.update({key: value}))
 
 
+def share_step(group: str, number: int) -> Step:
+    """How far a share group has got: in the journal's partition of `__share_group_state`."""
+    key = encode_state_key(Place(group, UUID(int=7), 0))
+    value = encode_state(State(number, 1, (Batch(number, number + 3, AVAILABLE, 2),)), NOW_MS)
+    return Step(SHARE_STATE, encode_records([(key, value)], NOW_MS), lambda state: state.update({key: value}))
+
+
 def tombstone_step(partition: int, group: str) -> Step:
     keys = [encode_offset_key(group, "flights", 0), encode_group_key(group)]
     return Step(
@@ -107,9 +120,9 @@ def tombstone_step(partition: int, group: str) -> Step:
     )
 
 
-def states_after(every: list[Step]) -> list[State]:
+def states_after(every: list[Step]) -> list[Found]:
     """The state after each batch, from none on."""
-    states: list[State] = [{}]
+    states: list[Found] = [{}]
     for step in every:
         state = dict(states[-1])
         step.change(state)
@@ -117,8 +130,8 @@ def states_after(every: list[Step]) -> list[State]:
     return states
 
 
-def contents(image: Image) -> State:
-    state: State = {key: kept.value for (_, key), kept in image.kept.items()}
+def contents(image: Image) -> Found:
+    state: Found = {key: kept.value for (_, key), kept in image.kept.items()}
     for group in image.store.groups:
         for _, (partitions, offsets, epochs, metadata) in image.store.fetch_all(group):
             texts = metadata or [""] * len(partitions)
@@ -198,7 +211,7 @@ def torn_sizes(unsynced: int, most: float, seed: int) -> Iterable[int]:
     return {every[0], every[-2], every[-1], *Random(seed).sample(every, int(most) - 3)}
 
 
-async def started(filesystem: SimulatedFileSystem) -> State:
+async def started(filesystem: SimulatedFileSystem) -> Found:
     life = Life(filesystem)
     await life.journal.load()
     found = contents(life.image)

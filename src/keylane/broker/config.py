@@ -20,6 +20,7 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECRETS = frozenset({"ssl_key_password"})
 """Options whose values nobody is told."""
 EVERY_ADDRESS = ("0.0.0.0", "::")
+_GROUP_TIMES = ("heartbeat_interval_ms", "session_timeout_ms")
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
@@ -129,6 +130,31 @@ class BrokerConfig:
     group_consumer_max_assignment_interval_ms: int = _option(15_000)
     group_consumer_max_size: int = _option(2**31 - 1, least=1)
     group_consumer_migration_policy: str = "bidirectional"
+    group_share_session_timeout_ms: int = _option(45_000, least=1)
+    """This and all that begins alike is for share groups (KIP-932); a group can have its own."""
+    group_share_min_session_timeout_ms: int = _option(45_000, least=1)
+    group_share_max_session_timeout_ms: int = _option(60_000, least=1)
+    group_share_heartbeat_interval_ms: int = _option(5_000, least=1)
+    group_share_min_heartbeat_interval_ms: int = _option(5_000, least=1)
+    group_share_max_heartbeat_interval_ms: int = _option(15_000, least=1)
+    group_share_assignment_interval_ms: int = _option(0)
+    """Kafka's default is 1,000."""
+    group_share_min_assignment_interval_ms: int = _option(0)
+    group_share_max_assignment_interval_ms: int = _option(15_000)
+    group_share_max_size: int = _option(200, least=1, most=1_000)
+    group_share_max_share_sessions: int = _option(2_000, least=1)
+    group_share_record_lock_duration_ms: int = _option(30_000, least=1_000, most=3_600_000)
+    """How long a record is a member's."""
+    group_share_min_record_lock_duration_ms: int = _option(15_000, least=1_000, most=30_000)
+    group_share_max_record_lock_duration_ms: int = _option(60_000, least=30_000, most=3_600_000)
+    group_share_delivery_count_limit: int = _option(5, least=2, most=25)
+    """How often a record is given out at most."""
+    group_share_min_delivery_count_limit: int = _option(2, least=2, most=5)
+    group_share_max_delivery_count_limit: int = _option(10, least=5, most=25)
+    group_share_partition_max_record_locks: int = _option(2_000, least=100, most=10_000)
+    """Records of a partition between the first that is not done and the last that was given out."""
+    group_share_min_partition_max_record_locks: int = _option(100, least=100, most=2_000)
+    group_share_max_partition_max_record_locks: int = _option(4_000, least=2_000, most=10_000)
     """Whether a group that has members changes its protocol with them: a group of the classic protocol by a member of
     KIP-848's that joins (upgrade), a group of KIP-848's when the last such member goes (downgrade); or disabled. The
     case does not matter."""
@@ -147,6 +173,8 @@ class BrokerConfig:
         ):
             check_value(kafka_name(name), getattr(self, name), HONOURED[topic_config])
         self._check_consumer_groups()
+        self._check_between("group_share", "record_lock_duration_ms", "delivery_count_limit")
+        self._check_between("group_share", "partition_max_record_locks")
         self.listener()
         self.advertised_address()
         self.connection_limits()
@@ -163,19 +191,23 @@ class BrokerConfig:
                 f"group.consumer.migration.policy={self.group_consumer_migration_policy}: give one of "
                 f"{', '.join(MIGRATION_POLICIES)}"
             )
-        for what in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
-            value = getattr(self, f"group_consumer_{what}")
-            least, most = (getattr(self, f"group_consumer_{end}_{what}") for end in ("min", "max"))
+        for kind in ("group_consumer", "group_share"):
+            self._check_between(kind, "session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms")
+            heartbeat, session = (getattr(self, f"{kind}_{what}") for what in _GROUP_TIMES)
+            if heartbeat >= session:
+                first, second = (kafka_name(f"{kind}_{what}") for what in _GROUP_TIMES)
+                raise UsageError(f"{first}={heartbeat}: give less than {second} ({session})")
+
+    def _check_between(self, kind: str, *names: str) -> None:
+        """Options that bound what a group may set bound the broker's own value too."""
+        for what in names:
+            value = getattr(self, f"{kind}_{what}")
+            least, most = (getattr(self, f"{kind}_{end}_{what}") for end in ("min", "max"))
             if not least <= value <= most:
-                name, low, high = (kafka_name(f"group_consumer_{end}{what}") for end in ("", "min_", "max_"))
+                name, low, high = (kafka_name(f"{kind}_{end}{what}") for end in ("", "min_", "max_"))
                 raise UsageError(
                     f"{name}={value}: give a number from {low} ({least}) to {high} ({most}), or change these too"
                 )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            raise UsageError(
-                f"group.consumer.heartbeat.interval.ms={self.group_consumer_heartbeat_interval_ms}: give less than "
-                f"group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms})"
-            )
 
     @property
     def can_upgrade_groups(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
-from keylane.broker.group_configs import GROUP_CONFIGS, checked
+from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
 from keylane.broker.topic_settings import FIXED, HONOURED
 from keylane.broker.topic_values import setting
 from keylane.coordinator.formats import OFFSETS_TOPIC
@@ -125,6 +125,12 @@ def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Con
         own = (Synonym(name, settings[name], GROUP_SOURCE),) if name in settings else ()
         first = (*own, *broker)[0]
         found.append(Config(name, first.value, first.source, False, _KINDS["INT"], about.about, (*own, *broker)))
+    for name, choice in GROUP_CHOICES.items():
+        default = Synonym(name, choice.default, DEFAULT_SOURCE)
+        own = (Synonym(name, settings[name], GROUP_SOURCE),) if name in settings else ()
+        synonyms = (*own, default)
+        value, source = synonyms[0][1:]
+        found.append(Config(name, value, source, False, _KINDS[choice.kind], choice.about, synonyms))
     return sorted(found)
 
 

@@ -36,9 +36,10 @@ class Feature(NamedTuple):
 
 FEATURES = {
     "group.version": Feature(1, 1, (68, 0)),
+    "share.version": Feature(1, 1, (76, 0)),
     TRANSACTION_VERSION: Feature(0, EPOCH_A_TRANSACTION, (26, 5)),
 }
-"""Groups of the consumer protocol (KIP-848), and transactions (KIP-890)."""
+"""Groups of the consumer protocol (KIP-848), share groups (KIP-932), and transactions (KIP-890)."""
 
 
 class Finalized(NamedTuple):

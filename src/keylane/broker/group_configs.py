@@ -1,11 +1,13 @@
 """The configs of groups: what is set for one group in place of the broker's options, kept in a small state file.
 
-Source: Apache Kafka's `GroupConfig`; of its configs those of consumer groups (KIP-848) are here.
+Source: Apache Kafka's `GroupConfig`; of its configs those of consumer groups (KIP-848) and share groups (KIP-932) are
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import UsageError
@@ -54,11 +56,68 @@ GROUP_CONFIGS = {
     ),
 }
 
+GROUP_CONFIGS |= {
+    f"share.{name.replace('_', '.')}": GroupConfig(
+        f"group_share_{name}", f"group_share_min_{name}", f"group_share_max_{name}", about
+    )
+    for name, about in {
+        "session_timeout_ms": "How long a member of a share group may be silent before it is taken for gone.",
+        "heartbeat_interval_ms": "How often members of a share group are asked to send a heartbeat.",
+        "assignment_interval_ms": "The least time between two computations of a share group's assignment.",
+        "record_lock_duration_ms": "How long a record is a member's of a share group.",
+        "delivery_count_limit": "How often a record is given to members of a share group at most.",
+        "partition_max_record_locks": "How many records of a partition a share group may have in flight.",
+    }.items()
+}
+
+
+class GroupChoice(NamedTuple):
+    """A config that a group may have, and that the broker has no option for."""
+
+    default: str
+    kind: str
+    pattern: str
+    """What it may be, as a regular expression for the whole."""
+    allowed: str
+    about: str
+
+
+DURATION = r"P(?!$)(?:(\d+)D)?(?:T(?!$)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+"""Of ISO 8601, as Java reads them: days, hours, minutes, seconds."""
+RESET, ISOLATION, RENEW = "share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"
+GROUP_CHOICES = {
+    RESET: GroupChoice(
+        "latest",
+        "STRING",
+        f"earliest|latest|by_duration:{DURATION}",
+        "earliest, latest or by_duration:PnDTnHnMn.nS",
+        "Where a share group begins in a partition that it has not read.",
+    ),
+    ISOLATION: GroupChoice(
+        "read_uncommitted",
+        "STRING",
+        "read_committed|read_uncommitted",
+        "read_committed or read_uncommitted",
+        "Whether a share group is given records of open and aborted transactions.",
+    ),
+    RENEW: GroupChoice(
+        "true",
+        "BOOLEAN",
+        "true|false",
+        "true or false",
+        "Whether members of a share group may keep a record for longer.",
+    ),
+}
+
 
 def checked(settings: Mapping[str, str], config: BrokerConfig) -> dict[str, int]:
-    """The configs as numbers. Raises `UsageError` for one that is not known, or not allowed."""
+    """Those of the configs that are numbers. Raises `UsageError` for one that is not known, or not allowed."""
     found = {}
     for name, text in settings.items():
+        if (choice := GROUP_CHOICES.get(name)) is not None:
+            if re.fullmatch(choice.pattern, text) is None:
+                raise UsageError(f"Invalid value {text} for configuration {name}: give {choice.allowed}")
+            continue
         if name not in GROUP_CONFIGS:
             raise UsageError(f"Unknown group config name: {name}")
         about = GROUP_CONFIGS[name]
@@ -72,9 +131,11 @@ def checked(settings: Mapping[str, str], config: BrokerConfig) -> dict[str, int]
         ):
             if is_wrong:
                 raise UsageError(f"{name} must be {how} than or equal to {option.replace('_', '.')}")
-    session = found.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)
-    if session <= found.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms):
-        raise UsageError("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+    for kind in ("consumer", "share"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        times = [found.get(one, getattr(config, GROUP_CONFIGS[one].option)) for one in (session, heartbeat)]
+        if times[0] <= times[1]:
+            raise UsageError(f"{session} must be greater than {heartbeat}")
     return found
 
 
@@ -95,12 +156,17 @@ class GroupConfigs:
         if self._filesystem.exists(self._path):
             self._settings = read_sealed(self._filesystem, self._path, KIND)
             self._numbers = {
-                group: {name: int(text) for name, text in settings.items()}
+                group: {name: int(text) for name, text in settings.items() if name in GROUP_CONFIGS}
                 for group, settings in self._settings.items()
             }
 
     def of(self, group: str) -> Mapping[str, int]:
+        """Those that are numbers."""
         return self._numbers.get(group, {})
+
+    def choice(self, group: str, name: str) -> str:
+        """One of `GROUP_CHOICES`."""
+        return self._settings.get(group, {}).get(name, GROUP_CHOICES[name].default)
 
     def groups(self) -> list[str]:
         """Those that have configs of their own, in order."""

@@ -15,6 +15,8 @@ from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
+from keylane.broker.share_sessions import ShareSessions
+from keylane.broker.share_settings import share_settings
 from keylane.broker.topics import TopicRegistry
 from keylane.broker.upgrade import upgrade
 from keylane.coordinator.coordinator import Coordinator
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.broker.config import BrokerConfig
+    from keylane.broker.sessions import Session
+    from keylane.broker.share_sessions import Member
     from keylane.storage.filesystem import FileSystem
 
 logger = logging.getLogger("keylane.broker")
@@ -87,6 +91,7 @@ class Node:
             partition_count=self.topics.partition_count,
             topics=self.topics,
             group_configs=self.group_configs.of,
+            share_settings=lambda group: share_settings(group, self.group_configs, config),
             clock=clock,
             ports=Ports(
                 self.topics.log,
@@ -105,6 +110,7 @@ class Node:
             lambda: secrets.randbelow(2**31 - 1) + 1,
             self.topic_name,
         )
+        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
@@ -167,6 +173,15 @@ class Node:
     def topic_id(self, name: str) -> uuid.UUID | None:
         """The id of the topic that has this name now; None when there is none."""
         return self.offsets_topic.topic_id if name == self.offsets_topic.name else self.topics.topic_id(name)
+
+    def watch_share_session(self, member: Member, connection: Session) -> None:
+        """The member's session ends with this connection."""
+        connection.at_close(member, lambda: self.close_share_session(member, connection))
+
+    def close_share_session(self, member: Member, connection: Session | None = None) -> None:
+        """The member's session, if it has one (of this connection), is over: others may have what it had."""
+        if self.share_sessions.close(member, connection) and self.coordinator.share is not None:
+            self.coordinator.share.release(*member)
 
     async def close(self) -> None:
         """Make everything durable, leave word of a clean stop, and release the folder."""

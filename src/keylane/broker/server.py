@@ -192,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
         for poll in self._polls:
             poll.cancel()
+        self._session.close()
         for relay in self._relays:
             relay.close()
 

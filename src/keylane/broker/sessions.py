@@ -8,6 +8,7 @@ time is over (`connections.max.reauth.ms`, KIP-368). A client that fails is told
 from __future__ import annotations
 
 import secrets
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from keylane.broker.scram import AuthenticationError, ScramServer, has_password
@@ -15,7 +16,7 @@ from keylane.errors import PeerError
 from keylane.wire.scram import HASHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Mapping
 
     from keylane.broker.users import UsersFile
 
@@ -42,6 +43,17 @@ class Session:
     user: str | None = None
     forwarded_from: str | None = None
     """The host of the client whose requests another server forwards here; None: the connection is the client's own."""
+
+    _at_close: Mapping[Hashable, Callable[[], None]] = MappingProxyType({})
+
+    def at_close(self, what: Hashable, call: Callable[[], None]) -> None:
+        """When the connection is over, call this; one call for each `what`."""
+        self._at_close = {**self._at_close, what: call}
+
+    def close(self) -> None:
+        """The connection is over."""
+        for call in self._at_close.values():
+            call()
 
     def forward_from(self, host: str) -> None:
         """From now on another server's client is behind it. Its authentication is the other server's to renew."""

@@ -31,13 +31,17 @@ node. There are no ACLs (SECURITY_DISABLED) and no quotas.
 Not offered, on purpose: 71 and 72 (clients that see them probe them).
 
 Not there: SCRAM credentials by request (50, 51: users are made with `keylane broker users`), replicas moved between
-folders (34: there is one folder), share groups.
+folders (34: there is one folder), the state of share groups by request (83 to 87: brokers of Apache Kafka ask each
+other for it).
 
 Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new
 one with more partitions; a client whose session is gone is told FETCH_SESSION_ID_NOT_FOUND and opens another. A session
 belongs to whoever has its id, which is drawn at random, and to no connection or user. The Java client and kafka-python
-fetch in sessions; librdkafka and aiokafka ask for none. `__transaction_state` cannot be read as a topic.
+fetch in sessions; librdkafka and aiokafka ask for none. `__transaction_state` and `__share_group_state` cannot be read
+as topics.
+
+Share sessions (KIP-932) belong to a member and its connection: at most `group.share.max.share.sessions` (2,000).
 """
 
 

@@ -36,18 +36,23 @@ from keylane.coordinator.offset_service import (
     OffsetService,
 )
 from keylane.coordinator.removals import Expired, Removals
+from keylane.coordinator.share_groups.protocol import HeartbeatAnswer as ShareHeartbeatAnswer
+from keylane.coordinator.share_groups.protocol import ShareGroupDescription
+from keylane.coordinator.share_service import ShareService
 from keylane.coordinator.transaction_service import NO_PORTS, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.journal.journal import MakeJournal
     from keylane.coordinator.options import CoordinatorOptions
+    from keylane.coordinator.share_groups.protocol import HeartbeatRequest as ShareHeartbeatRequest
+    from keylane.coordinator.share_groups.protocol import ShareSettings
     from keylane.coordinator.transaction_service import Ports
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
@@ -57,7 +62,7 @@ logger = logging.getLogger("keylane.coordinator")
 START_WAIT_S = 0.25
 """How long `start` waits for the load, so that a small journal is ready (and a damaged one refused) at once; a longer
 load goes on while requests are answered with COORDINATOR_LOAD_IN_PROGRESS."""
-CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
+CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE = "classic", "consumer", "share"
 
 
 class ListedGroup(NamedTuple):
@@ -88,12 +93,14 @@ class Coordinator:
         clock: Callable[[], int],
         topics: Topics | None = None,
         group_configs: Callable[[str], Mapping[str, int]] | None = None,
+        share_settings: Callable[[str], ShareSettings] | None = None,
         ports: Ports | None = None,
         on_load_failure: Callable[[DataFolderError], None] | None = None,
     ) -> None:
         """`journal`: `on_files`, or another one behind the same port; `partition_count(topic)` is None for a topic that
         is not there, and `topics` has what consumer groups of KIP-848 subscribe to; `group_configs(group)` is what is
-        set for a group, by option; `clock()` is milliseconds since the epoch; `on_load_failure` is told of a damaged
+        set for a group, by option, and `share_settings(group)` what holds for a share group (there are none without
+        it); `clock()` is milliseconds since the epoch; `on_load_failure` is told of a damaged
         journal that `start` did not wait for."""
         self._partitions = options.offsets_topic_num_partitions
         self._foreign = frozenset(range(self._partitions)) - options.owned_offsets_partitions
@@ -124,6 +131,12 @@ class Coordinator:
             options,
             self._now_ms,
         )
+        self.share: ShareService | None = None
+        """Share groups, where there are any; `check_share` first."""
+        if share_settings is not None:
+            self.share = ShareService(
+                self._topics, share_settings, self._journal, self._image, self._partitions, self._now_ms
+            )
         self._removals = Removals(
             self._offsets, self._groups, self._consumer_groups, self._journal, options, clock, self.owns
         )
@@ -167,6 +180,8 @@ class Coordinator:
             await asyncio.wait({self._check})
         self._group_actions.close()
         self._consumer_actions.close()
+        if self.share is not None:
+            self.share.close()
         await self.transactions.close()
         await self._journal.close()
 
@@ -177,6 +192,8 @@ class Coordinator:
                 self._groups.restore(group, value, self._now_ms())
         modern = ((group, record) for group, record in self._image.consumer_groups() if self.owns(group))
         self._consumer_groups.restore(modern, self._now_ms())
+        if self.share is not None:
+            self.share.restore()
         # A crash between the end of a topic and the end of its offsets leaves offsets that nobody can have committed.
         for topic in self._offsets.store.topics():
             if self._partition_count(topic) is None:
@@ -261,6 +278,8 @@ class Coordinator:
             return group.check_commit(member_id, instance_id, generation, self._now_ms())
         if name in self._consumer_groups.by_id:
             return self._check_consumer_commit(request)
+        if self._is_shared(name):
+            return codes.GROUP_ID_NOT_FOUND
         error = check_commit_without_group(name, generation)
         return codes.UNKNOWN_MEMBER_ID if error == codes.GROUP_ID_NOT_FOUND and name in self._offsets.store else error
 
@@ -292,6 +311,8 @@ class Coordinator:
 
     def _check_transactional_commit(self, request: CommitRequest) -> int:
         group, member_id, epoch = request.group, request.member_id, request.generation
+        if self._is_shared(group):
+            return codes.GROUP_ID_NOT_FOUND
         if group in self._consumer_groups.by_id:
             is_anyones = epoch < 0 and not member_id and request.instance_id is None
             return codes.NONE if is_anyones else self._check_consumer_commit(request)
@@ -334,10 +355,14 @@ class Coordinator:
         Raises `StorageError`.
         """
         await self.loaded()
+        if self.share is not None:
+            self.share.end_topic(topic)
         await self._removals.end_topic(topic)
 
     def delete_group(self, group: str) -> int | Round:
         """End a group without members, with all its offsets: an error code, or what to wait for before answering."""
+        if self.share is not None and self._is_shared(group):
+            return self._refusal(group) or self.share.delete(group)
         error = self._refusal(group) or self._check_delete_group(group)
         if error != codes.NONE:
             return error
@@ -419,7 +444,7 @@ class Coordinator:
     # Groups
 
     async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
-        error = self._refusal(group)
+        error = self._refusal(group) or (codes.INCONSISTENT_GROUP_PROTOCOL if self._is_shared(group) else codes.NONE)
         modern = self._consumer_groups.by_id.get(group)
         if error == codes.NONE and modern is not None:
             if not modern.is_empty:
@@ -457,6 +482,8 @@ class Coordinator:
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """Of a member of a consumer group of KIP-848; it waits until what it changes is durable."""
         error = self._refusal(request.group) if request.group.strip() else codes.NONE
+        if error == codes.NONE and self._is_shared(request.group):
+            return HeartbeatAnswer(codes.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a consumer group.")
         return HeartbeatAnswer(error) if error != codes.NONE else await self._consumer_actions.heartbeat(request)
 
     def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
@@ -464,9 +491,48 @@ class Coordinator:
         error = self._refusal(group) if group else codes.NONE
         if error != codes.NONE:
             return ConsumerGroupDescription(group, error)
-        if group in self._groups.by_id or (group in self._offsets.store and group not in self._consumer_groups.by_id):
+        if self._is_of_another_type(group, self._consumer_groups.by_id) or self._is_shared(group):
             return ConsumerGroupDescription(group, codes.GROUP_ID_NOT_FOUND, f"Group {group} is not a consumer group.")
         return self._consumer_groups.describe(group)
+
+    def _is_shared(self, group: str) -> bool:
+        return self.share is not None and group in self.share.groups.by_id
+
+    def _is_of_another_type(self, group: str, those: Container[str]) -> bool:
+        """Whether a group is there that is of none of `those`, and no share group."""
+        is_known = group in self._groups.by_id or group in self._consumer_groups.by_id or group in self._offsets.store
+        return is_known and group not in those
+
+    def check_share(self, group: str) -> int:
+        """Why a share group of this id is not served here, or NONE."""
+        return codes.NOT_COORDINATOR if self.share is None else self._refusal(group)
+
+    def check_share_group(self, group: str) -> int:
+        """Why this is no share group that is there, or NONE."""
+        error = self.check_share(group) if group else codes.INVALID_GROUP_ID
+        return error or (codes.NONE if self._is_shared(group) else codes.GROUP_ID_NOT_FOUND)
+
+    def check_empty_share_group(self, group: str) -> int:
+        """Why this is no share group that is there and has no members, or NONE."""
+        error = self.check_share_group(group)
+        return error if error != codes.NONE or self.share is None else self.share.check_empty(group)
+
+    async def share_heartbeat(self, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
+        """Of a member of a share group; it waits until what it changes is durable."""
+        error = self.check_share(request.group) if request.group else codes.NONE
+        if error != codes.NONE or self.share is None:
+            return ShareHeartbeatAnswer(error)
+        if self._is_of_another_type(request.group, ()):
+            return ShareHeartbeatAnswer(codes.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a share group.")
+        return await self.share.heartbeat(request)
+
+    def describe_share_group(self, group: str) -> ShareGroupDescription:
+        error = self.check_share(group) if group else codes.INVALID_GROUP_ID
+        if error != codes.NONE or self.share is None:
+            return ShareGroupDescription(group, error)
+        if self._is_of_another_type(group, ()):
+            return ShareGroupDescription(group, codes.GROUP_ID_NOT_FOUND, f"Group {group} is not a share group.")
+        return self.share.describe(group)
 
     def _settings_of(self, group: str) -> GroupSettings:
         options = self._options
@@ -494,6 +560,9 @@ class Coordinator:
         groups, modern = self._groups.by_id, self._consumer_groups.by_id
         listed = [ListedGroup(g.group_id, g.protocol_type, g.state.value, CLASSIC_TYPE) for g in groups.values()]
         listed += (ListedGroup(g.group_id, g.protocol_type, g.state, CONSUMER_TYPE) for g in modern.values())
+        if self.share is not None:
+            shared = self.share.groups.by_id.values()
+            listed += (ListedGroup(g.group_id, g.protocol_type, g.state, SHARE_TYPE) for g in shared)
         known = groups.keys() | modern.keys()
         simple = (group for group in self._offsets.store.groups if group not in known and self.owns(group))
         listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)

@@ -36,6 +36,14 @@ NO_LEADER_EPOCH = -1
 
 TRANSACTION_STATE = -1
 """The partition number of `__transaction_state` in the journal; those of `__consumer_offsets` are 0 and up."""
+SHARE_STATE = -2
+"""That of `__share_group_state`."""
+
+
+def journal_partitions(offsets_partitions: int) -> tuple[int, ...]:
+    """All that the journal has, in the order in which snapshots tell of them."""
+    return (*range(offsets_partitions), TRANSACTION_STATE, SHARE_STATE)
+
 
 OFFSET_KEY_VERSION = 1
 OFFSET_VALUE_VERSION = 3

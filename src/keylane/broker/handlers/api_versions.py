@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 API_KEY = 18
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "features (KIP-584) other than group.version and transaction.version"
+LACKS = "features (KIP-584) other than group.version, share.version and transaction.version"
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 API_KEY = 10
 MIN_VERSION = 0
 MAX_VERSION = 4
-LACKS = "share groups (INVALID_REQUEST)"
+LACKS = "coordinators of share groups' partitions (INVALID_REQUEST), which brokers ask each other for"
 
 GROUP = 0
 TRANSACTION = 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 API_KEY = 57
 MIN_VERSION = 0
 MAX_VERSION = 2
-LACKS = "features other than group.version and transaction.version (INVALID_UPDATE_VERSION)"
+LACKS = "features other than group.version, share.version and transaction.version (INVALID_UPDATE_VERSION)"
 
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from keylane.coordinator.formats import (
     OFFSET_KEY_VERSION,
     OFFSET_VALUE_VERSION,
-    TRANSACTION_STATE,
     OffsetKey,
     RecordFormatError,
     TopicCommit,
@@ -126,7 +125,7 @@ class Replayer:
 
     def replay(self, partition: int, batch: bytes) -> None:
         """A batch of this offsets partition. Raises `RecordFormatError` for one that the coordinator did not write."""
-        if partition == TRANSACTION_STATE:
+        if partition < 0:
             self._image.note(partition, read_header(batch).max_timestamp, records_of(batch), batch)
             return
         if batch[_ATTRIBUTES] & ~CODEC_MASK:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from keylane.coordinator.formats import TRANSACTION_STATE, RecordFormatError, partition_for
+from keylane.coordinator.formats import RecordFormatError, journal_partitions, partition_for
 from keylane.coordinator.journal import snapshot_format
 from keylane.coordinator.journal.batch_replay import Replayer
 from keylane.coordinator.journal.headers import HEADER_SIZE, JournalDamagedError, partitions_of
@@ -78,7 +79,7 @@ def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
         damaged.append(error)
     finally:
         file.close()
-    ends = _mended_ends(filesystem, folder, number, ends or _least_ends(image, partitions))
+    ends = _mended_ends(filesystem, folder, number, partitions, ends or _least_ends(image, partitions))
     with ThreadPoolExecutor(1) as executor:
         snapshots = Snapshots(filesystem, folder, executor, partitions=partitions, image=image)
         asyncio.run(snapshots.write(number, ends))
@@ -88,26 +89,26 @@ def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
 
 def _least_ends(image: Image, partitions: int) -> list[int]:
     """Behind the last record that is left of each offsets partition, and of the transactions' states."""
-    ends = [0] * (partitions + 1)
+    ends = dict.fromkeys(journal_partitions(partitions), 0)
     for (partition, _), kept in image.kept.items():
         ends[partition] = max(ends[partition], kept.offset + 1)
     for group in image.store.groups:
         partition = partition_for(group, partitions)
         last = max(max(columns.log_offsets) for _, (columns, _) in image.store.topics_of(group))
         ends[partition] = max(ends[partition], last + 1)
-    return ends
+    return [*ends.values()]
 
 
-def _mended_ends(filesystem: FileSystem, folder: str, number: int, ends: list[int]) -> list[int]:
+def _mended_ends(filesystem: FileSystem, folder: str, number: int, partitions: int, ends: list[int]) -> list[int]:
     """Where the frames of the segment behind the snapshot go on, where there are any: what a start will ask for."""
     first: dict[int, int] = {}
     path = segment_path(folder, number)
     with contextlib.suppress(DataFolderError):
-        reader = SegmentReader(filesystem.read(path), path, number=number, partitions=len(ends) - 1, may_be_torn=True)
+        reader = SegmentReader(filesystem.read(path), path, number=number, partitions=partitions, may_be_torn=True)
         for _, partition, base_offset, _, _ in reader:
             first.setdefault(partition, base_offset)
-    partitions = (*range(len(ends) - 1), TRANSACTION_STATE)
-    return [first.get(partition, end) for partition, end in zip(partitions, ends, strict=True)]
+    pairs = itertools.zip_longest(journal_partitions(partitions), ends, fillvalue=0)
+    return [first.get(partition, end) for partition, end in pairs]
 
 
 class _Checker:
@@ -120,7 +121,7 @@ class _Checker:
         self._partitions = partitions
         self._image = Image()
         self._replayer = Replayer(self._image)
-        self._ends = [0] * (partitions + 1)  # the last one is TRANSACTION_STATE's, which is -1
+        self._ends = dict.fromkeys(journal_partitions(partitions), 0)
         self._knows_ends = True
         self._is_broken = False
 
@@ -131,7 +132,7 @@ class _Checker:
             for chunk in snapshot_format.read_chunks(file, number=number, partitions=self._partitions):
                 position = chunk.position
                 if chunk.kind == snapshot_format.ENDS:
-                    self._ends = snapshot_format.decode_ends(chunk)
+                    self._ends |= zip(self._ends, snapshot_format.decode_ends(chunk), strict=False)
                 elif chunk.kind != snapshot_format.END:
                     snapshot_format.load_chunk(chunk, self._image)
             self.findings.append(Finding(file.path, "sound", file.size, file.size))
@@ -164,7 +165,7 @@ class _Checker:
         self.findings.append(Finding(path, "torn" if reader.is_torn else "sound", len(data), reader.end, reason))
 
     def _check_frame(self, path: str, position: int, partition: int, base_offset: int) -> None:
-        if not TRANSACTION_STATE <= partition < self._partitions:
+        if partition not in self._ends:
             raise JournalDamagedError(path, position, f"a frame of offsets partition {partition}")
         if self._knows_ends and base_offset != self._ends[partition]:
             raise JournalDamagedError(path, position, f"offset {base_offset}, where {self._ends[partition]} is due")

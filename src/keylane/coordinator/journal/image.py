@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.consumer_groups.records import decode
 from keylane.coordinator.formats import (
+    SHARE_STATE,
     TRANSACTION_STATE,
     GroupKey,
     decode_group_value,
@@ -23,6 +24,7 @@ from keylane.coordinator.formats import (
 )
 from keylane.coordinator.offsets.store import OffsetStore
 from keylane.coordinator.offsets.transactional import TransactionalOffsets
+from keylane.coordinator.share_groups import records as share_records
 from keylane.coordinator.transactions.records import decode_transaction, decode_transaction_key
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from keylane.coordinator.consumer_groups.records import Record
     from keylane.coordinator.formats import GroupValue
+    from keylane.coordinator.share_groups.partition import State
+    from keylane.coordinator.share_groups.records import Place
     from keylane.coordinator.transactions.transactional_ids import Transaction
 
 
@@ -76,7 +80,7 @@ class Image:
             if value is None:
                 has_tombstone = True
                 self.kept.pop((partition, key), None)
-            elif partition == TRANSACTION_STATE or not is_offset_key(key):
+            elif partition < 0 or not is_offset_key(key):
                 self.kept[partition, key] = Kept(offset, timestamp_ms, value)
         if has_tombstone:
             self.tombstones.append(Tombstones(partition, timestamp_ms, batch))
@@ -89,7 +93,7 @@ class Image:
     def groups(self, only: str | None = None) -> Iterator[tuple[str, GroupValue]]:
         """Every group of the classic protocol that has metadata, with its last, or one. Raises `RecordFormatError`."""
         for (partition, key), kept in self.kept.items():
-            if partition == TRANSACTION_STATE:
+            if partition < 0:
                 continue
             name = decode_key(key)
             if isinstance(name, GroupKey) and only in (None, name.group):
@@ -98,9 +102,25 @@ class Image:
     def consumer_groups(self, only: str | None = None) -> Iterator[tuple[str, Record]]:
         """Every record of consumer groups (KIP-848), or those of one. Raises `RecordFormatError`."""
         for (partition, key), kept in self.kept.items():
-            found = None if partition == TRANSACTION_STATE else decode(key, kept.value)
+            found = None if partition < 0 else decode(key, kept.value)
             if found is not None and only in (None, found[0]):
                 yield found
+
+    def share_groups(self, only: str | None = None) -> Iterator[tuple[str, share_records.Record]]:
+        """Every record of share groups, or those of one. Raises `RecordFormatError`."""
+        for (partition, key), kept in self.kept.items():
+            found = None if partition < 0 else share_records.decode(key, kept.value)
+            if found is not None and only in (None, found[0]):
+                yield found
+
+    def share_states(self, only: str | None = None) -> Iterator[tuple[Place, State]]:
+        """How far share groups have got in their partitions, or one of them. Raises `RecordFormatError`."""
+        for (partition, key), kept in self.kept.items():
+            if partition != SHARE_STATE:
+                continue
+            place = share_records.decode_state_key(key)
+            if only in (None, place.group):
+                yield place, share_records.decode_state(kept.value)
 
     def transactions(self) -> Iterator[tuple[str, Transaction]]:
         """Every transactional id, with its last state. Raises `RecordFormatError`."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from keylane.coordinator.formats import TRANSACTION_STATE, encode_batch
+from keylane.coordinator.formats import encode_batch, journal_partitions
 from keylane.coordinator.journal.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from keylane.coordinator.journal.headers import JournalDamagedError
 from keylane.coordinator.journal.segments import (
@@ -178,7 +178,7 @@ class FileJournal:
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
         self._sync = SharedSync(self._segments, executor, on_failed=self._on_failed, may_sync_inline=may_sync_inline)
-        self._views = {partition: View() for partition in (*range(self._partitions), TRANSACTION_STATE)}
+        self._views = {partition: View() for partition in journal_partitions(self._partitions)}
         self._number = 0
         self._position = 0
         self._tail_bytes = 0

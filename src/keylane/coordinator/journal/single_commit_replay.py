@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from keylane.coordinator.formats import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION, TRANSACTION_STATE
+from keylane.coordinator.formats import OFFSET_KEY_VERSION, OFFSET_VALUE_VERSION
 from keylane.coordinator.journal.segments import CHECKED_SIZE, COVERED_FROM, FRAME_HEAD_SIZE, MARK_BYTE, frame_size
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
 from keylane.wire.primitives import varint
@@ -72,7 +72,7 @@ class SingleCommits:
 
     def __init__(self, store: OffsetStore, views: Mapping[int, View]) -> None:
         self._put = store.put_plain
-        self._views = {partition: view for partition, view in views.items() if partition != TRANSACTION_STATE}
+        self._views = {partition: view for partition, view in views.items() if partition >= 0}
         self._layouts: dict[int, _OfSize] = {}
         """By size of the batch."""
         self._rests: dict[bytes, tuple[str, int]] = {}

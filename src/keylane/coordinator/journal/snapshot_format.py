@@ -4,9 +4,9 @@ A snapshot is a 36-byte header and then chunks, each with its own checksum:
 
     crc32c u32 | payload length u32 | kind u32 | offsets partition i32 | payload
 
-The first chunk says where each offsets partition, and then `__transaction_state`, ended; then come offsets of open
-transactions; then committed offsets as columns, chunk by chunk for one
-offsets partition after the other; then all other records, by key; then recent tombstones; and the last chunk counts
+The first chunk says where each offsets partition, then `__transaction_state` and `__share_group_state`, ended; then
+come offsets of open transactions; then committed offsets as columns, chunk by chunk for one offsets partition after the
+other; then all other records, by key; then recent tombstones; and the last chunk counts
 what there must have been. A snapshot is renamed into place when it is whole, so whatever does not hold in it is damage.
 
 It is *fuzzy*: it is written while commits go on, so it may hold some of what came after its segment began. Replaying

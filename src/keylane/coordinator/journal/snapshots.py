@@ -15,7 +15,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from keylane.coordinator.formats import RecordFormatError, partition_for
+from keylane.coordinator.formats import RecordFormatError, journal_partitions, partition_for
 from keylane.coordinator.journal import snapshot_format
 from keylane.coordinator.journal.compacted_view import CompactedView, Place
 from keylane.coordinator.journal.headers import SNAPSHOT, JournalDamagedError, encode_header
@@ -218,7 +218,10 @@ class Snapshots:
                 # Its checksum holds, but this release did not write it.
                 raise JournalDamagedError(file.path, chunk.position, str(error)) from error
             places.append(Place(chunk.kind, chunk.partition, chunk.position, len(chunk.payload)))
-        if self._entries != len(self._image.store) or len(ends) != self._partitions + 1:
+        wanted = len(journal_partitions(self._partitions))
+        if len(ends) == wanted - 1:  # of a version without share groups
+            ends.append(0)
+        if self._entries != len(self._image.store) or len(ends) != wanted:
             raise JournalDamagedError(file.path, 0, f"it counts {self._entries} offsets, and holds other ones")
         self._number = number
         self._show(file, places, ends)
