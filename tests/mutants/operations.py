@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant(
         "a seek is done however late it comes",
         "operations/commands.py",
-        "return isinstance(self.asked, Seek | Passing) and now_ms - self.sent_ms > LATE_MS",
+        "return isinstance(self.asked, Seek | Passing | Replay) and now_ms - self.sent_ms > LATE_MS",
         "return False",
         f"{COMMANDS}::test_only_what_is_done_once_is_ever_late",
     ),

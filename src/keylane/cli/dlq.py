@@ -142,10 +142,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Show one letter; returns the exit code."""
-    from keylane.cli.arguments import place
     from keylane.cli.dlq_letters import queue_of
     from keylane.cli.tables import print_fields
     from keylane.desk.letters import show_report
+    from keylane.desk.places import place
 
     topic, partition, offset = place("letter", args.letter)
     return show(args, show_report(queue_of(args, topic), partition, offset, payloads=args.payload), print_fields)

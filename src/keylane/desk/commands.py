@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from keylane.consumer.passing import Passing
 from keylane.desk import TOKEN_VARIABLE
 from keylane.errors import UsageError
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.operations.commands import adjusting, named
 from keylane.operations.operator import Operator
 from keylane.pipeline import Operations
@@ -98,8 +98,8 @@ def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
         )
     if not present and isinstance(asked, Seek):
         raise UsageError(f"no member of the group {group!r} is heard: `keylane groups reset {group}` moves its offsets")
-    if not present and isinstance(asked, Passing):
-        raise UsageError(f"no member of the group {group!r} is heard: `keylane records skip|park` needs none")
+    if not present and isinstance(asked, Passing | Replay):
+        raise UsageError(f"no member of the group {group!r} is heard: `keylane records skip|park|replay` needs none")
     return present
 
 
@@ -176,7 +176,7 @@ def _partitions(operator: Operator, command: Command) -> list[Report]:
 
 def _records(operator: Operator, command: Command) -> list[Report]:
     """Of single records: who has done which."""
-    if not isinstance(command.asked, Passing):
+    if not isinstance(command.asked, Passing | Replay):
         return []
     by = {name: one.member for one in operator.results_of(command).values() for name in one.records or ()}
     return [{"record": name, "member": by.get(name)} for name in map(named, command.asked.records)]

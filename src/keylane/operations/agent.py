@@ -20,7 +20,7 @@ from keylane.consumer.work import to_dict
 from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
-from keylane.kafka.membership import Seek
+from keylane.kafka.membership import Replay, Seek
 from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
@@ -75,8 +75,8 @@ class Operated(Protocol):
     def seek(self, seek: Seek) -> Sequence[Name]:
         """Returns where it was done, which is where it had partitions. Raises `KeylaneError`."""
 
-    def pass_over(self, asked: Passing) -> Told:
-        """Returns what became of the records of its partitions. Raises `KeylaneError`."""
+    def about(self, asked: Passing | Replay) -> Told:
+        """Do this with single records. Returns what became of the records of its partitions. Raises `KeylaneError`."""
 
 
 class Agent:
@@ -281,8 +281,8 @@ class Agent:
         records: tuple[str, ...] | None = None
         not_done = ""
         try:
-            if isinstance(command.asked, Passing):
-                told = operated.pass_over(command.asked)
+            if isinstance(command.asked, Passing | Replay):
+                told = operated.about(command.asked)
                 records = tuple(named(one) for one, why in told.items() if not why)
                 not_done = "; ".join(f"{named(one)}: {why}" for one, why in told.items() if why)
             elif isinstance(command.asked, Seek):
