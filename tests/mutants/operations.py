@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "a member that is late is not asked whether it is",
         "operations/agent.py",
-        "if command.is_late(_now_ms()):",
+        "if command.is_late(now_ms()):",
         "if False:",
         f"{MEMBERS}::test_a_seek_that_comes_too_late_is_refused",
     ),

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.consumer.passing import Passing
@@ -21,6 +20,7 @@ from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.kafka.membership import Replay, Seek
+from keylane.operations.clock import now_ms
 from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
@@ -98,7 +98,7 @@ class Agent:
         self._commands_topic, self._reports_topic = topics_of_operations(self._group)
         self._log = None if options.token is None else CommandLog(self._group, options.token)
         self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._started_ms = _now_ms()
+        self._started_ms = now_ms()
         self._reader: KeyedReader | None = None
         self._writer: KeyedWriter | None = None
         self._threads: list[threading.Thread] = []
@@ -218,7 +218,7 @@ class Agent:
             "pid": os.getpid(),
             "keylane": __version__,
             "started_ms": self._started_ms,
-            "reported_ms": _now_ms(),
+            "reported_ms": now_ms(),
             "interval_ms": self._interval_ms,
             "takes_commands": self._reader is not None,
             "command": done,
@@ -270,7 +270,7 @@ class Agent:
                         self._carry_out(command, operated)
 
     def _carry_out(self, command: Command, operated: Operated) -> None:
-        if command.is_late(_now_ms()):
+        if command.is_late(now_ms()):
             late = f"it came more than {LATE_MS // 1000} s after it was sent, by the clock of {self._member}"
             self._answer(command, "refused", late)
             self._done = command.number
@@ -306,9 +306,5 @@ class Agent:
         records: tuple[str, ...] | None = None,
     ) -> None:
         if self._writer is not None:
-            result = Result.of(command, self._member, state, _now_ms(), text, partitions, records)
+            result = Result.of(command, self._member, state, now_ms(), text, partitions, records)
             self._writer.write(result.key, result.value(self._group))
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
