@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane import Pipeline
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka import exact
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.faults import commit_problem
@@ -19,6 +19,7 @@ from keylane.kafka.logs import MissingError
 from keylane.kafka.membership import Replay
 from keylane.kafka.starts import Starts
 from keylane.offsets import OffsetMap, encode
+from keylane.parallel_consumer import check_replay
 from keylane.pipeline import Commit, External, Partitions
 
 if TYPE_CHECKING:
@@ -170,6 +171,12 @@ def test_what_is_kept_elsewhere_is_committed_to_no_group(monkeypatch: pytest.Mon
     with closing(KafkaConsumer(Pipeline(kafka=kafka, handler=print, topics=["t"], **options))) as consumer:
         monkeypatch.setattr(consumer._member, "commit_now", lambda *_: {T0: "the group was asked"})
         assert consumer.commit_now([entry], 0.1) == {}
+
+
+def test_what_is_kept_elsewhere_is_not_replayed_here() -> None:
+    options: Any = ELSEWHERE
+    with pytest.raises(UsageError, match="the offsets are not the group's: change them where they are"):
+        check_replay(Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options))
 
 
 # --- records that are to run again ---
