@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pages import put_into_page
+from pages import put_into_page, table
 from peers.jvm import LineProcess
 from processors import taken_by_others, times
 
@@ -93,15 +93,15 @@ def summary(runs: dict[Switch, list[dict[str, Any]]], options: argparse.Namespac
 def markdown(found: dict[str, Any]) -> str:
     """The table for the docs."""
     spread = f"{min(found['turns_percent']):+.1f} to {max(found['turns_percent']):+.1f} %"
-    return "\n".join(
-        [
-            "| records/s | handler | without operations | with | more (median; all turns) | load |",
-            "|---:|---:|---:|---:|---:|---:|",
-            f"| {found['slowest']:,} | {found['work_ms']:g} ms | {found['off_us']:.1f} µs | {found['on_us']:.1f} µs | "
-            f"{found['overhead_percent']:+.1f} % ({spread}) | {found['load']:.1f} |",
-            "",
-        ]
-    )
+    row = [
+        f"{found['slowest']:,}",
+        f"{found['work_ms']:g} ms",
+        f"{found['off_us']:.1f} µs",
+        f"{found['on_us']:.1f} µs",
+        f"{found['overhead_percent']:+.1f} % ({spread})",
+        f"{found['load']:.1f}",
+    ]
+    return table("", ["records/s", "handler", "without operations", "with", "more (all turns)", "load"], [row]).lstrip()
 
 
 def arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Records at a steady rate, from a process of its own: `python -m operate.feed BOOTSTRAP TOPIC PARTITIONS RATE RECORDS`."""
+"""Records at a steady rate: `python -m operate.feed BOOTSTRAP TOPIC PARTITIONS RATE RECORDS`."""
 
 from __future__ import annotations
 

@@ -531,7 +531,9 @@ def check_replay(pipeline: Pipeline) -> None:
             "`keylane records replay`"
         )
     if isinstance(pipeline.commit, External):
-        raise UsageError("replay: with commit=External(...) the offsets are not the group's: change them where they are")
+        raise UsageError(
+            "replay: with commit=External(...) the offsets are not the group's: change them where they are"
+        )
 
 
 def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:

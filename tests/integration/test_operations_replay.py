@@ -283,8 +283,8 @@ def test_what_is_said_to_be_done_runs_again_wherever_the_member_is_killed_many_t
 
 
 def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int) -> None:
-    """One record each time, and a SIGKILL at some moment of it. What is said to be done runs at least once more, what is
-    not at most once more, and nothing else does."""
+    """One record each time, and a SIGKILL at some moment of it. What is said to be done runs at least once more, and
+    nothing else does."""
     chosen = random.Random(7)
     said: dict[Source, bool] = {}
     with Members(stage, tmp_path) as members:

@@ -291,9 +291,7 @@ def test_letters_are_purged_and_those_that_wait_stay(stage: Stage, client: PageC
     assert client.get("/api/purge").status == 405
 
 
-def test_a_record_is_shown_and_its_payload_only_with_the_token(
-    stage: Stage, page: Page, client: PageClient
-) -> None:
+def test_a_record_is_shown_and_its_payload_only_with_the_token(stage: Stage, page: Page, client: PageClient) -> None:
     fill(stage, 9, b"the key")
     stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 1})
     asked = {"group": stage.group, "record": f"{stage.topic}:0@1"}

@@ -298,9 +298,7 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     assert stage.read(dead) == []
 
 
-def test_keys_are_held_slowed_skipped_and_released(
-    page: Page, served: Served, stage: Stage, handler: Handler
-) -> None:
+def test_keys_are_held_slowed_skipped_and_released(page: Page, served: Served, stage: Stage, handler: Handler) -> None:
     see(page, served, f"group/{stage.group}")
     unlock(page)
     said = send(page, "Keys", {"Do": "hold-key", "Key": "5"})

@@ -451,8 +451,7 @@ class Simulation:
         self.engine.rule_keys(rules)
 
     def _pass_over(self) -> None:
-        """What the plan has skipped is complete; at most once also what it has claimed, whose turn has come with that.
-        """
+        """What the plan has skipped is complete; at most once what it has claimed is too, and its turn has come."""
         claims = self.settings.delivery == "at_most_once"
         for log in self.logs if self.keys.rules else ():
             for offset, record in list(log.todo.items()):

@@ -52,9 +52,9 @@ examples:
   keylane operate replay-record weather flights:3@1041             who would be asked, and nothing else
   keylane operate replay-record weather flights:3@1041 --execute
 
-The record is complete, and runs again: before later ones of its key that are not complete, and no other one with it. The
-member that has its partition finishes what is in handlers there, commits that the record is not complete, and goes on;
-"done" says that a commit has it so. A group without members: `keylane records replay`.
+The record is complete, and runs again: before later ones of its key that are not complete, and no other one with it.
+The member that has its partition finishes what is in handlers there, commits that the record is not complete, and goes
+on; "done" says that a commit has it so. A group without members: `keylane records replay`.
 
 {TOKEN}"""
 
@@ -81,4 +81,4 @@ def _asked(args: argparse.Namespace, admin: Admin) -> Asked:
     from keylane.desk.records import asked_of
 
     do, dlq, reason = args.operate_command, getattr(args, "dlq", None), getattr(args, "reason", None)
-    return asked_of(admin, settings_of(args, {}), args.group, do, args.records, dlq, reason)
+    return asked_of(admin, settings_of(args, {}), do, args.records, dlq, reason)

@@ -43,19 +43,25 @@ IN_LOG: dict[InLog, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A record, as the group and the log have it."""
+class Logged:
+    """A record, as the log has it."""
 
     place: Place
+    log_start: int
+    log_end: int
+    in_log: InLog
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Logged):
+    """The same, and as the group has it."""
+
     commit: CommittedOffset | None
     map: OffsetMap
     """The commit's; one that says nothing where there is no commit, or no map in it."""
     metadata_error: str | None
     """Why the commit's metadata is no map."""
-    log_start: int
-    log_end: int
-    in_log: InLog
-    record: Record | None
 
     @property
     def standing(self) -> Standing | Literal["no commit"]:
@@ -66,17 +72,25 @@ def look(admin: Admin, kafka: Settings, group: str, names: Iterable[str]) -> lis
     """The records that are named, each once. Raises `UsageError` for a name that is none, for a topic or partition that
     does not exist, and for a group that does not."""
     named = places(names, admin.topics())
-    partitions = {(one.topic, one.partition) for one in named}
     committed = committed_by(admin, group, ())
+
+    def found(one: Logged) -> Found:
+        commit = committed.get((one.place.topic, one.place.partition))
+        return Found(one.place, one.log_start, one.log_end, one.in_log, one.record, commit, *_map_of(commit))
+
+    return [found(one) for one in logged(admin, kafka, named)]
+
+
+def logged(admin: Admin, kafka: Settings, named: Iterable[Place]) -> list[Logged]:
+    """These records, of partitions that exist."""
+    named = list(named)
+    partitions = {(one.topic, one.partition) for one in named}
     starts, ends = admin.log_starts(partitions), admin.log_ends(partitions)
     stable = admin.log_ends(partitions, read_committed=True)
 
-    def found(one: Place) -> Found:
-        name = (one.topic, one.partition)
-        start, stable_end, end = (bounds[name] or 0 for bounds in (starts, stable, ends))
-        in_log, record = _in_log(kafka, one, start, stable_end, end)
-        offset_map, metadata_error = _map_of(committed.get(name))
-        return Found(one, committed.get(name), offset_map, metadata_error, start, end, in_log, record)
+    def found(one: Place) -> Logged:
+        start, stable_end, end = (bounds[one.topic, one.partition] or 0 for bounds in (starts, stable, ends))
+        return Logged(one, start, end, *_in_log(kafka, one, start, stable_end, end))
 
     return [found(one) for one in named]
 
@@ -107,7 +121,7 @@ GONE: dict[Literal["replay", "skip", "park"], str] = {
 """What to do about a record that the log has no longer."""
 
 
-def check_in_log(one: Found, verb: Literal["replay", "skip", "park"]) -> None:
+def check_in_log(one: Logged, verb: Literal["replay", "skip", "park"]) -> None:
     """Raises `UsageError` where there is no record to do this with."""
     if one.in_log in ("open", "unwritten"):
         raise UsageError(f"{one.place}: {IN_LOG[one.in_log]} (at {one.log_end}): wait until it can be read")
@@ -148,18 +162,17 @@ def show_report(
 
 
 def asked_of(
-    admin: Admin, kafka: Settings, group: str, do: str, names: Iterable[str], dlq: str | None, reason: str | None
+    admin: Admin, kafka: Settings, do: str, names: Iterable[str], dlq: str | None, reason: str | None
 ) -> Asked:
     """What `skip-record`, `park-record` and `replay-record` ask of the members of a group. Raises `UsageError` for what
     is no record, or in no partition, for one to be replayed that the log has not, and for a topic of letters that does
     not exist."""
-    if do == "replay-record":
-        found = look(admin, kafka, group, names)
-        for one in found:
-            check_in_log(one, "replay")
-        return replaying([one.place for one in found])
     counts = admin.topics()
     named = places(names, counts)
+    if do == "replay-record":
+        for one in logged(admin, kafka, named):
+            check_in_log(one, "replay")
+        return replaying(named)
     if do == "skip-record":
         return passing(named)
     if dlq is None:

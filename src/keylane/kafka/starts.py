@@ -38,7 +38,9 @@ logger = logging.getLogger("keylane.kafka")
 
 Names = list[tuple[str, int]]
 
-TOO_LARGE = "its offset map would be larger than the broker takes: name fewer records, or raise offset.metadata.max.bytes"
+TOO_LARGE = (
+    "its offset map would be larger than the broker takes: name fewer records, or raise offset.metadata.max.bytes"
+)
 
 
 class Starts:

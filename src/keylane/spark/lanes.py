@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keylane.consumer.passing import Passing
 from keylane.consumer.settings import apply
 from keylane.errors import InternalError
-from keylane.kafka.membership import Seek
+from keylane.kafka.membership import Replay, Seek
 from keylane.pipeline import Partitions
 from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
 from keylane.spark.controls import TellLiveness, TellWork
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
     from keylane.spark.channel import Order
-    from keylane.spark.controls import Name, Request
+    from keylane.spark.controls import Name, Request, Value
 
 logger = logging.getLogger(__name__)
 

@@ -56,15 +56,15 @@ class Actions:
         group, do = _text(body, "group"), _text(body, "do")
         if do not in COMMANDS:
             raise UsageError(f"do {do!r}: give one of {', '.join(COMMANDS)}")
-        asked = self._asked(group, do, body)
+        asked = self._asked(do, body)
         order = Order(group, do, asked, _flag(body, "execute"), _number(body, "wait_ms", 30_000))
         report, is_done = send(self._kafka, self._admin, self._token, order)
         return report | {"done": is_done, "line": operate_line(group, do, body)}
 
-    def _asked(self, group: str, do: str, body: Report) -> Asked:
+    def _asked(self, do: str, body: Report) -> Asked:
         if do in SINGLE:
             dlq, reason = _optional(body, "dlq"), _optional(body, "reason")
-            return records.asked_of(self._admin, self._kafka, group, do, _texts(body, "records"), dlq, reason)
+            return records.asked_of(self._admin, self._kafka, do, _texts(body, "records"), dlq, reason)
         if do in KEYED:
             return _rule(do, body)
         topics = _texts(body, "topics")
@@ -133,7 +133,9 @@ def operate_line(group: str, do: str, body: Report) -> str:
     """`keylane operate …` with the same effect."""
     words = ["keylane", "operate", do, group]
     if do in KEYED:
-        words += [word for name in ("key", "where") if _optional(body, name) for word in (f"--{name}", _text(body, name))]
+        words += [
+            word for name in ("key", "where") if _optional(body, name) for word in (f"--{name}", _text(body, name))
+        ]
         words += ["--all"] if _flag(body, "all") else []
         words += ["--per-s", f"{_rate(body):g}"] if do == "limit-key" else []
     for topic in _texts(body, "topics") if do in ("pause", "resume", "drain", "seek") else ():

@@ -67,7 +67,9 @@ class World:
                 raise MissingError("the log cannot be read", topic)
         self.epoch += 1
         offsets = {name: targets.get(name, Target(0)).offset or 0 for name in names}
-        return [Start(*name, self.epoch, OffsetMap(offsets[name]), 0, 100, not_sought=self.not_sought) for name in names]
+        return [
+            Start(*name, self.epoch, OffsetMap(offsets[name]), 0, 100, not_sought=self.not_sought) for name in names
+        ]
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         assert timeout > 0

@@ -224,7 +224,13 @@ def test_a_lane_begins_with_what_was_asked_before_and_does_what_is_asked_while_i
     for number, what in enumerate(requests):
         end.send(Ask(number, what))
     answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(7))}
-    told = [("resume", (a,)), ("seek", {a: there}), ("rules", ()), ("pass over", skip.records), ("replay", again.records)]
+    told = [
+        ("resume", (a,)),
+        ("seek", {a: there}),
+        ("rules", ()),
+        ("pass over", skip.records),
+        ("replay", again.records),
+    ]
     assert lane.runner.done[2:] == told
     assert [answers[number].value for number in range(3)] == [None, LIVENESS, (a,)]
     assert [answers[number].value for number in (4, 5, 6)] == [None, {("t", 0, 7): ""}, {("t", 0, 8): ""}]

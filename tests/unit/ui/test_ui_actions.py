@@ -91,7 +91,7 @@ def test_a_letter_has_a_place(actions: Actions, place: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("to", [None, {}, {"kind": "earliest"}, {"kind": "offset", "value": -1}])
 def test_a_purge_says_what_goes(actions: Actions, to: Any) -> None:
-    with pytest.raises(UsageError, match="to: give a kind, one of redriven, time, offset, latest|value -1"):
+    with pytest.raises(UsageError, match=r"to: give a kind, one of redriven, time, offset, latest|value -1"):
         actions.purge({"topic": "flights.dead", "to": to, "execute": True})
 
 
