@@ -209,7 +209,8 @@ def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path, runs: str) -
         group = page.rpartition("/")[2]
         client = PageClient(page, token)
         with client.watching(group) as watching:
-            shown = watching.until(lambda view: view.get("head", {}).get("reports", False), "members report")
+            shown = watching.until(lambda view: len(view.get("members", ())) == 1, "its member reports")
+            assert shown["head"]["reports"]
             assert {one["topic"] for one in shown["partitions"].values()} <= {"flights"}
             (member,) = shown["members"].values()
             assert (member["runs"], member["obeys"]) == (runs, True)
