@@ -304,9 +304,9 @@ def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixtu
             pid = member.process.pid
             until(lambda pid=pid: reports(stage, pid), "it reports", 90)  # type: ignore[misc] # of a default
             before = members.ledger.done_times()
-            killer = threading.Timer(chosen.uniform(0.0, 0.8), member.kill)
+            killer = threading.Timer(chosen.uniform(0.0, 2.5), member.kill)
             killer.start()
-            order = Order(stage.group, "replay-record", replaying([source]), execute=True, wait_ms=3_000)
+            order = Order(stage.group, "replay-record", replaying([source]), execute=True, wait_ms=4_000)
             report, _ = send(stage.kafka, stage.admin, TOKEN, order)
             killer.join()
             said[source] = bool(report["records"][0]["member"])
