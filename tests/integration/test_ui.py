@@ -295,7 +295,7 @@ def test_a_record_is_shown_and_its_payload_only_with_the_token(stage: Stage, pag
     fill(stage, 9, b"the key")
     stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 1})
     asked = {"group": stage.group, "record": f"{stage.topic}:0@1"}
-    answer = client.get("/api/record", **asked)
+    answer = client.get("/api/record", group=asked["group"], record=asked["record"])
     (shown,) = answer.said["records"]
     assert (shown["standing"], shown["in_log"], shown["key_bytes"]) == ("beyond", "there", 7)
     assert b"the key" not in answer.body

@@ -283,7 +283,7 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     assert len(stage.read(stage.topic)) == 8
     page.get_by_role("button", name="Purge").click()
     dialog.get_by_role("combobox").select_option("offset")
-    dialog.get_by_label("Offset").fill("1")
+    dialog.get_by_label("Offset", exact=True).fill("1")
     dialog.get_by_role("button", name="Dry run").click()
     dialog.get_by_text("1 offsets would be deleted").wait_for()
     assert f"keylane dlq purge {dead} --to-offset 1\n" in f"{dialog.inner_text()}\n"

@@ -23,7 +23,7 @@ from keylane.parallel_consumer import check_replay
 from keylane.pipeline import Commit, External, Partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from keylane.consumer.commits import CommitProblem
     from keylane.consumer.start import Start
@@ -43,7 +43,6 @@ class World:
         lookups: int = 0,
         unknown: int = 0,  # a code, as the others
         log_answers: int = 9,
-        check: Callable[[Sequence[Start]], None] = lambda _: None,
         **changes: Any,
     ) -> None:
         self.waits: list[str] = []
@@ -54,10 +53,12 @@ class World:
         monkeypatch.setattr(exact, "committed", self._committed)
         anything: Any = self
         pipeline = Pipeline(kafka=KAFKA, handler=print, **({"topics": ["t"]} | changes))
-        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count(), check)
+        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count(), self._check)
 
     def resolve(self) -> list[Start]:
         return self.starts.resolved([T0])
+
+    def _check(self, starts: Sequence[Start]) -> None: ...
 
     # --- the coordinator and the log ---
 
@@ -250,10 +251,11 @@ def test_a_map_that_could_grow_too_large_is_not_committed(monkeypatch: pytest.Mo
 
 
 def test_who_keeps_what_was_processed_may_refuse_that_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(starts: Sequence[Start]) -> None:
-        raise PeerError(f"what was processed below 5 is purged: {starts[0].offsets.base}")
+    class Refusing(Replayed):
+        def _check(self, starts: Sequence[Start]) -> None:
+            raise PeerError(f"what was processed below 5 is purged: {starts[0].offsets.base}")
 
-    world = Replayed(monkeypatch, check=check)
+    world = Refusing(monkeypatch)
     start = world.again(3)
     assert (start.offsets, start.not_sought) == (HAD, "what was processed below 5 is purged: 3")
     assert world.sent == []
