@@ -31,7 +31,7 @@ from keylane.spark.restarts import RestartLimits
 from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
 
     from keylane.consumer.intake import Liveness

@@ -292,8 +292,8 @@ def test_what_is_said_to_be_done_runs_again_wherever_the_member_is_killed_many_t
 
 
 def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int) -> None:
-    """One record each time, and a SIGKILL at some moment of it. What is said to be done runs at least once more, and
-    nothing else does."""
+    """One record each time, and a SIGKILL, each time a little later. What is said to be done runs at least once more,
+    and nothing else does."""
     chosen = random.Random(7)
     said: dict[Source, bool] = {}
 
@@ -312,10 +312,10 @@ def replays_are_killed(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert replay(sources[0]), "nobody kills it"
         takes_s = time.monotonic() - began
         until(stage.all_is_committed, "it ran")
-        for source in chosen.sample(sources, kills):
+        for number, source in enumerate(chosen.sample(sources, kills)):
             until(lambda: reports(stage, member.process.pid), "it reports", 90)  # noqa: B023 - called at once
             before = members.ledger.done_times()
-            killer = threading.Timer(chosen.uniform(0.0, 1.5 * takes_s), member.kill)
+            killer = threading.Timer(1.8 * takes_s * (number + chosen.random()) / kills, member.kill)
             killer.start()
             said[source] = replay(source)
             killer.join()
