@@ -11,7 +11,7 @@ PARALLEL := -n 6 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery compat mutants walk house clean setup
+.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk house clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
+	@echo "make bench-operate  processor time of a member that is operated, and of one that is not  (ARGS=\"--rate 10000 --repeat 3\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
@@ -116,6 +117,9 @@ bench-http: setup
 
 bench-delivery: setup
 	@PYTHONPATH=bench $(BIN)/python -m delivery $(ARGS)
+
+bench-operate: setup
+	@PYTHONPATH=bench $(BIN)/python -m operate $(ARGS)
 
 bench-scenarios: setup
 	@PYTHONPATH=bench $(BIN)/python -m scenarios $(ARGS)

@@ -31,7 +31,7 @@ from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
-from keylane.kafka.membership import Target
+from keylane.kafka.membership import Replay, Target
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.transactional_producer import TransactionalProducer
 from keylane.options import Rates, check_kind
@@ -263,16 +263,22 @@ class ParallelConsumer:
         self._seek(*targets_from(time_ms, partitions))
 
     def move(
-        self, targets: Mapping[tuple[str, int], Target], moved: Callable[[Sequence[tuple[str, int]]], None]
+        self, targets: Mapping[tuple[str, int], Target], moved: Callable[[Mapping[tuple[str, int], str]], None]
     ) -> None:
         """keylane's: `seek`, and tell which of these go on there now: this member had no others."""
         self._seek(targets, None, moved)
+
+    def replay(self, asked: Replay, told: Callable[[Told], None]) -> None:
+        """keylane's: let complete records run again, as far as this member has them, and tell of each, once, on a
+        thread of its own."""
+        check_replay(self._pipeline)
+        self._seek(asked.targets, None, lambda moved: told(asked.told(moved)))
 
     def _seek(
         self,
         targets: Mapping[tuple[str, int], Target],
         others: Target | None,
-        moved: Callable[[Sequence[tuple[str, int]]], None] | None = None,
+        moved: Callable[[Mapping[tuple[str, int], str]], None] | None = None,
     ) -> None:
         check_seek(self._pipeline)
         if self._consumer is None:
@@ -446,10 +452,13 @@ class OperatedConsumer:
         apply(self._consumer, change)
         self._consumer.snapshot()  # which its loop makes after the change
 
-    def pass_over(self, asked: Passing) -> Told:
+    def about(self, asked: Passing | Replay) -> Told:
         told: queue.SimpleQueue[Told] = queue.SimpleQueue()
-        self._consumer.pass_over(asked, told.put)
-        until = monotonic() + PASS_OVER_S
+        if isinstance(asked, Replay):
+            self._consumer.replay(asked, told.put)
+        else:
+            self._consumer.pass_over(asked, told.put)
+        until = monotonic() + (self._seek_s if isinstance(asked, Replay) else PASS_OVER_S)
         while monotonic() < until and not self._consumer.has_ended:
             try:
                 return told.get(timeout=0.1)
@@ -458,10 +467,10 @@ class OperatedConsumer:
         raise PeerError("nobody has said what became of the records: `keylane records show` says where they stand")
 
     def seek(self, seek: Seek) -> Sequence[tuple[str, int]]:
-        moved: queue.SimpleQueue[Sequence[tuple[str, int]]] = queue.SimpleQueue()
+        moved: queue.SimpleQueue[Mapping[tuple[str, int], str]] = queue.SimpleQueue()
         self._consumer.move(seek.targets, moved.put)
         try:
-            return moved.get(timeout=self._seek_s)
+            return list(moved.get(timeout=self._seek_s))
         except queue.Empty:
             raise PeerError(
                 f"the seek was not done within {self._seek_s:.0f} s, and may be still: look where the group stands"
@@ -512,6 +521,19 @@ def check_seek(pipeline: Pipeline) -> None:
     """Raises `UsageError` where no consumer of the pipeline can seek."""
     if pipeline.guarantee == "transactional":
         raise UsageError("seek: under delivery='transactional' offsets move with transactions alone; stop, and reset")
+
+
+def check_replay(pipeline: Pipeline) -> None:
+    """Raises `UsageError` where no consumer of the pipeline can let complete records run again."""
+    if pipeline.guarantee == "transactional":
+        raise UsageError(
+            "replay: under delivery='transactional' offsets move with transactions alone: stop the members, and "
+            "`keylane records replay`"
+        )
+    if isinstance(pipeline.commit, External):
+        raise UsageError(
+            "replay: with commit=External(...) the offsets are not the group's: change them where they are"
+        )
 
 
 def _check_ending_offsets(ending: Any, pipeline: Pipeline) -> None:

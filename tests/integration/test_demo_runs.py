@@ -197,8 +197,9 @@ def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place:
         assert sum(end or 0 for end in admin.log_ends(places).values()) == 1
 
 
-def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path) -> None:
-    command = [*DEMO, "--records", "300", "--ui"]
+@pytest.mark.parametrize("runs", ["process", pytest.param("lanes", marks=pytest.mark.full)])
+def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path, runs: str) -> None:
+    command = [one for one in DEMO if runs == "process" or one != "--no-spark"] + ["--records", "300", "--ui"]
     with subprocess.Popen(
         command, cwd=place, env=environment(place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -209,8 +210,17 @@ def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path) -> None:
         group = page.rpartition("/")[2]
         client = PageClient(page, token)
         with client.watching(group) as watching:
-            shown = watching.until(lambda view: view.get("head", {}).get("reports", False), "members report")
-            assert len(shown["partitions"]) == 8
+            shown = watching.until(lambda view: len(view.get("members", ())) == 1, "its member reports")
+            assert shown["head"]["reports"]
+            assert {one["topic"] for one in shown["partitions"].values()} <= {"flights"}
+            (member,) = shown["members"].values()
+            assert (member["runs"], member["obeys"]) == (runs, True)
+            if runs == "lanes":
+                told = watching.until(lambda view: any(one["lanes"] for one in view["members"].values()), "lanes")
+                (driver,) = told["members"].values()
+                assert [one["lane"] for one in driver["lanes"]] == list(range(len(driver["lanes"])))
+                assert driver["spark_ui"].startswith("http://")
+            watching.until(lambda view: len(view["partitions"]) == 8, "each has its partition")
             watching.until(lambda view: view["head"]["remaining"] == 0, "the flights are done")
             assert any("The page stays until Ctrl-C" in line for line in process.stderr)
             assert client.post("/api/unlock", {}).status == 200

@@ -17,7 +17,7 @@ from kit.filling import filling
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 DAY_MS = 24 * 3_600_000
 
@@ -165,7 +165,7 @@ def test_seek_back_forwards_and_by_time(stage: Stage) -> None:
 def test_a_seek_tells_where_it_was_done_once_it_is_committed(stage: Stage) -> None:
     told: SimpleQueue[tuple[list[tuple[str, int]], dict[int, int]]] = SimpleQueue()
 
-    def moved(names: Sequence[tuple[str, int]]) -> None:
+    def moved(names: Iterable[tuple[str, int]]) -> None:
         told.put((sorted(names), {name[1]: one.base for name, one in stage.committed().items()}))
 
     with Running(stage) as running:

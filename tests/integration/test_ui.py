@@ -18,7 +18,11 @@ import keylane as kl
 from keylane.cli import main
 from keylane.consumer.dead_letters import said_of
 from keylane.kafka.admin import Admin
+from keylane.kafka.keyed_topic import KeyedWriter
 from keylane.offsets import OffsetMap, encode
+from keylane.operations.agent import REPORTS_CONFIG
+from keylane.operations.commands import VERSION, Holding
+from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
 from keylane.ui import watch
@@ -275,6 +279,50 @@ def test_dead_letters_are_shown_and_sent_back_and_their_payload_only_with_the_to
     assert (again["letters"], again["redriven_before"]) == (0, 3)
     waiting = client.get("/api/letters", topic=dead, waiting="yes").said
     assert (waiting["matching"], any(one["redriven"] for one in waiting["letters"])) == (3, False)
+
+
+def test_letters_are_purged_and_those_that_wait_stay(stage: Stage, client: PageClient) -> None:
+    dead = bury(stage, 6)
+    client.act("/api/redrive", topic=dead, limit=2, execute=True)
+    would = client.act("/api/purge", topic=dead, to={"kind": "redriven"})
+    assert (would["executed"], [one["records"] for one in would["partitions"]]) == (False, [2])
+    assert len(stage.read(dead)) == 6
+    assert client.act("/api/purge", topic=dead, to={"kind": "redriven"}, execute=True)["executed"]
+    assert len(stage.read(dead)) == 4
+    assert client.get("/api/purge").status == 405
+
+
+def test_a_record_is_shown_and_its_payload_only_with_the_token(stage: Stage, page: Page, client: PageClient) -> None:
+    fill(stage, 9, b"the key")
+    stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 1})
+    asked = {"group": stage.group, "record": f"{stage.topic}:0@1"}
+    answer = client.get("/api/record", group=asked["group"], record=asked["record"])
+    (shown,) = answer.said["records"]
+    assert (shown["standing"], shown["in_log"], shown["key_bytes"]) == ("beyond", "there", 7)
+    assert b"the key" not in answer.body
+    assert PageClient(page.url).post("/api/record", asked).status == 401
+    (shown,) = client.act("/api/record", **asked)["records"]
+    assert shown["key"] == "the key"
+    missing = client.get("/api/record", group=stage.group, record="here")
+    assert (missing.status, "TOPIC:PARTITION@OFFSET" in missing.said["error"]) == (400, True)
+
+
+def test_a_group_that_has_just_started_is_not_said_not_to_exist(stage: Stage, client: PageClient) -> None:
+    """Its member tells of itself before it has joined: here it never does."""
+    reports = topics_of_operations(stage.group)[1]
+    stage.admin.create_topics({reports: 1}, config=REPORTS_CONFIG)
+    writer = KeyedWriter({"bootstrap.servers": stage.servers}, reports, pytest.fail)
+    said: Any = {"version": VERSION, "group": stage.group, "member": "m", "runs": "process", "client_id": "new"}
+    said |= {"host": "h", "pid": 1, "keylane": "1", "started_ms": 0, "reported_ms": 0, "interval_ms": 2_000}
+    said |= {"takes_commands": True, "command": 0, "holding": Holding().to_dict(), "lanes": [], "in_hand": []}
+    writer.write(key_of("m"), value_of(said | {"snapshot": kl.Snapshot().to_dict(), "waiting": [], "queues": []}))
+    assert writer.flush(10)
+    with client.watching(stage.group) as watching:
+        view = watching.until(lambda view: "head" in view or bool(view.get("error")), "it is shown")
+        assert (view["error"], view["head"]["state"], len(view["members"])) == (None, "starting", 1)
+        writer.write(key_of("m"), None)
+        assert writer.flush(10)
+        watching.until(lambda view: "does not exist" in (view["error"] or ""), "it ended before it had joined")
 
 
 def test_a_group_that_does_not_exist_is_said_not_to_and_shown_when_it_comes(stage: Stage, client: PageClient) -> None:

@@ -131,10 +131,15 @@ def unlock(page: Page) -> None:
 
 def send(page: Page, verb: str, fields: dict[str, str] | None = None) -> str:
     """Open a command, try it dry, send it; what the dialog says then."""
-    page.get_by_role("group", name="Commands").get_by_role("button", name=verb).click()
+    page.get_by_role("group", name="Commands").get_by_role("button", name=verb, exact=True).click()
+    return sent(page, fields)
+
+
+def sent(page: Page, fields: dict[str, str] | None = None) -> str:
+    """The same of a dialog that is open."""
     dialog = page.get_by_role("dialog")
     for label, value in (fields or {}).items():
-        if label == "To":
+        if label in ("To", "Do"):
             dialog.get_by_role("combobox").select_option(value)
         else:
             dialog.get_by_label(label, exact=True).fill(value)
@@ -276,40 +281,146 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     dialog.get_by_role("button", name="Close").click()
     letters.filter(has_text="yes").nth(3).wait_for()
     assert len(stage.read(stage.topic)) == 8
+    page.get_by_role("button", name="Purge").click()
+    dialog.get_by_role("combobox").select_option("offset")
+    dialog.get_by_label("Offset", exact=True).fill("1")
+    dialog.get_by_role("button", name="Dry run").click()
+    dialog.get_by_text("1 offsets would be deleted").wait_for()
+    assert f"keylane dlq purge {dead} --to-offset 1\n" in f"{dialog.inner_text()}\n"
+    dialog.get_by_role("combobox").select_option("redriven")
+    assert dialog.get_by_role("button", name="for good").is_hidden(), "another one was tried"
+    dialog.get_by_role("button", name="Dry run").click()
+    dialog.get_by_role("button", name="Delete 4 for good").click()
+    dialog.get_by_text("4 offsets deleted").wait_for()
+    assert f"keylane dlq purge {dead} --to-redriven --execute" in dialog.inner_text()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_text("No dead letters.").wait_for()
+    assert stage.read(dead) == []
+
+
+def test_keys_are_held_slowed_skipped_and_released(page: Page, served: Served, stage: Stage, handler: Handler) -> None:
+    see(page, served, f"group/{stage.group}")
+    unlock(page)
+    said = send(page, "Keys", {"Do": "hold-key", "Key": "5"})
+    assert f"keylane operate hold-key {stage.group} --key 5 --execute" in said
+    page.get_by_text("Holds: records with key=5: held").wait_for()
+    stage.fill([(b"5", 2), (b"6", 2)])
+    until(lambda: len(handler.offsets) == 31, "the other key goes on")
+    held = rows(page, "Keys that wait").filter(has_text="paused")
+    held.get_by_role("button", name="5", exact=True).click()
+    assert page.get_by_role("dialog").get_by_label("Key", exact=True).input_value() == "5"
+    said = sent(page, {"Do": "limit-key", "A second at most": "20.5"})
+    assert f"keylane operate limit-key {stage.group} --key 5 --per-s 20.5 --execute" in said
+    page.get_by_text("Holds: records with key=5: at most 20.5 records a second").wait_for()
+    until(lambda: len(handler.offsets) == 32, "it goes on")
+    said = send(page, "Keys", {"Do": "skip-key", "… or expression": "key=7*"})
+    assert f"keylane operate skip-key {stage.group} --where 'key=7*' --execute" in said
+    stage.fill([(b"77", 2), (b"6", 2)])
+    until(lambda: {(stage.topic, 2, 12), (stage.topic, 2, 13)} <= stage.covered(), "both are complete")
+    assert handler.offsets[-1] == (2, 13)
+    assert (2, 12) not in handler.offsets, "it was skipped"
+    page.get_by_role("group", name="Commands").get_by_role("button", name="Keys", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("combobox").select_option("release-key")
+    dialog.get_by_role("button", name="Dry run").click()
+    dialog.get_by_role("alert").get_by_text("release-key: give a key, or an expression").wait_for()
+    dialog.get_by_label("Release every rule").check()
+    assert "--all --execute" in sent(page)
+    page.locator(".holds").wait_for(state="hidden")
+
+
+def test_a_record_is_shown_skipped_parked_and_replayed(
+    page: Page, served: Served, stage: Stage, handler: Handler
+) -> None:
+    see(page, served, f"group/{stage.group}")
+    dialog = page.get_by_role("dialog")
+
+    def open_named(name: str) -> None:
+        page.get_by_role("group", name="Commands").get_by_role("button", name="Record", exact=True).click()
+        dialog.get_by_label("Record", exact=True).fill(name)
+        dialog.get_by_role("button", name="Show", exact=True).click()
+
+    open_named(f"{stage.topic}:2@99")
+    dialog.get_by_text('"in_log": "unwritten"').wait_for()
+    dialog.get_by_role("button", name="Close").click()
+    unlock(page)
+    failing = rows(page, "Keys that wait").filter(has_text=HOSTILE.decode())
+    failing.get_by_role("button", name=f"{stage.topic}-0@10", exact=True).click()
+    dialog.get_by_text(f'"record": "{stage.topic}:0@10"').wait_for()
+    assert '"value":' not in dialog.inner_text()
+    dialog.get_by_role("button", name="Show key, value and headers").click()
+    dialog.get_by_text('"value": "').wait_for()
+    dialog.get_by_role("button", name="Skip…").click()
+    said = sent(page)
+    assert f"keylane operate skip-record {stage.group} {stage.topic}:0@10 --execute" in said
+    assert (stage.topic, 0, 10) in stage.covered()
+    failing.get_by_role("button", name=f"{stage.topic}-0@11", exact=True).click()
+    dialog.get_by_role("button", name="Park…").click()
+    said = sent(page, {"Reason": "ticket 481"})
+    assert f"park-record {stage.group} {stage.topic}:0@11 --dlq {stage.topic}.dead --reason 'ticket 481'" in said
+    assert len(stage.read(f"{stage.topic}.dead")) == 1
+    open_named(f"{stage.topic}:2@3")
+    dialog.get_by_text('"standing": "below"').wait_for()
+    dialog.get_by_role("button", name="Replay…").click()
+    said = sent(page)
+    assert f"keylane operate replay-record {stage.group} {stage.topic}:2@3 --execute" in said
+    until(lambda: handler.offsets.count((2, 3)) == 2, "it runs again")
+    assert handler.offsets.count((2, 4)) == 1, "and it alone"
+    open_named(f"{stage.topic}:0@12")
+    dialog.get_by_role("button", name="Replay…").click()
+    dialog.get_by_role("button", name="Dry run").click()
+    dialog.get_by_role("button", name="Send to 1 member").click()
+    dialog.get_by_text(f"Not done: {stage.topic}:0@12").wait_for()
+    dialog.get_by_text("it is not complete: it runs without a replay").wait_for()
+
+
+def go_to(page: Page, label: str, most: int = 60) -> None:
+    """By Tab, until what has the focus is called so."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "(node => node.getAttribute('aria-label') ?? node.name ?? node.textContent)(document.activeElement)"
+        )
+        named = page.evaluate("document.activeElement.textContent.trim()")
+        if label in (focused, named):
+            return
+    raise AssertionError(f"{label} is not reached by Tab")
 
 
 def test_by_keyboard_alone(page: Page, served: Served, stage: Stage, handler: Handler) -> None:
-    """From the list to a paused group: no mouse."""
+    """From the list to a record that runs again, and to a paused group: no mouse."""
     assert handler.offsets
     press = page.keyboard.press
-
-    def go_to(label: str, most: int = 60) -> None:
-        """By Tab, until what has the focus is called so."""
-        for _ in range(most):
-            press("Tab")
-            focused = page.evaluate(
-                "(node => node.getAttribute('aria-label') ?? node.name ?? node.textContent)(document.activeElement)"
-            )
-            named = page.evaluate("document.activeElement.textContent.trim()")
-            if label in (focused, named):
-                return
-        raise AssertionError(f"{label} is not reached by Tab")
 
     page.goto(served.url)
     page.get_by_role("link", name=stage.group, exact=True).wait_for()
     press("/")
     page.keyboard.type(stage.group)
-    go_to(stage.group)
+    go_to(page, stage.group)
     press("Enter")
     rows(page, "Members").filter(has_text="the member").wait_for()
-    go_to("Unlock")
+    go_to(page, "Unlock")
     press("Enter")
     page.keyboard.type(TOKEN)
     press("Enter")
     page.get_by_role("button", name="Lock", exact=True).wait_for()
-    go_to("Pause")
+    go_to(page, "Record")
     press("Enter")
-    go_to("Dry run")
+    page.keyboard.type(f"{stage.topic}:2@3")
+    press("Enter")
+    page.get_by_text('"standing": "below"').wait_for()
+    go_to(page, "Replay…")
+    press("Enter")
+    go_to(page, "Dry run")
+    press("Enter")
+    page.get_by_role("button", name="Send to 1 member").wait_for()
+    press("Enter")
+    page.get_by_text("done by 1 of 1").wait_for()
+    press("Escape")
+    until(lambda: handler.offsets.count((2, 3)) == 2, "it runs again")
+    go_to(page, "Pause")
+    press("Enter")
+    go_to(page, "Dry run")
     press("Enter")
     page.get_by_role("button", name="Send to 1 member").wait_for()
     press("Enter")  # it has the focus: what was tried is there to be sent

@@ -19,6 +19,7 @@ from peers import jvm
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.cli import main
 from keylane.kafka import exact
 from keylane.offsets import OffsetMap, decode
 
@@ -165,6 +166,15 @@ def keylane_turn(group: Group, pending: Set[Place]) -> None:
     group.check_turn(ran, expected)
 
 
+def operator_turn(group: Group, verb: str, places: Set[Place]) -> None:
+    """`keylane records` has these run again, or never."""
+    names = [f"{group.name}:{partition}@{offset}" for partition, offset in sorted(places)]
+    assert main(["records", verb, group.name, *names, "--bootstrap", group.bootstrap, "--execute"]) == 0
+    group.done = group.done - places if verb == "replay" else group.done | places
+    committed = group.committed()
+    assert {place for place in group.records if committed[place[0]].is_complete(place[1])} == group.done
+
+
 def choose_pending(group: Group, rng: random.Random, share: float) -> set[Place]:
     """A share of what is left, and always the first of each partition, so that only the map knows of the others."""
     left = sorted(group.records.keys() - group.done)
@@ -190,6 +200,22 @@ def test_a_group_moves_on_the_embedded_broker_too(jvm_peers: None, tmp_path: Pat
         jvm_turn(group, choose_pending(group, rng, 0.4))
         assert all(one.span for one in group.committed().values())
         keylane_turn(group, set())
+
+
+@pytest.mark.parametrize("wrote", ["jvm", "keylane"])
+def test_the_jvm_goes_on_from_a_map_that_an_operator_has_edited(apache_kafka: peers.ApacheKafka, wrote: str) -> None:
+    """Records that were done run again and no other, those that are passed over never run: by the JVM's own map, and
+    by keylane's."""
+    group, rng = Group(apache_kafka.bootstrap, "unordered"), random.Random(wrote)
+    produce(group, 200, transactional=False)
+    turn = jvm_turn if wrote == "jvm" else keylane_turn
+    turn(group, choose_pending(group, rng, 0.4))
+    left = sorted(group.records.keys() - group.done)
+    operator_turn(group, "replay", {min(group.done), *rng.sample(sorted(group.done), 20)})
+    operator_turn(group, "skip", {left[0], *rng.sample(left, 10)})
+    assert all(one.span for one in group.committed().values()), "only a map says so"
+    jvm_turn(group, set())
+    assert group.done == group.records.keys()
 
 
 def test_keylane_finishes_what_the_jvm_left(apache_kafka: peers.ApacheKafka) -> None:

@@ -1,4 +1,5 @@
-"""A redrive of dead letters that kills itself at its n-th step: before and after each record, offset and commit."""
+"""A redrive of dead letters that is killed: by itself at its n-th step (before and after each record, offset and
+commit), or from outside at any moment."""
 
 from __future__ import annotations
 
@@ -22,10 +23,14 @@ LOT = 4
 STEPS_A_LOT = 2 * LOT + 4
 
 
-def redrive(servers: str, topic: str, dies_at: int = 0) -> int | None:
-    """The exit code of a process that redrives; it is killed at that step, if there are so many."""
+def redrive(servers: str, topic: str, dies_at: int = 0, dies_after_s: float | None = None) -> int | None:
+    """The exit code of a process that redrives; it is killed at that step, if there are so many, or so long after its
+    start, if it still runs."""
     process = _processes.Process(target=_redrive, args=(servers, topic, dies_at))
     process.start()
+    if dies_after_s is not None:
+        process.join(dies_after_s)
+        process.kill()
     process.join(60)
     if process.is_alive():
         process.kill()

@@ -59,6 +59,10 @@ class Log:
         self.acknowledged = 0
         self.unacknowledged: set[int] = set()
         """Records that the current assignment has completed, and that no acknowledged commit has."""
+        self.claimed: set[int] = set()
+        """At most once, while there are rules by key: records that commits have complete and that are yet to run."""
+        self.again: set[int] = set()
+        """Records that were replayed, and that have not run since."""
         self.done: dict[int, Sent | None] = {}
         """What records came to, when they last did."""
         self.visible: dict[int, Sent] = {}
@@ -69,12 +73,15 @@ class Log:
     def complete(self, offset: int, sent: Sent | None = None) -> None:
         """The record is through; with these outputs, if there are any."""
         del self.todo[offset]
+        self.again.discard(offset)
+        self.claimed.discard(offset)
         self.unacknowledged.add(offset)
         self.done[offset] = sent
 
     def pass_over(self, offset: int) -> None:
         """The record is through without having run, which costs nobody anything after a crash."""
         del self.todo[offset]
+        self.again.discard(offset)
         self.done[offset] = None
 
     def shard(self, message: PlainMessage, ordering: Ordering) -> Any:

@@ -29,11 +29,11 @@ class KeyOracle:
         about = [one.do for one in self.rules if one.where.holds(record)]
         return "skip" in about and "hold" not in about
 
-    def starts(self, item: Item, now: float) -> str | None:
-        """A record's handler may begin now; which rule that breaks, if one."""
-        about = [one for one in self.rules if one.where.holds(item.message)]
+    def starts(self, record: PlainMessage, now: float) -> str | None:
+        """A record's turn has come; which rule that breaks, if one."""
+        about = [one for one in self.rules if one.where.holds(record)]
         if stops := [one for one in about if one.do != "limit"]:
-            return f"{item} started although it is {stops[0]}"
+            return f"it is {stops[0]}"
         limits = [(one.per_s, one) for one in about if one.per_s is not None]
         if not limits:
             return None
@@ -42,7 +42,7 @@ class KeyOracle:
         left, since = self._levels.get(rule, (most, now))
         left = min(most, left + (now - since) * per_s) - 1
         self._levels[rule] = (left, now)
-        return f"{item} started faster than {rule}" if left < -_ROUNDING else None
+        return f"it is {rule}" if left < -_ROUNDING else None
 
 
 BURST_S = 0.1

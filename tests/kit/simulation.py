@@ -9,7 +9,8 @@ never goes back; 3. a record that an acknowledged commit had complete is not run
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
 takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
 of a partition that the user has paused, nor of a key that an operator holds or has skipped, nor beyond
-`max_uncommitted`, nor faster than `rates` and limits of keys allow. 1 and 3 but for what an operator has skipped.
+`max_uncommitted`, nor faster than `rates` and limits of keys allow. 1 and 3 but for what an operator has skipped, and
+for what was replayed, which runs once more, in order, and no other record with it.
 
 Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by
 then. Under "almost_once" a crash would repeat at most as many records as may be in flight.
@@ -28,7 +29,8 @@ from typing import TYPE_CHECKING
 import keylane as kl
 from keylane.errors import HandlerError
 from keylane.flow.keys import KeyRule, Where
-from keylane.offsets import decode
+from keylane.offsets import DispatchBound, decode, encode
+from keylane.offsets.edits import replayed
 from keylane.options import Batch, Breaker, DeadLetter, Halt, Rates, Retries, Skip
 from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
@@ -91,6 +93,8 @@ class Settings:
     """How often the user pauses, resumes and changes bounds; 20 is often."""
     rules: int = 0
     """How often an operator holds, slows, skips and releases keys; 20 is often."""
+    replays: int = 0
+    """How often an operator lets complete records run again; 10 is often. Not with transactions."""
     delivery: DeliveryName = "at_least_once"
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
@@ -160,6 +164,8 @@ class Simulation:
         self.answer: dict[TopicPartition, Problem] | None = None
         """The answer to `commit`, when it is known already, and not told."""
         self.revoking: list[TopicPartition] = []
+        self.replaying: dict[TopicPartition, list[int]] = {}
+        """Of partitions that come to their end for it, what is to run again."""
         self.credit = 0
         for log in self.logs:
             self._let_go(log)
@@ -185,6 +191,7 @@ class Simulation:
             (self._interfere, self.settings.hands),
             (self._rule, self.settings.rules),
             (self._skip, self.settings.rules),
+            (self._replay, self.settings.replays * (self.settings.delivery != "transactional")),
             (self._crash, 1),
             (self._stop, 1),
         ]
@@ -230,6 +237,9 @@ class Simulation:
         steps = [all_at_once] if self.transactions is None else actions
         for _ in range(limit):
             if all(log.assigned and log.committed is not None and log.committed[0] == log.end for log in self.logs):
+                for log in self.logs if self.settings.delivery != "at_most_once" else ():
+                    left = log.again & log.records.keys()  # but for what retention took
+                    self.check(not left, "{}: {} were replayed, and did not run", log.name, left)
                 return
             for step in steps:
                 self.step(step)
@@ -403,16 +413,59 @@ class Simulation:
         self.seen["skipped alone"] += 1
         self._passed_over(log, offset)
 
+    def _replay(self) -> None:
+        """An operator lets complete records run again: their partition comes to its end, and begins anew with a map
+        that has them incomplete."""
+        log = self.random.choice(self.logs)
+        if not log.assigned or log.name in self.revoking or (found := log.map()) is None:
+            return
+        done = [one for one in log.records if one >= log.start and found.is_complete(one)]
+        if not done:
+            return
+        self.replaying[log.name] = self.random.sample(done, min(len(done), self.random.randint(1, 4)))
+        self.revoking.append(log.name)
+        self.engine.revoking([log.name], [log.name], self.now)
+
+    def _commit_replay(self, log: Log, offsets: list[int]) -> None:
+        """The member commits the edited map, where the broker takes it and the log still has the records."""
+        before = log.map()
+        if before is None or not all(one in log.records and before.is_complete(one) for one in offsets):
+            return
+        edited = replayed(before, offsets)
+        metadata = encode(edited) if edited.span else ""
+        bound = DispatchBound.for_cap(self.settings.broker_metadata_cap)
+        if edited.span > bound.max_span and edited.incomplete_count > bound.max_incomplete:
+            return
+        log.committed = (edited.base, metadata)
+        for one in log.records:
+            is_right = edited.is_complete(one) == (before.is_complete(one) and one not in offsets)
+            self.check(is_right, "{}: the replay of {} changes {}", log.name, offsets, one)
+        log.again.update(offsets)
+        self.begun.difference_update((log.partition, one) for one in offsets)
+        self.seen["replayed"] += len(offsets)
+
     def _rule_keys(self, rules: list[KeyRule]) -> None:
+        for log in self.logs if self.settings.delivery == "at_most_once" else ():
+            log.claimed = {one for one in log.todo if self.engine.is_complete(log.name, one)}
         self.keys = KeyOracle(rules)
         self.engine.rule_keys(rules)
 
     def _pass_over(self) -> None:
-        """What the plan has skipped is complete."""
+        """What the plan has skipped is complete; at most once what it has claimed is too, and its turn has come."""
+        claims = self.settings.delivery == "at_most_once"
         for log in self.logs if self.keys.rules else ():
-            for offset in [one for one, record in log.todo.items() if self.keys.is_skipped(record)]:
-                if self.engine.is_complete(log.name, offset):
-                    self._passed_over(log, offset)
+            for offset, record in list(log.todo.items()):
+                is_skipped = self.keys.is_skipped(record)
+                if (is_skipped or claims) and offset not in log.claimed and self.engine.is_complete(log.name, offset):
+                    if is_skipped:
+                        self._passed_over(log, offset)
+                    else:
+                        log.claimed.add(offset)
+                        self.come_to_turn(f"{log.name}@{offset}", record)
+
+    def come_to_turn(self, name: object, record: PlainMessage) -> None:
+        broken = self.keys.starts(record, self.now)
+        self.check(broken is None, "{} started although {}", name, broken)
 
     def _passed_over(self, log: Log, offset: int) -> None:
         self.check(offset not in log.running, "{}: {} was skipped while it ran", log.name, offset)
@@ -484,6 +537,8 @@ class Simulation:
             self.engine.commit_answered(answer.commit, self._committed(answer.commit.entries), self.now)
             for log in self._named(answer.token):
                 self._let_go(log)
+                if (offsets := self.replaying.pop(log.name, None)) is not None:
+                    self._commit_replay(log, offsets)
             self.revoking = [name for name in self.revoking if name not in answer.token]
         self.credit = plan.credit
 
@@ -516,6 +571,7 @@ class Simulation:
         log.todo.clear()
         log.unacknowledged.clear()
         log.given_up.clear()
+        log.claimed.clear()
 
     def _named(self, names: Iterable[TopicPartition]) -> list[Log]:
         return [self.logs[partition] for _, partition in names]
@@ -570,5 +626,12 @@ VARIETY = (
     Settings(rules=15, keys=4, batch=Batch(6), hands=5, rates=Rates(per_key=30)),
     Settings(rules=15, ordering="unordered", keys=4, metadata_cap=16, call_s=1.0, results=True, hands=5),
     Settings(rules=15, ordering="partition", keys=4, call_s=1.0, output_share=0.05),
+    Settings(rules=15, delivery="at_most_once", keys=4, rebalances=2),
+    Settings(rules=15, delivery="almost_once", keys=4, concurrency=3, later_share=0.1),
+    Settings(replays=15, keys=4, rules=5, on_exhausted=DeadLetter("dead"), hands=5),
+    Settings(replays=15, ordering="partition", call_s=1.0, output_share=0.05, results=True, rebalances=2),
+    Settings(replays=15, ordering="unordered", metadata_cap=16, broker_metadata_cap=16, keys=2, batch=Batch(5)),
+    Settings(replays=15, delivery="at_most_once", keys=3),
+    Settings(replays=15, delivery="almost_once", concurrency=3, keys=20),
 )
 """Settings that together reach every branch that a schedule can reach."""

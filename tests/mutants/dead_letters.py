@@ -94,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         "a purge of what came back takes letters that wait",
-        "cli/dlq_purge.py",
+        "desk/purge.py",
         "redriven[name[1]].base if",
         "redriven[name[1]].highest_completed + 2 if",
         "integration/test_dlq.py::test_redrive_and_purge",

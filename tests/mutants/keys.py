@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant(
         "single records are taken out however late the command comes",
         "operations/commands.py",
-        "isinstance(self.asked, Seek | Passing) and now_ms",
+        "isinstance(self.asked, Seek | Passing | Replay) and now_ms",
         "isinstance(self.asked, Seek) and now_ms",
         f"{COMMANDS}::test_only_what_is_done_once_is_ever_late",
     ),

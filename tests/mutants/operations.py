@@ -69,14 +69,14 @@ MUTANTS = [
     Mutant(
         "a seek is done however late it comes",
         "operations/commands.py",
-        "return isinstance(self.asked, Seek | Passing) and now_ms - self.sent_ms > LATE_MS",
+        "return isinstance(self.asked, Seek | Passing | Replay) and now_ms - self.sent_ms > LATE_MS",
         "return False",
         f"{COMMANDS}::test_only_what_is_done_once_is_ever_late",
     ),
     Mutant(
         "a member that is late is not asked whether it is",
         "operations/agent.py",
-        "if command.is_late(_now_ms()):",
+        "if command.is_late(now_ms()):",
         "if False:",
         f"{MEMBERS}::test_a_seek_that_comes_too_late_is_refused",
     ),

@@ -32,6 +32,27 @@ MUTANTS = [
         f"{GUARD}::test_another_sites_request_is_refused_even_with_the_token",
     ),
     Mutant(
+        "a group whose members have not joined yet is called not existing",
+        "ui/looks.py",
+        "is_heard=bool(heard)",
+        "is_heard=False",
+        f"{SERVER}::test_a_group_that_has_just_started_is_not_said_not_to_exist",
+    ),
+    Mutant(
+        "the page shows a record's payload to everybody",
+        "ui/actions.py",
+        "[name], None, payloads=payloads)",
+        "[name], None, payloads=True)",
+        f"{SERVER}::test_a_record_is_shown_and_its_payload_only_with_the_token",
+    ),
+    Mutant(
+        "the page's dry run of a purge deletes",
+        "ui/actions.py",
+        'return purge(queue, (), below, execute=_flag(body, "execute"))',
+        "return purge(queue, (), below, execute=True)",
+        f"{SERVER}::test_letters_are_purged_and_those_that_wait_stay",
+    ),
+    Mutant(
         "anybody may act",
         "ui/guard.py",
         'if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self.token.encode()):',

@@ -82,9 +82,13 @@ def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
     assert [one["state"] for one in drained["members"]] == ["done"]
     operate(capsys, work, "resume", "--execute")
     until(lambda: work.lag() == 0, query.snapshot)
+    seen, once_more = work.outputs(), (work.topic, 2, 0)
+    again = operate(capsys, work, "replay-record", f"{work.topic}:2@0", "--execute")
+    assert again["records"] == [{"record": f"{work.topic}:2@0", "member": shown()["member"]}]
+    until(lambda: Counter(work.outputs().outputs) == Counter([*seen.outputs, once_more]), query.snapshot)
+    until(lambda: work.lag() == 0, query.snapshot)
     query.stop()
     assert operate(capsys, work, "show")["members"] == [], "it has said that it ends"
-    seen = work.outputs()
     assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SPARK_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 """The forms of master URLs that Spark takes for a session; it answers any other one with a page of Java."""
@@ -36,37 +32,6 @@ def assignment(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: give NAME=VALUE")
     return name, value
-
-
-class Place(NamedTuple):
-    """Where a record is."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}@{self.offset}"
-
-
-def place(what: str, text: str) -> Place:
-    """`TOPIC:PARTITION@OFFSET` of a record, which is called `what`. Raises `UsageError`."""
-    from keylane.errors import UsageError
-
-    found = re.fullmatch(r"(.+):(\d{1,9})@(\d{1,18})", text)
-    if found is None:
-        raise UsageError(f"{text}: give a {what} as TOPIC:PARTITION@OFFSET, like orders.dead:3@1041")
-    return Place(found[1], int(found[2]), int(found[3]))
-
-
-def check_topic(topic: str, known: Iterable[str]) -> None:
-    """Raises `UsageError` for a topic that is not among those that exist."""
-    from keylane.errors import UsageError
-    from keylane.telling import did_you_mean
-
-    if topic not in (known := list(known)):
-        hint = did_you_mean(topic, known) or "`keylane topics list` shows those that do"
-        raise UsageError(f"the topic {topic!r} does not exist: {hint}")
 
 
 def milliseconds(option: str, text: str) -> int:

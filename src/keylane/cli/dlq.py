@@ -142,10 +142,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Show one letter; returns the exit code."""
-    from keylane.cli.arguments import place
     from keylane.cli.dlq_letters import queue_of
     from keylane.cli.tables import print_fields
     from keylane.desk.letters import show_report
+    from keylane.desk.places import place
 
     topic, partition, offset = place("letter", args.letter)
     return show(args, show_report(queue_of(args, topic), partition, offset, payloads=args.payload), print_fields)
@@ -164,7 +164,8 @@ def run_redrive(args: argparse.Namespace) -> int:
 def run_purge(args: argparse.Namespace) -> int:
     """Delete letters, or say which would be deleted; returns the exit code."""
     from keylane.cli.dlq_letters import queue_of
-    from keylane.cli.dlq_purge import print_purge, purge
+    from keylane.cli.dlq_purge import below_of, print_purge
+    from keylane.desk.purge import purge
 
     queue = queue_of(args)
-    return show(args, purge(queue, args), print_purge)
+    return show(args, purge(queue, args.topic, below_of(args), execute=args.execute), print_purge)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.arguments import check_topic, milliseconds
+from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN, admin_with, settings_of
 from keylane.cli.tables import print_table
 from keylane.desk.letters import Queue, Wanted, redrive_group
+from keylane.desk.places import check_topic
 from keylane.desk.redrive import LEFT
 from keylane.errors import UsageError
 from keylane.kafka.places import for_records

@@ -7,7 +7,6 @@ commands from another one. A command that changes something says first which mem
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
@@ -165,8 +164,9 @@ def run_show(args: argparse.Namespace) -> int:
     """Show the members; returns the exit code."""
     from keylane.cli.operate_show import members_of, print_members
     from keylane.desk.members import members_report
+    from keylane.operations.clock import now_ms
 
-    return show(args, members_report(members_of(args), _now_ms()), print_members)
+    return show(args, members_report(members_of(args), now_ms()), print_members)
 
 
 def run_keys(args: argparse.Namespace) -> int:
@@ -174,10 +174,11 @@ def run_keys(args: argparse.Namespace) -> int:
     from keylane.cli.operate_show import members_of, print_keys
     from keylane.desk.members import keys_report
     from keylane.errors import UsageError
+    from keylane.operations.clock import now_ms
 
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give a whole number of at least 1")
-    return show(args, keys_report(members_of(args), _now_ms(), args.limit), print_keys)
+    return show(args, keys_report(members_of(args), now_ms(), args.limit), print_keys)
 
 
 def run_log(args: argparse.Namespace) -> int:
@@ -258,7 +259,3 @@ def _rate(name: str, text: str) -> float | None:
         return float(text)
     except ValueError:
         raise UsageError(f"--{name.replace('_', '-')} {text}: give records a second, or unlimited") from None
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -1,7 +1,7 @@
 """`keylane records`: show, replay, skip, park: single records of a group, by its committed offsets and offset maps.
 
 The idea: a commit says of every record whether it is complete, so that one record runs again, or never, by a commit
-that says something else of it and of no other one. Where records stand is `keylane.cli.records_show`, what is committed
+that says something else of it and of no other one. Where records stand is `keylane.desk.records`, what is committed
 instead `keylane.cli.records_edit`.
 """
 
@@ -117,7 +117,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_show(args: argparse.Namespace) -> int:
     """Show where records stand; returns the exit code."""
-    from keylane.cli.records_show import print_records, show_report
+    from keylane.cli.records_show import print_records
+    from keylane.desk.records import show_report
 
     pipeline: Pipeline | None = None
     if args.pipeline:

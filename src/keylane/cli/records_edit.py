@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_change import check_empty
-from keylane.cli.records_show import IN_LOG, look
 from keylane.cli.tables import print_table
+from keylane.desk.records import check_in_log, look
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import CommittedOffset
 from keylane.kafka.replacing import replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from keylane.cli.asking import Report, Settings
     from keylane.cli.records_park import Parking
-    from keylane.cli.records_show import Found
+    from keylane.desk.records import Found
     from keylane.kafka.admin import Admin
     from keylane.kafka.group_descriptions import Partition
     from keylane.kafka.replacing import Offsets
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 Verb = Literal["replay", "skip", "park"]
 
 DONE: dict[Verb, str] = {"replay": "run again", "skip": "never run", "park": "are set aside"}
-ABSENT: dict[Verb, str] = {
-    "replay": "produce it again to have it processed",
-    "skip": "consumers pass over it by themselves",
-    "park": "consumers pass over it by themselves",
-}
-"""What to do about a record that the log has no longer."""
 
 
 def edit(
@@ -129,15 +123,12 @@ def _check(verb: Verb, group: str, one: Found) -> None:
             f"what the group {group!r} has committed in {partition} cannot be edited: {one.metadata_error}; `keylane "
             "groups reset` commits without metadata"
         )
-    elif one.in_log in ("open", "unwritten"):
-        reason = f"{IN_LOG[one.in_log]} (at {one.log_end}): wait until it can be read"
     elif one.standing in ("below", "complete") and verb != "replay":
         reason = f"it is complete already: nothing is to be {'skipped' if verb == 'skip' else 'parked'}"
     elif one.standing in ("incomplete", "beyond") and verb == "replay":
         reason = "it is not complete: it runs when consumers of the group start, without a replay"
-    elif one.in_log != "there":
-        reason = f"{IN_LOG[one.in_log]}; {ABSENT[verb]}"
     else:
+        check_in_log(one, verb)
         return
     raise UsageError(f"{one.place}: {reason}")
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from keylane.cli.records_show import Found
     from keylane.desk.letters import Queue
+    from keylane.desk.records import Found
 
 
 class Parking:

@@ -42,6 +42,8 @@ class Start:
     log_end: int
     metadata: str = ""
     """What the user's own function left with the committed offset."""
+    not_sought: str = ""
+    """Of a seek: why it does not start where it was sought; empty where it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 The idea: `keylane groups`, `operate` and `dlq` print these reports, as tables or JSON, and `keylane ui` shows them:
 there is no second way to compute anything. `groups` says where groups stand, `members` what members tell, `commands`
-what is sent to them and what came of it, `letters` and `redrive` what is dead and how it comes back.
+what is sent to them and what came of it, `records` single records, `letters`, `redrive` and `purge` what is dead, and
+how it comes back or goes.
 
-Doors: the package itself, `commands`, `groups`, `letters`, `members`, `payloads`, `redrive`.
+Doors: the package itself, `commands`, `groups`, `letters`, `members`, `payloads`, `places`, `purge`, `records`,
+`redrive`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from keylane.consumer.passing import Passing
 from keylane.desk import TOKEN_VARIABLE
 from keylane.errors import UsageError
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
+from keylane.operations.clock import now_ms
 from keylane.operations.commands import adjusting, named
 from keylane.operations.operator import Operator
 from keylane.pipeline import Operations
@@ -91,15 +92,15 @@ def send(kafka: Settings, admin: Admin, token: str | None, order: Order) -> tupl
 
 def _expected(operator: Operator, group: str, asked: Asked) -> dict[str, Seen]:
     """The members that are to do it. Raises `UsageError` when none could."""
-    present = operator.members.present(_now_ms())
+    present = operator.members.present(now_ms())
     if present and not any(one.report["takes_commands"] for one in present.values()):
         raise UsageError(
             f"the members of the group {group!r} only report: give their pipeline operations=Operations(token=...)"
         )
     if not present and isinstance(asked, Seek):
         raise UsageError(f"no member of the group {group!r} is heard: `keylane groups reset {group}` moves its offsets")
-    if not present and isinstance(asked, Passing):
-        raise UsageError(f"no member of the group {group!r} is heard: `keylane records skip|park` needs none")
+    if not present and isinstance(asked, Passing | Replay):
+        raise UsageError(f"no member of the group {group!r} is heard: `keylane records skip|park|replay` needs none")
     return present
 
 
@@ -116,7 +117,7 @@ def _answers(
             if members[name].report["takes_commands"]
             and (name not in results or results[name].state == "accepted")
             and name in operator.members.reports
-            and not operator.members.reports[name].is_silent(_now_ms())
+            and not operator.members.reports[name].is_silent(now_ms())
         ]
 
     operator.wait(lambda: not pending(), until)
@@ -176,7 +177,7 @@ def _partitions(operator: Operator, command: Command) -> list[Report]:
 
 def _records(operator: Operator, command: Command) -> list[Report]:
     """Of single records: who has done which."""
-    if not isinstance(command.asked, Passing):
+    if not isinstance(command.asked, Passing | Replay):
         return []
     by = {name: one.member for one in operator.results_of(command).values() for name in one.records or ()}
     return [{"record": name, "member": by.get(name)} for name in map(named, command.asked.records)]
@@ -206,7 +207,3 @@ def _report(
         "partitions": partitions,
         "records": records,
     }
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

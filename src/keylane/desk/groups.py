@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from keylane.kafka.group_descriptions import Partition
 
 
-def gather(admin: Admin, group: str, committed: Mapping[Partition, CommittedOffset] | None = None) -> Report:
+def gather(
+    admin: Admin,
+    group: str,
+    committed: Mapping[Partition, CommittedOffset] | None = None,
+    *,
+    is_heard: bool = False,
+) -> Report:
     """Everything about a group, as `--json` prints it (docs: `keylane groups describe --help`); `committed` is asked
-    for when it is not given. Raises `UsageError` for a group that does not exist.
+    for when it is not given. `is_heard`: members tell of themselves, and the coordinator may not know of them yet:
+    then the state is "starting". Raises `UsageError` for a group that does not exist.
 
     `offset_map` is null without metadata, and for metadata that is not an offset map, which `metadata_error` then
     names. `remaining` is what is really left: `lag` less what the offset map has complete, and less what retention has
@@ -31,7 +38,8 @@ def gather(admin: Admin, group: str, committed: Mapping[Partition, CommittedOffs
     description = admin.describe_group(group)
     if committed is None:
         committed = admin.committed_offsets(group)
-    if description.state == "dead" and not committed:
+    is_starting = is_heard and description.state == "dead"
+    if description.state == "dead" and not committed and not is_heard:
         raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
     names = sorted({*committed, *owners})
@@ -41,7 +49,7 @@ def gather(admin: Admin, group: str, committed: Mapping[Partition, CommittedOffs
     ]
     return {
         "group": group,
-        "state": description.state,
+        "state": "starting" if is_starting else description.state,
         "protocol": description.protocol,
         "assignor": description.assignor or None,
         "coordinator": description.coordinator or None,

@@ -274,10 +274,10 @@ class KafkaConsumer:
         self,
         targets: Mapping[tuple[str, int], Target],
         others: Target | None,
-        moved: Callable[[Sequence[tuple[str, int]]], None] | None = None,
+        moved: Callable[[Mapping[tuple[str, int], str]], None] | None = None,
     ) -> None:
         """Go on elsewhere with these partitions, and with all others that are assigned; `moved` is told, on a thread of
-        the client's, which do so now. Any thread."""
+        the client's, which do so now (empty), and why others do not. Any thread."""
         self._member.seek(targets, others, moved)
 
     def _heard(self, heard_at: float) -> None:

@@ -64,8 +64,8 @@ CLOSE_S = 5.0
 LEFT = CommitProblem("this member has left the group", moved_on=True)
 
 
-Moved: TypeAlias = "Callable[[Sequence[Name]], None]"
-"""Is told which partitions go on where they were sought."""
+Moved: TypeAlias = "Callable[[Mapping[Name, str]], None]"
+"""Is told which partitions go on where they were sought (empty), and why others go on where they were."""
 
 
 class Reader(Protocol):
@@ -117,13 +117,13 @@ class GroupMember:
         once this one is closed."""
         self.on_lost: Callable[[], None] = lambda: None
         """Told when the group has given the partitions to others."""
-        self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs)
+        self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs, check_starts)
         self._seeks: SimpleQueue[tuple[Mapping[Name, Target], Target | None, Moved | None]] = SimpleQueue()
         """Where partitions are to go on; the second is for all that are not in the first; and who is to hear of it."""
         self._moved: Moved | None = None
         """Who is to hear of the seek that is under way."""
-        self._moved_names: list[Name] = []
-        """What of it goes on where it was sought."""
+        self._went_on: dict[Name, str] = {}
+        """What of it goes on, and why not where it was sought."""
         self._reloads: SimpleQueue[Sequence[tuple[Name, int]]] = SimpleQueue()
         self._suspected: SimpleQueue[str] = SimpleQueue()
         self._owning = threading.Lock()
@@ -244,10 +244,10 @@ class GroupMember:
 
     def _tell_moved(self) -> None:
         """The seek before is over: it was done, or its partitions went."""
-        moved, names = self._moved, self._moved_names
-        self._moved, self._moved_names = None, []
+        moved, went_on = self._moved, self._went_on
+        self._moved, self._went_on = None, {}
         if moved is not None:
-            moved(names)
+            moved(went_on)
 
     def _look_for_topics(self) -> None:
         """Find out which of those that a broker did not know are no more, and which are there again."""
@@ -346,7 +346,7 @@ class GroupMember:
                 self._listening.on_assigned(starts)
             self._reader.assign(starts)
             if action.targets:
-                self._moved_names += [(one.topic, one.partition) for one in starts]
+                self._went_on |= {(one.topic, one.partition): one.not_sought for one in starts}
 
     def _starts_of(self, action: Begin) -> list[Start]:
         """Those of the topics that are there."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Name = tuple[str, int]
 """Topic and partition."""
 
+Place = tuple[str, int, int]
+"""Topic, partition and offset."""
+
 LOOK_S = 0.5
 """How often it is looked for a topic that a broker does not know."""
 
@@ -40,10 +43,12 @@ LOOK_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to seek: an offset, or the first record of a time on."""
+    """Where to seek: an offset, the first record of a time on, or where the group stands, with some to run again."""
 
     offset: int | None = None
     time_ms: int | None = None
+    again: frozenset[int] = frozenset()
+    """Offsets that are complete, and are not from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,24 @@ class Seek:
 
     targets: Mapping[Name, Target]
     others: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Let these records, which are complete, run again; all others stay what they are."""
+
+    records: tuple[Place, ...]
+
+    @property
+    def targets(self) -> dict[Name, Target]:
+        offsets: dict[Name, set[int]] = {}
+        for topic, partition, offset in self.records:
+            offsets.setdefault((topic, partition), set()).add(offset)
+        return {name: Target(again=frozenset(found)) for name, found in offsets.items()}
+
+    def told(self, moved: Mapping[Name, str]) -> dict[Place, str]:
+        """Of partitions that went on, why their records do not run again; empty where they do."""
+        return {one: moved[one[:2]] for one in self.records if one[:2] in moved}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from keylane.consumer.start import Committed, Start, StartRule
-from keylane.errors import HandlerError, PeerError
+from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.kafka import exact
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.offsets import OffsetMap
+from keylane.offsets.edits import replayed, rewritten, standing
 from keylane.pipeline import External, duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Consumer
 
@@ -37,6 +38,10 @@ logger = logging.getLogger("keylane.kafka")
 
 Names = list[tuple[str, int]]
 
+TOO_LARGE = (
+    "its offset map would be larger than the broker takes: name fewer records, or raise offset.metadata.max.bytes"
+)
+
 
 class Starts:
     """Resolves starts. Thread safety: the group's thread."""
@@ -49,7 +54,9 @@ class Starts:
         patience: Patience,
         commit_now: Callable[[Sequence[Offset]], dict[tuple[str, int], CommitProblem]],
         epochs: Iterator[int],
+        check_starts: Callable[[Sequence[Start]], None],
     ) -> None:
+        """`check_starts` raises `PeerError` for starts at which nothing may begin."""
         self._client = client
         self._pipeline = pipeline
         self._rule = StartRule.of(pipeline)
@@ -57,6 +64,7 @@ class Starts:
         self._patience = patience
         self._commit_now = commit_now
         self._epochs = epochs
+        self._check_starts = check_starts
         self._external = isinstance(pipeline.commit, External)
         self.heard: Callable[[float], None] = lambda _: None
         """Told when the coordinator has answered."""
@@ -72,16 +80,34 @@ class Starts:
 
     def _resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None) -> list[Start]:
         give_up_at = self._patience.give_up_at()
-        starts, first = [], []
-        for found in self._found(names, targets or {}, give_up_at):
+        targets = targets or {}
+        starts: dict[tuple[str, int], Start] = {}
+        first = []
+        for found in self._found(names, targets, give_up_at):
             offsets, commit_first = self._rule.resolve(found)
-            epoch = next(self._epochs)
+            name = (found.topic, found.partition)
             own = self._rule.own_metadata(found)
-            starts.append(Start(found.topic, found.partition, epoch, offsets, found.log_start, found.log_end, own))
-            if not self._external and (commit_first or (targets and (found.topic, found.partition) in targets)):
-                first.append(_First(found.topic, found.partition, offsets))
+            start = Start(*name, next(self._epochs), offsets, found.log_start, found.log_end, own)
+            target = targets.get(name)
+            if target is not None and target.again:
+                start, metadata = self._run_again(start, found, target.again)
+                if commit_first or start.offsets != offsets:
+                    first.append(_First(*name, start.offsets, metadata, offsets))
+            elif not self._external and (commit_first or target is not None):
+                first.append(_First(*name, offsets))
+            starts[name] = start
+        self._commit(first, starts, give_up_at)
+        return list(starts.values())
+
+    def _commit(self, first: list[_First], starts: dict[tuple[str, int], Start], give_up_at: float) -> None:
+        """What has to be committed before anything of `starts` runs. A map that the broker does not take leaves its
+        partition where it was."""
         while first:
             problems = self._commit_now(first)
+            for one in first:
+                if (found := problems.get(one.name)) and found.metadata_too_large and one.before is not None:
+                    del problems[one.name]
+                    starts[one.name] = replace(starts[one.name], offsets=one.before, not_sought=TOO_LARGE)
             if not problems:
                 break
             problem = next(iter(problems.values()))
@@ -93,7 +119,17 @@ class Starts:
             self._check_there(name for name, one in problems.items() if one.missing)
             self._patience.wait(give_up_at, text)
             first = [one for one in first if one.name in problems]
-        return starts
+
+    def _run_again(self, start: Start, found: Committed, again: Collection[int]) -> tuple[Start, str]:
+        """The start with these not complete, and the metadata that says so; or as it is, with the reason."""
+        try:
+            edited = run_again(start, again)
+            metadata = rewritten(edited, start.offsets, found.metadata, self._pipeline.metadata_cap)
+            made = replace(start, offsets=edited, metadata="")
+            self._check_starts([made])
+        except (UsageError, PeerError) as error:
+            return replace(start, not_sought=" ".join(str(error).split())), ""
+        return made, metadata
 
     def _check_there(self, names: Iterable[tuple[str, int]]) -> None:
         """The coordinator knows none of these. It may be behind; raises `MissingError` where there is no log either."""
@@ -101,8 +137,8 @@ class Starts:
             self._logs.bounds(*name)
 
     def _found(self, names: Names, targets: Mapping[tuple[str, int], Target], give_up_at: float) -> list[Committed]:
-        sought = [name for name in names if name in targets]
-        asked = [name for name in names if name not in targets]
+        sought = [name for name in names if name in targets and not targets[name].again]
+        asked = [name for name in names if name not in sought]
         found = [self._at(name, targets[name]) for name in sought]
         if asked:
             found += self._from_user(asked) if self._external else self._from_group(asked, give_up_at)
@@ -190,9 +226,27 @@ class _MovedOnError(Exception):
 class _First:
     """The commit of a resolved start: an `Offset` of the port."""
 
-    __slots__ = ("metadata", "name", "offset")
+    __slots__ = ("before", "metadata", "name", "offset")
 
-    def __init__(self, topic: str, partition: int, offsets: OffsetMap) -> None:
+    def __init__(
+        self, topic: str, partition: int, offsets: OffsetMap, metadata: str = "", before: OffsetMap | None = None
+    ) -> None:
         self.name = (topic, partition)
         self.offset = offsets.base
-        self.metadata = ""
+        self.metadata = metadata
+        self.before = before
+        """Where it starts if the broker does not take the metadata; None: it has none."""
+
+
+def run_again(start: Start, again: Collection[int]) -> OffsetMap:
+    """The map of a start in which these offsets are not complete, and all others are what they were. Raises
+    `UsageError` for an offset that is not complete, and for one that is not in the log."""
+    for offset in sorted(again):
+        record = f"{start.topic}:{start.partition}@{offset}"
+        if offset < start.log_start:
+            raise UsageError(
+                f"{record}: it is below the log's start at {start.log_start}: produce it again to have it processed"
+            )
+        if standing(start.offsets, offset) in ("incomplete", "beyond"):
+            raise UsageError(f"{record}: it is not complete: it runs without a replay")
+    return replayed(start.offsets, again)

@@ -5,5 +5,5 @@ processes and lanes, on any hosts. `commands` says what a command is and which c
 `reports` what they tell by themselves: all three are pure. `agent` is the member's end of it, on threads of its own:
 nothing of it is on the path of a record; `operator` is the other end (docs/adr/0100).
 
-Doors: `agent`, `commands`, `operator`, `reports`.
+Doors: `agent`, `clock`, `commands`, `operator`, `reports`.
 """

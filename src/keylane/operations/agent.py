@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.consumer.passing import Passing
@@ -20,7 +19,8 @@ from keylane.consumer.work import to_dict
 from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
-from keylane.kafka.membership import Seek
+from keylane.kafka.membership import Replay, Seek
+from keylane.operations.clock import now_ms
 from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
@@ -75,8 +75,8 @@ class Operated(Protocol):
     def seek(self, seek: Seek) -> Sequence[Name]:
         """Returns where it was done, which is where it had partitions. Raises `KeylaneError`."""
 
-    def pass_over(self, asked: Passing) -> Told:
-        """Returns what became of the records of its partitions. Raises `KeylaneError`."""
+    def about(self, asked: Passing | Replay) -> Told:
+        """Do this with single records. Returns what became of the records of its partitions. Raises `KeylaneError`."""
 
 
 class Agent:
@@ -98,7 +98,7 @@ class Agent:
         self._commands_topic, self._reports_topic = topics_of_operations(self._group)
         self._log = None if options.token is None else CommandLog(self._group, options.token)
         self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._started_ms = _now_ms()
+        self._started_ms = now_ms()
         self._reader: KeyedReader | None = None
         self._writer: KeyedWriter | None = None
         self._threads: list[threading.Thread] = []
@@ -218,7 +218,7 @@ class Agent:
             "pid": os.getpid(),
             "keylane": __version__,
             "started_ms": self._started_ms,
-            "reported_ms": _now_ms(),
+            "reported_ms": now_ms(),
             "interval_ms": self._interval_ms,
             "takes_commands": self._reader is not None,
             "command": done,
@@ -270,7 +270,7 @@ class Agent:
                         self._carry_out(command, operated)
 
     def _carry_out(self, command: Command, operated: Operated) -> None:
-        if command.is_late(_now_ms()):
+        if command.is_late(now_ms()):
             late = f"it came more than {LATE_MS // 1000} s after it was sent, by the clock of {self._member}"
             self._answer(command, "refused", late)
             self._done = command.number
@@ -281,8 +281,8 @@ class Agent:
         records: tuple[str, ...] | None = None
         not_done = ""
         try:
-            if isinstance(command.asked, Passing):
-                told = operated.pass_over(command.asked)
+            if isinstance(command.asked, Passing | Replay):
+                told = operated.about(command.asked)
                 records = tuple(named(one) for one, why in told.items() if not why)
                 not_done = "; ".join(f"{named(one)}: {why}" for one, why in told.items() if why)
             elif isinstance(command.asked, Seek):
@@ -306,9 +306,5 @@ class Agent:
         records: tuple[str, ...] | None = None,
     ) -> None:
         if self._writer is not None:
-            result = Result.of(command, self._member, state, _now_ms(), text, partitions, records)
+            result = Result.of(command, self._member, state, now_ms(), text, partitions, records)
             self._writer.write(result.key, result.value(self._group))
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -21,7 +21,7 @@ from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.options import Rates, check_whole
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Verb = Literal[
     "release-key",
     "skip-record",
     "park-record",
+    "replay-record",
 ]
 MOST_RECORDS = 100
 """That one command may name."""
@@ -81,7 +82,7 @@ class Release:
     """None: every rule."""
 
 
-Asked: TypeAlias = Pause | Resume | Adjusting | Seek | KeyRule | Release | Passing
+Asked: TypeAlias = Pause | Resume | Adjusting | Seek | KeyRule | Release | Passing | Replay
 """What a command asks for."""
 
 
@@ -119,6 +120,8 @@ class Command:
                 return "release-key"
             case Passing():
                 return "skip-record" if self.asked.dlq is None else "park-record"
+            case Replay():
+                return "replay-record"
 
     @property
     def partitions(self) -> tuple[Name, ...] | None:
@@ -128,7 +131,7 @@ class Command:
                 return names
             case Seek(targets):
                 return tuple(sorted(targets))
-            case Passing(records):
+            case Passing(records) | Replay(records):
                 return tuple(sorted({(topic, partition) for topic, partition, _ in records}))
             case Adjusting() | KeyRule() | Release():
                 return None
@@ -152,10 +155,12 @@ class Command:
                 return "all" if where is None else str(where)
             case Passing(records, dlq):
                 return ", ".join(map(named, records)) + ("" if dlq is None else f" to {dlq}")
+            case Replay(records):
+                return ", ".join(map(named, records))
 
     def is_late(self, now_ms: int) -> bool:
         """Whether it is too late to do it, where it is done once."""
-        return isinstance(self.asked, Seek | Passing) and now_ms - self.sent_ms > LATE_MS
+        return isinstance(self.asked, Seek | Passing | Replay) and now_ms - self.sent_ms > LATE_MS
 
     def value(self) -> bytes:
         """As the topic has it."""
@@ -196,6 +201,8 @@ def _written(asked: Asked) -> Said:
             return {"where": None if where is None else str(where)}
         case Passing(records, dlq, why):
             return {"records": [list(one) for one in records], "dlq": dlq, "why": why}
+        case Replay(records):
+            return {"records": [list(one) for one in records]}
 
 
 def read(value: bytes) -> Command:
@@ -232,6 +239,8 @@ def _asked(said: Said) -> Asked:
             return passing(_records(said["records"]))
         case "park-record":
             return passing(_records(said["records"]), str(said["dlq"]), str(said["why"]))
+        case "replay-record":
+            return replaying(_records(said["records"]))
         case other:
             raise UsageError(f"this keylane does not know the command {other!r}")
 
@@ -246,9 +255,18 @@ def _records(written: Iterable[tuple[str, int, int]]) -> list[Place]:
 
 def passing(records: Sequence[Place], dlq: str | None = None, why: str = "") -> Passing:
     """Raises `UsageError` for none, and for too many."""
+    return Passing(_places(records), dlq, why)
+
+
+def replaying(records: Sequence[Place]) -> Replay:
+    """The same."""
+    return Replay(_places(records))
+
+
+def _places(records: Sequence[Place]) -> tuple[Place, ...]:
     if not 0 < len(records) <= MOST_RECORDS:
         raise UsageError(f"{len(records)} records: name at most {MOST_RECORDS} in one command, and at least one")
-    return Passing(tuple((topic, partition, offset) for topic, partition, offset in records), dlq, why)
+    return tuple((topic, partition, offset) for topic, partition, offset in records)
 
 
 def adjusting(most: int | None, rates: Mapping[str, float | None] | None, *, as_in_pipeline: bool = False) -> Adjusting:
@@ -282,7 +300,7 @@ class Holding:
 
     def after(self, asked: Asked) -> Holding:
         match asked:
-            case Seek() | Passing():
+            case Seek() | Passing() | Replay():
                 return self
             case Adjusting(as_in_pipeline=True):
                 return Holding(replace(self.settings, max_concurrency=None))

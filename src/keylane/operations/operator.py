@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
+from keylane.operations.clock import now_ms
 from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of
 from keylane.operations.reports import Members
 from keylane.pipeline import topics_of_operations
@@ -86,12 +87,12 @@ class Operator:
         refuses it or another command came before it, and `BrokerUnavailableError`."""
         if self._log is None or self._token is None or self._commands is None:
             raise UsageError(f"no member of the group {self._group!r} takes commands: give its pipeline a token")
-        now_ms = int(time.time() * 1000)
-        command = Command(secrets.token_hex(8), self._group, self._log.number + 1, now_ms, by, asked)
+        sent_ms = now_ms()
+        command = Command(secrets.token_hex(8), self._group, self._log.number + 1, sent_ms, by, asked)
         value = command.value()
         refused: list[str] = []
         writer = KeyedWriter(self._kafka, self._commands_topic, refused.append)
-        for old in done_with(self._log.counted, now_ms):
+        for old in done_with(self._log.counted, sent_ms):
             writer.write(old.id.encode(), None)
         writer.write(command.id.encode(), value, [(MAC, mac_of(self._token, value))])
         is_written = writer.flush(WRITE_S)

@@ -17,7 +17,7 @@ from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Change, Settings
 from keylane.errors import PeerError
-from keylane.kafka.membership import Seek
+from keylane.kafka.membership import Replay, Seek
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ class TellWork:
     """Say what you have in hand, and what waits."""
 
 
-Request: TypeAlias = Change | Seek | Passing | TellLiveness | TellWork
+Request: TypeAlias = Change | Seek | Passing | Replay | TellLiveness | TellWork
 Value: TypeAlias = "tuple[Name, ...] | Liveness | Work | Told | None"
 """Of a lane's answer: where a seek was done, how it stays a member, what it has in hand, what became of records."""
 
@@ -84,6 +84,7 @@ class _Call(Generic[Lane]):
     number: int
     what: Request
     due: float
+    wait_s: float
     waits_for: set[Lane] = field(default_factory=set)
     values: dict[Lane, Value] = field(default_factory=dict)
     left: dict[Name, Lane | None] = field(default_factory=dict)
@@ -109,9 +110,9 @@ class _Call(Generic[Lane]):
         after = "; what starts in their place begins with it"
         if isinstance(self.what, TellLiveness | TellWork):
             after = ""
-        elif isinstance(self.what, Passing):
+        elif isinstance(self.what, Passing | Replay):
             after = "; `keylane records show` says where the records stand"
-        return PeerError(f"{name}: no answer within {ANSWER_S:.0f} s from {lanes}{after}")
+        return PeerError(f"{name}: no answer within {self.wait_s:.0f} s from {lanes}{after}")
 
 
 _NAMES = {
@@ -122,6 +123,7 @@ _NAMES = {
     TellLiveness: "liveness",
     TellWork: "work",
     Passing: "single records",
+    Replay: "single records",
 }
 
 
@@ -146,17 +148,15 @@ class Controls(Generic[Lane]):
     def ask(self, what: Request, now: float) -> tuple[int, list[Effect[Lane]]]:
         """A user's call: its number, and what follows at once. The lanes that `started` are concerned."""
         self._number += 1
-        is_seek = isinstance(what, Seek)
-        call = self._calls[self._number] = _Call[Lane](
-            self._number, what, now + (self._seek_s if is_seek else ANSWER_S)
-        )
+        wait_s = self._seek_s if isinstance(what, Seek | Replay) else ANSWER_S
+        call = self._calls[self._number] = _Call[Lane](self._number, what, now + wait_s, wait_s)
         if isinstance(what, Seek):
             names = what.targets if what.others is None else {*what.targets, *self._known}
             call.left = dict.fromkeys(sorted(names))
         elif isinstance(what, TellLiveness):
             wanted = what.names
             call.waits_for = {one for one, has in self._has.items() if wanted is None or has.intersection(wanted)}
-        elif isinstance(what, Passing):
+        elif isinstance(what, Passing | Replay):
             of = {(topic, partition) for topic, partition, _ in what.records}
             call.waits_for = {one for one, has in self._has.items() if of.intersection(has)}
         elif isinstance(what, TellWork):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keylane.consumer.passing import Passing
 from keylane.consumer.settings import apply
 from keylane.errors import InternalError
-from keylane.kafka.membership import Seek
+from keylane.kafka.membership import Replay, Seek
 from keylane.pipeline import Partitions
 from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, LaneEnd, Moved
 from keylane.spark.controls import TellLiveness, TellWork
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
     from keylane.spark.channel import Order
-    from keylane.spark.controls import Name, Request
+    from keylane.spark.controls import Name, Request, Value
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Runner(Protocol):
     def adjust(self, *, max_concurrency: int | None = None, rates: Rates | None = None) -> None: ...
     def rule_keys(self, rules: tuple[KeyRule, ...]) -> None: ...
     def pass_over(self, asked: Passing, told: Callable[[Told], None]) -> None: ...
-    def move(self, targets: Mapping[Name, Target], moved: Callable[[Sequence[Name]], None]) -> None: ...
+    def move(self, targets: Mapping[Name, Target], moved: Callable[[Mapping[Name, str]], None]) -> None: ...
+    def replay(self, asked: Replay, told: Callable[[Told], None]) -> None: ...
     def liveness(self) -> Liveness: ...
     def work(self) -> Work: ...
     def show(self, stream: LastStage) -> None: ...
@@ -319,16 +320,22 @@ class Link:
                 self._answers.put(Answer(number, runner.work()))
             case Passing():
                 runner.pass_over(what, lambda told: self._answers.put(Answer(number, told)))
+            case Replay():
+                runner.replay(what, partial(self._replayed, number))
             case change:
                 apply(runner, change)
                 self._end_of_lane.send(runner.snapshot())  # which its loop makes after the change
                 self._answers.put(Answer(number))
 
-    def _moved(self, number: int, names: Sequence[Name]) -> None:
+    def _moved(self, number: int, names: Iterable[Name]) -> None:
         """Any thread: a seek is done in these, and in no others."""
+        self._replayed(number, tuple(names))
+
+    def _replayed(self, number: int, value: Value) -> None:
+        """Any thread: partitions have gone and come."""
         if self.to_driver is not None:
             self.to_driver.look()
-        self._answers.put(Answer(number, tuple(names)))
+        self._answers.put(Answer(number, value))
 
     def _leave(self) -> None:
         """Nobody in the driver sees anything any more. The runner has been told to stop: nothing starts again."""

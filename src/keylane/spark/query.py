@@ -11,8 +11,8 @@ from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import Snapshot
 from keylane.consumer.work import Work
 from keylane.errors import UsageError
-from keylane.kafka.membership import Seek
-from keylane.parallel_consumer import adjusted, check_seek, named, targets_at, targets_from
+from keylane.kafka.membership import Replay, Seek
+from keylane.parallel_consumer import adjusted, check_replay, check_seek, named, targets_at, targets_from
 from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.from_lanes import FromLanes
 
@@ -145,8 +145,11 @@ class LaneQuery:
         """keylane's: from now on these hold for records by their keys, on all lanes, and no others."""
         self._supervisor.ask(RuleKeys(rules))
 
-    def pass_over(self, asked: Passing) -> list[Told]:
-        """keylane's: skip or park records that wait; what each lane says that has some of them."""
+    def about(self, asked: Passing | Replay) -> list[Told]:
+        """keylane's: skip or park records that wait, or let complete ones run again; what each lane says that has some
+        of them."""
+        if isinstance(asked, Replay):
+            check_replay(self._pipeline)
         return [told for told in self._supervisor.ask(asked).values() if isinstance(told, dict)]
 
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -270,11 +273,11 @@ class OperatedQuery:
     def change(self, change: Change) -> None:
         apply(self._query, change)
 
-    def pass_over(self, asked: Passing) -> Told:
+    def about(self, asked: Passing | Replay) -> Told:
         """By the lanes that have the records' partitions now."""
         has = {(one.topic, one.partition) for one in self._query.snapshot().partitions}
         told = dict.fromkeys((one for one in asked.records if one[:2] in has), GONE)
-        for answer in self._query.pass_over(asked):
+        for answer in self._query.about(asked):
             told |= answer
         return told
 

@@ -1,4 +1,5 @@
-"""What the page asks for once: dead letters, and commands to members. Each is one of the desk's functions.
+"""What the page asks for once: single records, dead letters, and commands to members. Each is one of the desk's
+functions.
 
 What a page sends is not trusted to have the right shape: what is wrong is refused by name. Each answer has, as `line`,
 the command that does the same.
@@ -7,26 +8,37 @@ the command that does the same.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from keylane.consumer.events import Pause, Resume
+from keylane.desk import records
 from keylane.desk.commands import Order, adjustment, seeking, send
 from keylane.desk.groups import selected
 from keylane.desk.letters import Queue, Wanted, list_report, redrive_group, show_report
+from keylane.desk.purge import Below, purge
 from keylane.desk.redrive import How, redrive
 from keylane.errors import UsageError
+from keylane.flow.keys import KeyRule, Treatment, Where
+from keylane.operations.commands import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from keylane.desk import Report
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
     from keylane.operations.commands import Asked
 
-COMMANDS = ("pause", "resume", "drain", "adjust", "seek")
+TREATMENTS: dict[str, Treatment] = {"hold-key": "hold", "limit-key": "limit", "skip-key": "skip"}
+KEYED = (*TREATMENTS, "release-key")
+SINGLE = ("skip-record", "park-record", "replay-record")
+COMMANDS = ("pause", "resume", "drain", "adjust", "seek", *KEYED, *SINGLE)
 RATES = ("records_per_s", "per_partition", "per_key")
-Kind = Literal["earliest", "latest", "time", "offset"]
+PLACES: tuple[Literal["earliest", "latest", "time", "offset"], ...] = ("earliest", "latest", "time", "offset")
+"""Where a seek may go."""
+BELOW: tuple[Literal["redriven", "time", "offset", "latest"], ...] = ("redriven", "time", "offset", "latest")
+"""What a purge may delete."""
+Of = TypeVar("Of", bound=str)
 MOST_LETTERS = 500
 
 
@@ -50,6 +62,11 @@ class Actions:
         return report | {"done": is_done, "line": operate_line(group, do, body)}
 
     def _asked(self, do: str, body: Report) -> Asked:
+        if do in SINGLE:
+            dlq, reason = _optional(body, "dlq"), _optional(body, "reason")
+            return records.asked_of(self._admin, self._kafka, do, _texts(body, "records"), dlq, reason)
+        if do in KEYED:
+            return _rule(do, body)
         topics = _texts(body, "topics")
         if do == "adjust":
             rates = _rates(body.get("rates"))
@@ -59,9 +76,14 @@ class Actions:
         if do == "seek":
             if not names:
                 raise UsageError("seek: name the partitions to seek in, as flights:0,3-5")
-            kind, value = _target(body)
+            kind, value = _target(body, PLACES)
             return seeking(names, kind, value)
         return Resume(names) if do == "resume" else Pause(names)
+
+    def record(self, asked: Mapping[str, object], *, payloads: bool = False) -> Report:
+        """Where a record of a group stands, and what it is; with `payloads` key, value and headers too."""
+        group, name = _text(asked, "group"), _text(asked, "record")
+        return records.show_report(self._admin, self._kafka, group, [name], None, payloads=payloads)
 
     # --- dead letters ---
 
@@ -91,6 +113,13 @@ class Actions:
         how = How(_flag(body, "execute"), _optional(body, "to"), rounds, rate, limit)
         return redrive(queue, _wanted(body), how) | {"line": redrive_line(body)}
 
+    def purge(self, body: Report) -> Report:
+        """Delete letters for good, with `execute`; else count those that would be."""
+        queue = self._queue(_text(body, "topic"))
+        kind, value = _target(body, BELOW)
+        below = Below(kind, value)
+        return purge(queue, (), below, execute=_flag(body, "execute")) | {"line": purge_line(body)}
+
     def _queue(self, topic: str) -> Queue:
         if topic not in self._admin.topics():
             raise UsageError(f"the topic {topic!r} does not exist")
@@ -103,7 +132,13 @@ class Actions:
 def operate_line(group: str, do: str, body: Report) -> str:
     """`keylane operate …` with the same effect."""
     words = ["keylane", "operate", do, group]
-    for topic in _texts(body, "topics") if do != "adjust" else ():
+    if do in KEYED:
+        words += [
+            word for name in ("key", "where") if _optional(body, name) for word in (f"--{name}", _text(body, name))
+        ]
+        words += ["--all"] if _flag(body, "all") else []
+        words += ["--per-s", f"{_rate(body):g}"] if do == "limit-key" else []
+    for topic in _texts(body, "topics") if do in ("pause", "resume", "drain", "seek") else ():
         words += ["--topic", topic]
     if do == "adjust":
         if body.get("max_concurrency") is not None:
@@ -111,8 +146,12 @@ def operate_line(group: str, do: str, body: Report) -> str:
         for name, rate in _rates(body.get("rates")).items():
             words += [f"--{name.replace('_', '-')}", "unlimited" if rate is None else f"{rate:g}"]
         words += ["--as-in-pipeline"] if _flag(body, "as_in_pipeline") else []
+    if do in SINGLE:
+        words += _texts(body, "records")
+        if do == "park-record":
+            words += [word for name in ("dlq", "reason") if _optional(body, name) for word in (f"--{name}", body[name])]
     if do == "seek":
-        kind, value = _target(body)
+        kind, value = _target(body, PLACES)
         words += [f"--to-{'datetime' if kind == 'time' else kind}"]
         words += [_time(value)] if kind == "time" else [str(value)] if kind == "offset" else []
     return shlex.join([*words, *(["--execute"] if _flag(body, "execute") else [])])
@@ -127,6 +166,14 @@ def redrive_line(body: Report) -> str:
     for name in ("limit", "rate", "max_rounds"):
         if body.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(body[name])]
+    return shlex.join([*words, *(["--execute"] if _flag(body, "execute") else [])])
+
+
+def purge_line(body: Report) -> str:
+    """`keylane dlq purge …` with the same effect."""
+    kind, value = _target(body, BELOW)
+    words = ["keylane", "dlq", "purge", _text(body, "topic"), f"--to-{'datetime' if kind == 'time' else kind}"]
+    words += [_time(value)] if kind == "time" else [str(value)] if kind == "offset" else []
     return shlex.join([*words, *(["--execute"] if _flag(body, "execute") else [])])
 
 
@@ -179,12 +226,32 @@ def _rates(found: object) -> dict[str, float | None]:
     return found
 
 
-def _target(body: Report) -> tuple[Kind, int]:
+def _target(body: Report, kinds: Sequence[Of]) -> tuple[Of, int]:
     to = body.get("to")
-    kind = to.get("kind") if isinstance(to, dict) else None
-    if kind not in get_args(Kind) or not isinstance(to, dict):
-        raise UsageError(f"to: give a kind, one of {', '.join(get_args(Kind))}")
-    return cast("Kind", kind), _number(to, "value", 0)
+    given = to.get("kind") if isinstance(to, dict) else None
+    kind = next((one for one in kinds if one == given), None)
+    if not isinstance(to, dict) or kind is None:
+        raise UsageError(f"to: give a kind, one of {', '.join(kinds)}")
+    return kind, _number(to, "value", 0)
+
+
+def _rule(do: str, body: Report) -> Asked:
+    """What a command by key asks for."""
+    key, where = _optional(body, "key"), _optional(body, "where")
+    every = do == "release-key" and _flag(body, "all")
+    if (key is not None) + (where is not None) + every != 1:
+        raise UsageError(f"{do}: give a key, or an expression")
+    found = None if every else Where.parse(where) if where is not None else Where.of_key((key or "").encode())
+    if do == "release-key" or found is None:
+        return Release(found)
+    return KeyRule(found, TREATMENTS[do], _rate(body) if do == "limit-key" else None)
+
+
+def _rate(body: Report) -> float:
+    rate = body.get("per_s")
+    if not isinstance(rate, int | float) or isinstance(rate, bool):
+        raise UsageError(f"per_s {rate!r}: give records a second")
+    return float(rate)
 
 
 def _wanted(asked: Mapping[str, object]) -> Wanted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keylane.desk.groups import gather
 from keylane.errors import KeylaneError, UsageError
+from keylane.operations.clock import now_ms
 from keylane.operations.operator import Operator
 from keylane.pipeline import topics_of_operations
 from keylane.ui.history import History
@@ -58,21 +59,22 @@ class GroupLook:
 
     def add_point(self) -> Point | None:
         """The next point of the history, when it is time for one."""
-        now_ms = _now_ms()
-        members = {} if self._operator is None else self._operator.members.present(now_ms)
-        return self.history.add(members, now_ms, self._standing.get("remaining"))
+        at_ms = now_ms()
+        members = {} if self._operator is None else self._operator.members.present(at_ms)
+        return self.history.add(members, at_ms, self._standing.get("remaining"))
 
     def close(self) -> None:
         if self._operator is not None:
             self._operator.close()
 
     def _ask(self) -> None:
-        self._maps = self._admin.committed_offsets(self._group)
-        self._standing = gather(self._admin, self._group, self._maps)
-        self._stood = time.monotonic()
-        self.history.stands(self._standing["partitions"], _now_ms())
         if self._operator is None and _reports(self._group) in self._admin.topics():
             self._operator = Operator(self._kafka, self._group, None, self._admin)
+        self._maps = self._admin.committed_offsets(self._group)
+        heard = {} if self._operator is None else self._operator.members.present(now_ms())
+        self._standing = gather(self._admin, self._group, self._maps, is_heard=bool(heard))
+        self._stood = time.monotonic()
+        self.history.stands(self._standing["partitions"], now_ms())
 
     def _listen(self, closing: Event) -> None:
         if self._operator is None:
@@ -83,14 +85,14 @@ class GroupLook:
     def _view(self) -> Report:
         if not self._standing:
             return {}
-        now_ms = _now_ms()
-        told = {} if self._operator is None else self._operator.members.present(now_ms)
+        at_ms = now_ms()
+        told = {} if self._operator is None else self._operator.members.present(at_ms)
         view: Report = {"head": head(self._standing, reports=self._operator is not None)}
         view["partitions"] = partition_rows(self._standing, self._maps, told)
         if self._operator is None:
             return view | {"members": joined_rows(self._standing)}
         members = self._operator.members
-        return view | {"members": member_rows(members, now_ms)} | work(members, now_ms)
+        return view | {"members": member_rows(members, at_ms)} | work(members, at_ms)
 
 
 class GroupsLook:
@@ -151,7 +153,3 @@ def _reports(group: str) -> str | None:
         return topics_of_operations(group)[1]
     except UsageError:
         return None
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

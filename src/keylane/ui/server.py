@@ -68,8 +68,11 @@ class Server:
                 web.get("/api/letter", self._asking(ask.letter)),
                 web.post("/api/unlock", act(lambda _: {})),
                 web.post("/api/payload", act(partial(ask.letter, payloads=True))),
+                web.get("/api/record", self._asking(ask.record)),
+                web.post("/api/record", act(partial(ask.record, payloads=True))),
                 web.post("/api/operate", act(ask.operate)),
                 web.post("/api/redrive", act(ask.redrive)),
+                web.post("/api/purge", act(ask.purge)),
             ]
         )
         return app

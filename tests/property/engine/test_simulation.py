@@ -44,7 +44,7 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
     assert total >= 50_000
     rare = ("halted", "retention", "too large", "held back", "stale", "lost", "crashed", "stopped", "commit failed")
     new = ("later", "died", "paused by hand", "chains", "same key batches", "settled", "lease ended")
-    ruled = ("hold", "limit", "skip", "passed over", "skipped alone")
+    ruled = ("hold", "limit", "skip", "passed over", "skipped alone", "replayed")
     common = ("maps", "failed", "paused", "assigned", "revoked")
     for what in (*new, *common, *rare, *ruled):
         assert seen[what] > 0, f"the schedules never reached: {what}"

@@ -40,7 +40,8 @@ def simulate(seeds: range, steps: int, settings: list[Settings]) -> Counter[str]
 def test_the_guarantees_hold_on_any_schedule() -> None:
     seen = simulate(range(2), 700, SETTINGS)
     rare = ("refused", "unknown", "too large", "lost", "revoked")
-    for what in ("transactions", "aborted", "renewed", "began anew", *rare):
+    ruled = ("hold", "limit", "skip", "passed over", "skipped alone")
+    for what in ("transactions", "aborted", "renewed", "began anew", *rare, *ruled):
         assert seen[what] > 0, f"the schedules never reached: {what}"
 
 

@@ -11,7 +11,7 @@ from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.flow.keys import KeyRule, Where
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class World:
                 self.seeking.pop((number, name))
             self.sought[number] += done
             value = tuple(done)
-        elif not isinstance(what, TellLiveness | TellWork | Passing):
+        elif not isinstance(what, TellLiveness | TellWork | Passing | Replay):
             lane.apply(what)
         self.carry_out(self.controls.answered(lane.number, number, value))
 

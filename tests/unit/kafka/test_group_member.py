@@ -30,6 +30,7 @@ class World:
     def __init__(self, *, cooperative: bool = True) -> None:
         self.told: list[tuple[str, Any]] = []
         self.topics = {"t": range(2)}
+        self.not_sought = ""
         self.epoch = 0
         anything: Any = self
         pipeline = Pipeline(kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["t"], handler=print)
@@ -66,7 +67,9 @@ class World:
                 raise MissingError("the log cannot be read", topic)
         self.epoch += 1
         offsets = {name: targets.get(name, Target(0)).offset or 0 for name in names}
-        return [Start(*name, self.epoch, OffsetMap(offsets[name]), 0, 100) for name in names]
+        return [
+            Start(*name, self.epoch, OffsetMap(offsets[name]), 0, 100, not_sought=self.not_sought) for name in names
+        ]
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         assert timeout > 0
@@ -144,6 +147,20 @@ def test_a_seek_goes_on_at_the_target_when_its_records_are_through() -> None:
     assert world.told_since() == [("revoked", [T0]), ("stop", [T0]), ("assigned", (0, 7)), ("read", [0])]
     world.member._finish_what_ended()
     assert world.told == [], "once"
+
+
+def test_who_sought_is_told_where_it_went_on_and_why_not_where_it_was_sought() -> None:
+    world = World()
+    world.give(T0)
+    moved: list[Any] = []
+    world.member.seek({T0: Target(again=frozenset([3])), T1: Target(9)}, None, moved.append)
+    world.member._begin_seek()
+    world.member._revoking.answer.put([])  # type: ignore[union-attr]
+    world.not_sought = "it is not complete"
+    world.member._finish_what_ended()
+    world.member._tell_moved()
+    world.member._tell_moved()
+    assert moved == [{T0: "it is not complete"}], "once, and nothing of what it does not have"
 
 
 def test_lost_partitions_are_told_and_no_longer_read() -> None:

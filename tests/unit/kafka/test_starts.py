@@ -11,14 +11,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane import Pipeline
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka import exact
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.faults import commit_problem
 from keylane.kafka.logs import MissingError
+from keylane.kafka.membership import Replay
 from keylane.kafka.starts import Starts
-from keylane.offsets import OffsetMap
-from keylane.pipeline import External, Partitions
+from keylane.offsets import OffsetMap, encode
+from keylane.parallel_consumer import check_replay
+from keylane.pipeline import Commit, External, Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +53,12 @@ class World:
         monkeypatch.setattr(exact, "committed", self._committed)
         anything: Any = self
         pipeline = Pipeline(kafka=KAFKA, handler=print, **({"topics": ["t"]} | changes))
-        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count())
+        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count(), self._check)
 
     def resolve(self) -> list[Start]:
         return self.starts.resolved([T0])
+
+    def _check(self, starts: Sequence[Start]) -> None: ...
 
     # --- the coordinator and the log ---
 
@@ -157,7 +161,7 @@ def test_a_start_that_is_kept_elsewhere_may_have_a_map(monkeypatch: pytest.Monke
     anything: Any = world
     options: Any = ELSEWHERE
     pipeline = Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options)
-    [start] = Starts(anything, pipeline, anything, anything, world._commit, count()).resolved([T0])
+    [start] = Starts(anything, pipeline, anything, anything, world._commit, count(), lambda _: None).resolved([T0])
     assert start.offsets == KEPT
 
 
@@ -168,3 +172,90 @@ def test_what_is_kept_elsewhere_is_committed_to_no_group(monkeypatch: pytest.Mon
     with closing(KafkaConsumer(Pipeline(kafka=kafka, handler=print, topics=["t"], **options))) as consumer:
         monkeypatch.setattr(consumer._member, "commit_now", lambda *_: {T0: "the group was asked"})
         assert consumer.commit_now([entry], 0.1) == {}
+
+
+def test_what_is_kept_elsewhere_is_not_replayed_here() -> None:
+    options: Any = ELSEWHERE
+    with pytest.raises(UsageError, match="the offsets are not the group's: change them where they are"):
+        check_replay(Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options))
+
+
+# --- records that are to run again ---
+
+HAD = OffsetMap(5, [5, 7], 9)
+
+
+class Replayed(World):
+    """The same of a group that has committed `HAD` of a log from 2 to 10, and notes what is committed then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+        super().__init__(monkeypatch, **more)
+        self.sent: list[tuple[int, str]] = []
+
+    def _commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
+        self.sent += [(one.offset, one.metadata) for one in offsets]
+        return super()._commit(offsets)
+
+    def _committed(self, _: object, names: list[tuple[str, int]], __: float) -> list[exact.GroupOffset]:
+        return [exact.GroupOffset(*name, HAD.base, encode(HAD), None) for name in names]
+
+    def bounds(self, topic: str, _: int) -> tuple[int, int]:
+        return 2, 10
+
+    def again(self, *offsets: int) -> Start:
+        [start] = self.starts.resolved([T0], Replay(tuple((*T0, one) for one in offsets)).targets)
+        return start
+
+
+def test_what_is_to_run_again_is_committed_as_incomplete_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Replayed(monkeypatch)
+    start = world.again(3, 8)
+    assert (start.offsets, start.not_sought) == (OffsetMap(3, [3, 5, 7, 8], 9), "")
+    assert world.sent == [(3, encode(start.offsets))]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ((3, 5), "t:0@5: it is not complete: it runs without a replay"),
+        ((9, 10), "t:0@10: it is not complete: it runs without a replay"),
+        ((1, 3), "t:0@1: it is below the log's start at 2: produce it again to have it processed"),
+    ],
+)
+def test_one_record_that_cannot_run_again_leaves_its_partition_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, offsets: tuple[int, ...], why: str
+) -> None:
+    world = Replayed(monkeypatch)
+    start = world.again(*offsets)
+    assert (start.offsets, start.not_sought) == (HAD, why)
+    assert world.sent == []
+
+
+def test_a_map_that_the_broker_does_not_take_leaves_the_partition_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Replayed(monkeypatch, commits=KafkaError.OFFSET_METADATA_TOO_LARGE)
+    start = world.again(3)
+    assert start.offsets == HAD
+    assert "larger than the broker takes" in start.not_sought
+    assert len(world.sent) == 1
+    assert world.waits == []
+
+
+def test_a_map_that_could_grow_too_large_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Replayed(monkeypatch, commit=Commit(metadata_max_bytes=2))
+    start = world.again(3)
+    assert start.offsets == HAD
+    assert "name fewer records" in start.not_sought
+    assert world.sent == []
+
+
+def test_who_keeps_what_was_processed_may_refuse_that_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(Replayed):
+        def _check(self, starts: Sequence[Start]) -> None:
+            raise PeerError(f"what was processed below 5 is purged: {starts[0].offsets.base}")
+
+    world = Refusing(monkeypatch)
+    start = world.again(3)
+    assert (start.offsets, start.not_sought) == (HAD, "what was processed below 5 is purged: 3")
+    assert world.sent == []

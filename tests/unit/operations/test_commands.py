@@ -15,7 +15,7 @@ import keylane as kl
 from keylane.consumer.events import Adjust, Pause, Resume, RuleKeys
 from keylane.consumer.passing import Passing
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.operations.commands import (
     KEPT_MS,
     LATE_MS,
@@ -213,8 +213,9 @@ def test_what_later_commands_have_undone_is_deleted_once_it_is_old() -> None:
 
 def test_only_what_is_done_once_is_ever_late() -> None:
     seek, pause = command(1, Seek({("orders", 0): Target(1)})), command(1, Pause(None))
-    skip = command(1, Passing((("orders", 0, 1),)))
-    assert (skip.is_late(LATE_MS), skip.is_late(LATE_MS + 1)) == (False, True)
+    for one in (Passing((("orders", 0, 1),)), Replay((("orders", 0, 1),))):
+        single = command(1, one)
+        assert (single.is_late(LATE_MS), single.is_late(LATE_MS + 1)) == (False, True)
     assert (seek.is_late(LATE_MS), seek.is_late(LATE_MS + 1), pause.is_late(LATE_MS + 1)) == (False, True, False)
 
 

@@ -11,7 +11,7 @@ from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.consumer.work import Work
 from keylane.flow.keys import KeyRule, Where
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
@@ -95,11 +95,13 @@ def test_rules_by_key_hold_for_lanes_that_start_later_and_end_with_those_that_fo
     assert controls.started("z") == ()
 
 
-def test_single_records_are_asked_of_the_lanes_that_have_their_partitions_and_a_lane_that_went_says_nothing() -> None:
+@pytest.mark.parametrize("asked", [Passing(((*A, 7),)), Replay(((*A, 7),))])
+def test_single_records_are_asked_of_the_lanes_that_have_their_partitions_and_a_lane_that_went_says_nothing(
+    asked: Passing | Replay,
+) -> None:
     controls = running("x", "y")
     controls.reported("x", [A])
     controls.reported("y", [B])
-    asked = Passing(((*A, 7),))
     number, effects = controls.ask(asked, 0.0)
     assert effects == [Send("x", number, asked)]
     assert controls.answered("x", number, {(*A, 7): ""}) == [Done(number, {"x": {(*A, 7): ""}})]

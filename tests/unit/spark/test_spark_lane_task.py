@@ -24,7 +24,7 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.consumer.work import Work
 from keylane.errors import FencedError, TopicDeletedError
 from keylane.flow.outcomes import NOT_RUN
-from keylane.kafka.membership import Seek, Target
+from keylane.kafka.membership import Replay, Seek, Target
 from keylane.records import PlainMessage
 from keylane.spark import lanes
 from keylane.spark.channel import (
@@ -104,6 +104,10 @@ class Runner:
     def pass_over(self, asked: Any, told: Any) -> None:
         self.done.append(("pass over", asked.records))
         threading.Thread(target=told, args=({("t", 0, 7): ""},)).start()  # as the loop does
+
+    def replay(self, asked: Any, told: Any) -> None:
+        self.done.append(("replay", asked.records))
+        threading.Thread(target=told, args=({("t", 0, 8): ""},)).start()  # as the group's thread does
 
     def move(self, targets: Any, moved: Any) -> None:
         if not targets:
@@ -215,15 +219,21 @@ def test_a_lane_begins_with_what_was_asked_before_and_does_what_is_asked_while_i
     assert lane.runner is not None
     assert lane.runner.done == [("pause", None), ("adjust", 3)]
     a, there = ("t", 0), Target(offset=5)
-    skip = Passing((("t", 0, 7),))
-    requests: list[Request] = [Resume((a,)), TellLiveness(), Seek({a: there}), Seek({}), RuleKeys(()), skip]
+    skip, again = Passing((("t", 0, 7),)), Replay((("t", 0, 8),))
+    requests: list[Request] = [Resume((a,)), TellLiveness(), Seek({a: there}), Seek({}), RuleKeys(()), skip, again]
     for number, what in enumerate(requests):
         end.send(Ask(number, what))
-    answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(6))}
-    told = [("resume", (a,)), ("seek", {a: there}), ("rules", ()), ("pass over", skip.records)]
+    answers = {one.number: one for one in (driver.next(Answered).answer for _ in range(7))}
+    told = [
+        ("resume", (a,)),
+        ("seek", {a: there}),
+        ("rules", ()),
+        ("pass over", skip.records),
+        ("replay", again.records),
+    ]
     assert lane.runner.done[2:] == told
     assert [answers[number].value for number in range(3)] == [None, LIVENESS, (a,)]
-    assert (answers[4].value, answers[5].value) == (None, {("t", 0, 7): ""})
+    assert [answers[number].value for number in (4, 5, 6)] == [None, {("t", 0, 7): ""}, {("t", 0, 8): ""}]
     failure = answers[3].failure
     assert failure is not None
     assert str(failure.exception(0)) == "nowhere to go"

@@ -9,7 +9,7 @@ import pytest
 
 from keylane.cli.main import build_parser
 from keylane.errors import UsageError
-from keylane.ui.actions import Actions, operate_line, redrive_line
+from keylane.ui.actions import Actions, operate_line, purge_line, redrive_line
 
 
 class FakeAdmin:
@@ -46,6 +46,17 @@ def actions() -> Actions:
         ({"group": "g", "do": "adjust", "rates": {"per_key": "1"}}, "rates: per_key '1'"),
         ({"group": "g", "do": "adjust", "rates": {"per_key": -1}}, "per_key"),
         ({"group": "g", "do": "pause", "wait_ms": "1"}, "wait_ms '1'"),
+        ({"group": "g", "do": "hold-key"}, "hold-key: give a key, or an expression"),
+        ({"group": "g", "do": "hold-key", "all": True}, "hold-key: give a key, or an expression"),
+        ({"group": "g", "do": "skip-key", "key": "a", "where": "key=b"}, "skip-key: give a key, or an expression"),
+        ({"group": "g", "do": "limit-key", "key": "a", "per_s": "2"}, "per_s '2': give records a second"),
+        ({"group": "g", "do": "limit-key", "key": "a", "per_s": 0}, "give a limit records a second, above 0"),
+        ({"group": "g", "do": "release-key", "key": "a", "all": True}, "release-key: give a key, or an expression"),
+        ({"group": "g", "do": "skip-record"}, "0 records: name at most 100"),
+        ({"group": "g", "do": "skip-record", "records": "flights:0@1"}, "records: give a list of texts"),
+        ({"group": "g", "do": "skip-record", "records": ["flights:9@1"]}, "the topic has partitions 0 to 3"),
+        ({"group": "g", "do": "park-record", "records": ["flights:0@1"]}, "park-record: name the dead-letter topic"),
+        ({"group": "g", "do": "park-record", "records": ["flights:0@1"], "dlq": "no"}, "the topic 'no' does not exist"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(
@@ -78,6 +89,12 @@ def test_a_letter_has_a_place(actions: Actions, place: dict[str, Any]) -> None:
         actions.letter({"topic": "flights.dead"} | place)
 
 
+@pytest.mark.parametrize("to", [None, {}, {"kind": "earliest"}, {"kind": "offset", "value": -1}])
+def test_a_purge_says_what_goes(actions: Actions, to: Any) -> None:
+    with pytest.raises(UsageError, match=r"to: give a kind, one of redriven, time, offset, latest|value -1"):
+        actions.purge({"topic": "flights.dead", "to": to, "execute": True})
+
+
 def test_kafkas_own_topics_are_not_offered(actions: Actions) -> None:
     assert actions.topics() == {"topics": ["flights", "flights.dead"]}
 
@@ -108,6 +125,21 @@ def test_kafkas_own_topics_are_not_offered(actions: Actions) -> None:
             {"topics": ["f"], "to": {"kind": "offset", "value": 12}},
             "keylane operate seek 'my group' --topic f --to-offset 12",
         ),
+        ("hold-key", {"key": "a b"}, "keylane operate hold-key 'my group' --key 'a b'"),
+        (
+            "limit-key",
+            {"where": "key=a* header.tenant=acme", "per_s": 2.5, "execute": True},
+            "keylane operate limit-key 'my group' --where 'key=a* header.tenant=acme' --per-s 2.5 --execute",
+        ),
+        ("skip-key", {"key": "a", "where": ""}, "keylane operate skip-key 'my group' --key a"),
+        ("release-key", {"all": True}, "keylane operate release-key 'my group' --all"),
+        ("replay-record", {"records": ["f:0@1", "f:1@2"]}, "keylane operate replay-record 'my group' f:0@1 f:1@2"),
+        ("skip-record", {"records": ["f:0@1"], "dlq": "d"}, "keylane operate skip-record 'my group' f:0@1"),
+        (
+            "park-record",
+            {"records": ["f:0@1"], "dlq": "f.dead", "reason": "ticket 481", "execute": True},
+            "keylane operate park-record 'my group' f:0@1 --dlq f.dead --reason 'ticket 481' --execute",
+        ),
     ],
 )
 def test_the_same_command_is_one_that_the_command_line_takes(do: str, body: dict[str, Any], line: str) -> None:
@@ -123,3 +155,20 @@ def test_the_same_redrive_is_one_that_the_command_line_takes() -> None:
     words = shlex.split(line)[1:]
     args = build_parser(words).parse_args(words)
     assert (args.dlq, args.topic, args.limit, args.rate, args.execute) == ("t.dead", "t", 3, 2.0, True)
+
+
+@pytest.mark.parametrize(
+    ("to", "option"),
+    [
+        ({"kind": "redriven"}, "--to-redriven"),
+        ({"kind": "latest"}, "--to-latest"),
+        ({"kind": "offset", "value": 7}, "--to-offset 7"),
+        ({"kind": "time", "value": 1_763_712_000_000}, "--to-datetime 2025-11-21T08:00:00.000+00:00"),
+    ],
+)
+def test_the_same_purge_is_one_that_the_command_line_takes(to: dict[str, Any], option: str) -> None:
+    line = purge_line({"topic": "t.dead", "to": to, "execute": True})
+    assert line == f"keylane dlq purge t.dead {option} --execute"
+    words = shlex.split(line)[1:]
+    args = build_parser(words).parse_args(words)
+    assert (args.dlq, args.dlq_command, args.execute) == ("t.dead", "purge", True)

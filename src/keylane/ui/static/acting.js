@@ -1,4 +1,4 @@
-// Commands to members, and redrives: first what would be done, then the same again for real.
+// Commands to members, redrives and purges: first what would be done, then the same again for real.
 
 import { act, field, openDialog } from "./asking.js";
 import { count, el } from "./dom.js";
@@ -14,14 +14,19 @@ const VERBS = {
 export const verbs = Object.keys(VERBS);
 export const titleOf = (verb) => VERBS[verb][0];
 
-const text = (name, props = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...props });
+export const text = (name, props = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...props });
 
 /** The dialog of a command; `topics`: the partitions that are chosen, as flights:0,3-5. */
 export function openCommand(group, verb, topics) {
   const [title, note] = VERBS[verb];
   const fields = verb === "adjust" ? adjustFields() : verb === "seek" ? seekFields(topics) : [partitions(topics, "all of them")];
-  const read = (form) => ({ group, do: verb, ...(verb === "adjust" ? readAdjust(form) : { topics: readTopics(form) }), ...(verb === "seek" ? { to: readTarget(form) } : {}) });
-  openSteps(`${title} · ${group}`, note, fields, read, "/api/operate", {
+  const read = (form) => ({ do: verb, ...(verb === "adjust" ? readAdjust(form) : { topics: readTopics(form) }), ...(verb === "seek" ? { to: readTarget(form) } : {}) });
+  openOrder(group, title, note, fields, read);
+}
+
+/** The dialog of anything that members are told; `read` gives what is sent, without the group. */
+export function openOrder(group, title, note, fields, read) {
+  openSteps(`${title} · ${group}`, note, fields, (form) => ({ group, ...read(form) }), "/api/operate", {
     would: (report) => answers(report, false),
     did: (report) => answers(report, true),
     go: (report) => (report.members.length === 0 ? "Send: for members that start later" : `Send to ${report.members.length} ${report.members.length === 1 ? "member" : "members"}`),
@@ -42,6 +47,18 @@ export function openRedrive(topic, filters) {
     did: redriven,
     go: (report) => (report.letters === 0 ? null : `Send ${count(report.letters)} back`),
     waits: "Sending letters back…",
+  });
+}
+
+/** The dialog of a purge. */
+export function openPurge(topic) {
+  const kinds = [["redriven", "below the first that did not come back"], ["time", "before a time"], ["offset", "below an offset"], ["latest", "all"]];
+  const note = "Letters are deleted for good, of every partition of the topic. Nothing brings them back.";
+  openSteps(`Purge · ${topic}`, note, [targetFields("Delete", kinds)], (form) => ({ topic, to: readTarget(form) }), "/api/purge", {
+    would: purged,
+    did: purged,
+    go: (report) => (deleted(report) === 0 ? null : `Delete ${count(deleted(report))} for good`),
+    waits: "Deleting letters…",
   });
 }
 
@@ -109,7 +126,7 @@ const line = (words) => el("pre", { text: words, "aria-label": "The same on the 
 
 const partitions = (topics, all) => field("Partitions", text("topics", { value: topics.join(" "), placeholder: `${all}; or some, as flights:0,3-5` }));
 
-const value = (form, name) => form.elements[name].value.trim();
+export const value = (form, name) => form.elements[name].value.trim();
 
 const readTopics = (form) => value(form, "topics").split(/\s+/).filter(Boolean);
 
@@ -133,11 +150,12 @@ function readAdjust(form) {
 
 function seekFields(topics) {
   const kinds = [["earliest", "where the log starts"], ["latest", "where the log ends"], ["offset", "an offset"], ["time", "a time"]];
-  return [
-    partitions(topics, "which"),
-    el("div", { class: "fields" }, field("To", el("select", { name: "kind" }, ...kinds.map(([kind, label]) => el("option", { value: kind, text: label })))), field("Offset", text("offset", { inputmode: "numeric" })), field("Time (of this browser)", el("input", { type: "datetime-local", step: "1", name: "time" }))),
-  ];
+  return [partitions(topics, "which"), targetFields("To", kinds)];
 }
+
+export const select = (name, kinds) => el("select", { name }, ...kinds.map(([kind, label]) => el("option", { value: kind, text: label })));
+
+const targetFields = (label, kinds) => el("div", { class: "fields" }, field(label, select("kind", kinds)), field("Offset", text("offset", { inputmode: "numeric" })), field("Time (of this browser)", el("input", { type: "datetime-local", step: "1", name: "time" })));
 
 function readTarget(form) {
   const kind = value(form, "kind");
@@ -148,7 +166,7 @@ function readTarget(form) {
   return { kind, value: at };
 }
 
-function number(name, given) {
+export function number(name, given) {
   const found = Number(given);
   if (given === "" || !Number.isFinite(found)) throw new Error(`${name} ${given}: give a number`);
   return found;
@@ -164,13 +182,15 @@ function answers(report, executed) {
   const heads = ["Member", ...(executed ? ["Result", "Why"] : ["Client", "Partitions"])];
   const row = (one) => (executed ? [one.member, one.state, one.text ?? ""] : [one.member, one.client_id ?? "–", count(one.partitions)]);
   const missed = report.partitions.filter((one) => executed && one.member === null).map((one) => `${one.topic}-${one.partition}`);
+  const left = report.records.filter((one) => executed && one.member === null).map((one) => one.record);
   const done = report.members.filter((one) => one.state === "done").length;
-  const said = executed ? `${titleOf(report.do)}: done by ${done} of ${report.members.length}.` : report.members.length === 0 ? "No member is heard." : "These would get it; nothing was changed.";
+  const said = executed ? `${report.do}: done by ${done} of ${report.members.length}.` : report.members.length === 0 ? "No member is heard." : "These would get it; nothing was changed.";
   return el(
     "div",
     {},
     el("p", { class: executed && !report.done ? "bad" : "note", text: said }),
     missed.length > 0 && el("p", { class: "bad", text: `Not sought, since no member had them: ${missed.join(", ")}` }),
+    left.length > 0 && el("p", { class: "bad", text: `Not done: ${left.join(", ")}` }),
     report.members.length > 0 && el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, ...report.members.map((one) => el("tr", {}, ...row(one).map((cell, index) => el("td", { class: index === 2 && executed ? "text" : index === 0 ? "name" : null, title: cell, text: cell }))))))),
   );
 }
@@ -186,3 +206,7 @@ function redriven(report) {
   const left = Object.entries(report.left).map(([reason, letters]) => el("p", { class: "note", text: `${count(letters)} ${LEFT[reason] ?? reason}.` }));
   return el("div", {}, el("p", { class: "note", text: `${words} ${count(report.redriven_before)} came back before, ${count(report.not_selected)} are not selected.` }), ...left);
 }
+
+const deleted = (report) => report.partitions.reduce((total, one) => total + one.records, 0);
+
+const purged = (report) => el("p", { class: "note", text: report.executed ? `${count(deleted(report))} offsets deleted.` : `${count(deleted(report))} offsets would be deleted. Nothing was changed.` });

@@ -64,6 +64,7 @@ export function openDialog(title, ...content) {
   const form = el("form", { method: "dialog" }, el("h2", { id: "dialog-title", text: title }), ...content, problem);
   dialog.replaceChildren(form);
   if (!dialog.open) dialog.showModal();
+  else form.querySelector("input, select, button")?.focus(); // what had the focus is gone
   return { form, problem, close: () => dialog.close() };
 }
 

@@ -54,4 +54,7 @@ export function span(ms) {
 
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+/** As commands name it. */
+export const named = (one) => `${one.topic}:${one.partition}@${one.offset}`;
+
 export const place = (one) => `${one.topic}-${one.partition}@${one.offset}`;

@@ -2,9 +2,10 @@
 
 import { about, askForToken, onLock, unlocked } from "./asking.js";
 import { openCommand, titleOf, verbs } from "./acting.js";
-import { clock, count, el, place, put, rate, say, span } from "./dom.js";
+import { clock, count, el, named, place, put, rate, say, span } from "./dom.js";
 import { Chart, Charts, drawStrip } from "./drawings.js";
 import { Live } from "./live.js";
+import { openKeys, openNamed, openRecord } from "./singles.js";
 import { Table } from "./tables.js";
 
 const WHY = {
@@ -13,8 +14,11 @@ const WHY = {
 };
 
 export function showGroup(main, status, group) {
+  let view = null;
   const chosen = new Set(); // partitions, by name
-  const parts = { members: membersTable(), partitions: partitionsTable(chosen, () => tools.update()), in_hand: workTable("in hand", "Nothing is in hand."), waiting: waitingTable(), queues: queuesTable(), failures: failuresTable(), log: logTable() };
+  const dlq = () => view?.dead_letter_topics?.[0] ?? "";
+  const open = (row) => openRecord(group, named(row), dlq());
+  const parts = { members: membersTable(), partitions: partitionsTable(chosen, () => tools.update()), in_hand: workTable(open, "in hand", "Nothing is in hand."), waiting: waitingTable(open), queues: queuesTable(open, (key) => openKeys(group, key)), failures: failuresTable(), log: logTable() };
   const charts = new Charts();
   const unit = (text, word) => [text, el("small", { text: ` ${word}` })];
   new Chart(charts, "Processed", [(p) => p[1]], (p) => unit(rate(p[1]), "/s"));
@@ -28,7 +32,7 @@ export function showGroup(main, status, group) {
   const facts = el("dl", { class: "facts" });
   const dead = el("dl", { class: "facts", hidden: true });
   const note = el("p", { class: "note", hidden: true });
-  const tools = toolbar(group, chosen, () => view, (name) => parts.partitions.rows.get(name)?.row);
+  const tools = toolbar(group, chosen, () => view, (name) => parts.partitions.rows.get(name)?.row, dlq);
   const filter = el("input", { type: "search", placeholder: "Filter", "aria-label": "Filter partitions", "data-filter": true, oninput: () => find() });
   const left = el("input", { type: "checkbox", oninput: () => find() });
   const strips = el("span", { class: "key wide" }, el("i", { class: "all" }), "complete", el("i", { class: "some" }), "in part", el("i", { class: "none" }), "not", el("i", { class: "rest" }), "behind the map");
@@ -41,7 +45,6 @@ export function showGroup(main, status, group) {
     failures: section("Failures", parts.failures.node),
     log: section("Commands of the last seven days", parts.log.node),
   };
-  let view = null;
 
   function find() {
     const words = filter.value.toLowerCase();
@@ -127,10 +130,12 @@ function drawDead(dead, topics) {
   dead.replaceChildren(el("div", {}, el("dt", { text: "dead letters" }), el("dd", {}, ...links)));
 }
 
-function toolbar(group, chosen, viewOf, rowOf) {
+function toolbar(group, chosen, viewOf, rowOf, dlq) {
   const words = el("span", { class: "quiet" });
   const buttons = verbs.map((verb) => el("button", { type: "button", text: titleOf(verb), "data-verb": verb, onclick: () => (unlocked() ? openCommand(group, verb, verb === "adjust" ? [] : topicsOf(chosen, rowOf)) : askForToken()) }));
-  const node = el("div", { class: "line tools", role: "group", "aria-label": "Commands", hidden: true }, words, ...buttons);
+  const keys = el("button", { type: "button", text: "Keys", onclick: () => openKeys(group, "") });
+  const record = el("button", { type: "button", text: "Record", onclick: () => openNamed(group, dlq()) });
+  const node = el("div", { class: "line tools", role: "group", "aria-label": "Commands", hidden: true }, words, ...buttons, keys, record);
   const update = () => {
     node.hidden = !about.acts || viewOf()?.head?.reports !== true;
     say(words, chosen.size === 0 ? "" : `${chosen.size} ${chosen.size === 1 ? "partition" : "partitions"}:`);
@@ -230,13 +235,22 @@ function partitionsTable(chosen, onChoose) {
 
 const plain = (value) => (value === null || value === undefined ? "–" : `${value}`); // an offset is a name, and no amount
 
-function workTable(label, empty) {
+/** A cell whose text is a button: of a record, which opens; of a key, for which there are commands. */
+function drawButton(td, label, onclick) {
+  const button = td.firstElementChild ?? td.appendChild(el("button", { type: "button", class: "plain" }));
+  say(button, label);
+  button.onclick = onclick;
+}
+
+const recordColumn = (title, open) => ({ id: "record", title, draw: (td, row) => drawButton(td, place(row), () => open(row)) });
+
+function workTable(open, label, empty) {
   return new Table({
     label,
     empty,
     first: 15,
     columns: [
-      { id: "record", title: "Record", cell: place },
+      recordColumn("Record", open),
       { id: "why", title: "Is", cell: (row) => WHY[row.why] ?? row.why },
       { id: "age", title: "For", num: true, cell: (row) => span(row.age_ms) },
       { id: "attempt", title: "Attempt", num: true, cell: (row) => count(row.attempt) },
@@ -246,13 +260,13 @@ function workTable(label, empty) {
   });
 }
 
-function waitingTable() {
+function waitingTable(open) {
   return new Table({
     label: "Records that have a time",
     empty: "No record waits for a time.",
     first: 15,
     columns: [
-      { id: "record", title: "Record", cell: place },
+      recordColumn("Record", open),
       { id: "why", title: "Waits, since", cell: (row) => WHY[row.why] ?? row.why },
       { id: "due", title: "Goes on in", num: true, cell: (row) => span(row.due_in_ms) },
       { id: "attempt", title: "Attempt", num: true, cell: (row) => count(row.attempt) },
@@ -262,14 +276,14 @@ function waitingTable() {
   });
 }
 
-function queuesTable() {
+function queuesTable(open, openKey) {
   return new Table({
     label: "Keys that wait",
     empty: "No record waits for another one.",
     first: 15,
     columns: [
-      { id: "head", title: "Head", cell: place },
-      { id: "key", title: "Key", kind: "name", cell: (row) => row.key ?? "–" },
+      recordColumn("Head", open),
+      { id: "key", title: "Key", kind: "name", draw: (td, row) => (row.key !== null && about.acts ? drawButton(td, row.key, () => openKey(row.key)) : say(td, row.key ?? "–")) },
       { id: "behind", title: "Behind it", num: true, cell: (row) => count(row.behind) },
       { id: "why", title: "Its head waits, since", cell: (row) => WHY[row.why] ?? row.why },
       { id: "age", title: "For", num: true, show: "mid", cell: (row) => (row.age_ms === null ? "" : span(row.age_ms)) },

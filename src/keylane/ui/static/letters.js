@@ -1,7 +1,7 @@
 // Dead letters: a list, one of them, its payload when it is asked for, and the way back.
 
 import { about, act, ask, askForToken, openDialog, unlocked } from "./asking.js";
-import { openRedrive } from "./acting.js";
+import { openPurge, openRedrive } from "./acting.js";
 import { count, el, say } from "./dom.js";
 import { Table } from "./tables.js";
 
@@ -32,8 +32,9 @@ export function showLetters(main, status, topic) {
   const total = el("span", { class: "count" });
   const problem = el("p", { class: "problem", role: "alert" });
   const back = el("button", { type: "button", text: "Redrive…", onclick: () => redrive() });
+  const away = el("button", { type: "button", text: "Purge…", onclick: () => (unlocked() ? openPurge(topic) : askForToken()) });
   const redrive = () => (unlocked() ? openRedrive(topic, { from: from.value, error: error.value }) : askForToken());
-  const form = el("form", { class: "line tools", role: "search", onsubmit: (event) => send(event) }, name, error, from, el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back);
+  const form = el("form", { class: "line tools", role: "search", onsubmit: (event) => send(event) }, name, error, from, el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back, topic !== "" && about.acts && away);
   const likely = el("div", { class: "line tools" });
 
   function send(event) {
