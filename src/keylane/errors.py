@@ -44,6 +44,11 @@ class MetadataError(PeerError):
     """Commit metadata that is not an offset map, or one that keylane does not read (`keylane.offsets.decode`)."""
 
 
+class UnknownMapError(MetadataError):
+    """Commit metadata that may be an offset map, of a kind that this release does not know: it may say that records
+    are complete."""
+
+
 class DataFolderError(PeerError):
     """A broker's data folder is not ours, is in use, or is damaged; the text names file and position."""
 

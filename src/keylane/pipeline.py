@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keylane.records import Produced, Record
 
 OffsetReset = Literal["earliest", "latest", "error"]
-OnForeignMetadata = Literal["ignore", "fail"]
+OnForeignMetadata = Literal["fail_on_unknown_map", "ignore", "fail"]
 CommitMode = Literal["async", "sync"]
 
 TRACKING_SETTINGS = {
@@ -111,11 +111,12 @@ class Commit(Periods):
 
     metadata_max_bytes: int = DEFAULT_METADATA_CAP
     """The most characters of metadata that the broker takes with a commit; it learns of a smaller cap by itself."""
-    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
+    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "fail_on_unknown_map"
     """For commit metadata that is no offset map (Kafka Streams', garbage), or one that speaks of offsets beyond the end
-    of the log. "ignore": start from the committed offset with nothing complete above it, and log that; "fail": stop. A
-    function of (topic, partition, offset, metadata) returns a `keylane.offsets.OffsetMap` with that base, or None to
-    ignore it."""
+    of the log. "ignore": start from the committed offset with nothing complete above it, and log that; "fail": stop.
+    "fail_on_unknown_map": stop at what may be a map of a kind that is not known here (a later Parallel Consumer's), by
+    which records may be complete that would run again; ignore the rest. A function of (topic, partition, offset,
+    metadata) returns a `keylane.offsets.OffsetMap` with that base, or None to ignore it."""
     metadata: Callable[[str, int, int], str] | None = None
     """Under `ordering="partition"`, where no offset map is needed: a function of (topic, partition, offset) that
     returns what is committed with the offset, for example the name of a file with the state as of it (seed S1). It is

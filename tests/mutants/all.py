@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants import (
+    adapters,
     broker_apis,
     coordinator,
     dead_letters,
@@ -39,6 +40,7 @@ MUTANTS = [
     *dead_letters.MUTANTS,
     *records.MUTANTS,
     *ui.MUTANTS,
+    *adapters.MUTANTS,
     *spark.MUTANTS,
     *spark_exact.MUTANTS,
     *spark_lanes.MUTANTS,

@@ -344,9 +344,17 @@ MUTANTS = [
     Mutant(
         "foreign metadata is ignored, whatever the pipeline says",
         "consumer/start.py",
-        '        if rule == "fail":\n',
-        '        if rule == "fail" and not found.metadata:\n',
+        'if rule == "fail" or (',
+        'if rule == "fail" and not found.metadata or (',
         "unit/engine/test_engine_start.py::TestForeignMetadata::test_it_fails_where_that_is_asked_for",
+        "option: Commit.on_foreign_metadata",
+    ),
+    Mutant(
+        "a map of an unknown kind is ignored by default, and what it has complete runs again",
+        "consumer/start.py",
+        'rule == "fail_on_unknown_map" and isinstance(error, UnknownMapError)',
+        'rule == "fail_on_unknown_map" and not isinstance(error, UnknownMapError)',
+        "unit/engine/test_engine_start.py::test_what_may_be_a_map_of_an_unknown_kind_is_refused_by_name",
         "option: Commit.on_foreign_metadata",
     ),
     Mutant(

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import HandlerError, MetadataError, PeerError
+from keylane.errors import HandlerError, MetadataError, PeerError, UnknownMapError
 from keylane.offsets import OffsetMap, decode, is_map
 from keylane.pipeline import Commit
 from keylane.telling import kind_of
@@ -78,7 +78,7 @@ class StartRule:
     group: str
     offset_reset: str = "latest"
     beyond_log_end: OffsetReset = "error"
-    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "ignore"
+    on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "fail_on_unknown_map"
     has_own_metadata: bool = False
     """Whether metadata that is no map is the user's."""
 
@@ -134,10 +134,10 @@ class StartRule:
     def _foreign(self, found: Committed, base: int, error: MetadataError) -> OffsetMap:
         rule = self.on_foreign_metadata
         where = f"group {self.group!r}, {found.name}"
-        if rule == "fail":
+        if rule == "fail" or (rule == "fail_on_unknown_map" and isinstance(error, UnknownMapError)):
             raise PeerError(
                 f"{where}: the metadata of the committed offset {base} is not for keylane: {error}; "
-                "use another group.id, or set Commit(on_foreign_metadata=...)"
+                "use another group.id, or give Commit(on_foreign_metadata='ignore') to start there without a map"
             ) from error
         if callable(rule) and (made := self._asked(rule, found, base, where)) is not None:
             return made

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from keylane.errors import MetadataError, UsageError
+from keylane.errors import MetadataError, UnknownMapError, UsageError
 from keylane.offsets.tracker import MAX_OFFSET, MAX_SPAN, OffsetMap
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def _folded(name: str) -> str:
 _BY_MAGIC = {encoding.magic: encoding for encoding in Encoding}
 _BY_NAME = {_folded(encoding.label): encoding for encoding in Encoding}
 _PLAIN_WRITTEN = [encoding for encoding in Encoding if encoding.is_written and not encoding.is_zstd]
+_ENVELOPE_MAGIC = b"X"
+"""Of the envelope that the maintained fork of the Parallel Consumer (0.6) plans around a map and data of the user's."""
 _FOREIGN_MAGIC = {b"\x01": "Kafka Streams (magic 1)", b"\x02": "Kafka Streams (magic 2)"}
 
 
@@ -205,8 +207,8 @@ def decode(metadata: str | None, base: int, max_span: int = MAX_SPAN) -> OffsetM
     """The map in the metadata of a commit of offset `base`; empty metadata (or None) holds nothing complete above it.
 
     Raises `MetadataError`, in one line, for what is not an offset map, is another program's (Kafka Streams), is
-    damaged, or speaks of more than `max_span` offsets. Costs a small multiple of the metadata's length and of
-    `MAX_BODY_BYTES`, whatever the metadata claims.
+    damaged, or speaks of more than `max_span` offsets; `UnknownMapError` for what may be a map of another kind. Costs a
+    small multiple of the metadata's length and of `MAX_BODY_BYTES`, whatever the metadata claims.
     """
     nothing = OffsetMap(base)
     if not metadata:
@@ -222,7 +224,10 @@ def decode(metadata: str | None, base: int, max_span: int = MAX_SPAN) -> OffsetM
         )
     encoding = _BY_MAGIC.get(magic)
     if encoding is None:
-        raise MetadataError(f"metadata {_shown(metadata)} is not an offset map: unknown magic byte {magic!r}")
+        envelope = ", which is that of the Parallel Consumer's envelope" if magic == _ENVELOPE_MAGIC else ""
+        raise UnknownMapError(
+            f"metadata {_shown(metadata)} is not an offset map: unknown magic byte {magic!r}{envelope}"
+        )
     try:
         body = _decompressed(data[1:]) if encoding.is_zstd else data[1:]
         return _READERS[encoding.plain](body, base, min(max_span, MAX_OFFSET - base))

@@ -100,6 +100,26 @@ class TestForeignMetadata:
         assert nothing == (OffsetMap(offset), False)
 
 
+ENVELOPE = "WAADYWJjbAAGNgA="
+"""The magic byte X, a length of 3, three bytes of somebody's, and a map."""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [(ENVELOPE, "magic byte b'X', which is that of the Parallel Consumer's envelope"), ("UWxhdGVy", "magic byte b'Q'")],
+)
+def test_what_may_be_a_map_of_an_unknown_kind_is_refused_by_name(
+    metadata: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has complete would run again, and nobody would know."""
+    where = r"group 'g', flights-3: the metadata of the committed offset 10 is not for keylane: "
+    with pytest.raises(PeerError, match=where + rf".*{says}; .*on_foreign_metadata='ignore'"):
+        resolve("g", found(10, metadata), "error")
+    with caplog.at_level(logging.WARNING, "keylane"):
+        assert resolve("g", found(10, metadata), "error", on_foreign_metadata="ignore") == (OffsetMap(10), False)
+    assert says in caplog.text
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [

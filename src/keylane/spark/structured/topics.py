@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from keylane.errors import BrokerUnavailableError, MetadataError, PeerError, UsageError
+from keylane.errors import BrokerUnavailableError, MetadataError, PeerError, UnknownMapError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.offsets import decode
 from keylane.spark.structured.options import EARLIEST, LATEST
@@ -92,6 +92,11 @@ class Topics:
                 continue
             try:
                 known = decode(commit.metadata, commit.offset)
+            except UnknownMapError as error:
+                raise PeerError(
+                    f"group {group!r}, {name[0]}-{name[1]}: {error}; use another kafka.group.id, or startingOffsets by "
+                    "partition"
+                ) from None
             except MetadataError as error:
                 logger.warning("group %r, %s-%d: %s; its offset alone counts", group, *name, error)
                 continue
