@@ -101,7 +101,7 @@ MUTANTS = [
         "broker/features.py",
         "                await loop.run_in_executor(\n",
         "                loop.run_in_executor(\n",
-        "unit/broker/test_features.py::test_a_level_is_durable_when_it_is_answered",
+        "unit/broker/test_features.py::test_a_level_holds_once_it_is_written",
     ),
     Mutant(
         "a downgrade needs no word",
