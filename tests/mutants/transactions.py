@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "a producer may begin in the middle of its sequence",
         "broker/handlers/produce.py",
-        "    if header.base_sequence != 0 and not log.knows_producer(header.producer_id):\n",
+        "    if header.base_sequence != 0 and log.epoch_of(header.producer_id) is None:\n",
         "    if header.base_sequence < 0:\n",
         f"{CONTRACT}::test_what_producers_of_each_version_are_told[keylane]",
     ),
