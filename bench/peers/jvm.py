@@ -134,6 +134,13 @@ def streams(*arguments: str, heap_mb: int = 256) -> list[str]:
     return ["java", f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=error", "-cp", path, source, *arguments]
 
 
+def transactions(*arguments: str, heap_mb: int = 128) -> list[str]:
+    """The command line that runs `TRANSACTIONS` with today's Java client."""
+    source = str(_SOURCES / "Transactions.java")
+    options = [f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=error"]
+    return ["java", *options, "-cp", f"{peers.jars('kafka')}/*", source, *arguments]
+
+
 def offset_client(*arguments: str, heap_mb: int = 128) -> list[str]:
     """The command line that runs a group's member with today's Java client: BOOTSTRAP TOPIC GROUP COUNT PROTOCOL."""
     source = str(_SOURCES / "clients" / "OffsetClient.java")

@@ -90,4 +90,4 @@ def test_the_level_of_transactions_is_changed(broker: EmbeddedBroker) -> None:
             *command, change, "--feature", f"transaction.version={level}"
         )
         (line,) = [one for one in run(*command, "describe").splitlines() if "transaction.version" in one]
-        assert f"SupportedMaxVersion: 2\tFinalizedVersionLevel: {level}" in line
+        assert f"FinalizedVersionLevel: {level}" in line

@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "a producer may begin in the middle of its sequence",
         "broker/handlers/produce.py",
-        "    if header.base_sequence != 0 and not log.knows_producer(header.producer_id):\n",
+        "    if header.base_sequence != 0 and log.epoch_of(header.producer_id) is None:\n",
         "    if header.base_sequence < 0:\n",
         f"{CONTRACT}::test_what_producers_of_each_version_are_told[keylane]",
     ),
@@ -101,7 +101,7 @@ MUTANTS = [
         "broker/features.py",
         "                await loop.run_in_executor(\n",
         "                loop.run_in_executor(\n",
-        "unit/broker/test_features.py::test_a_level_is_durable_when_it_is_answered",
+        "unit/broker/test_features.py::test_a_level_holds_once_it_is_written",
     ),
     Mutant(
         "a downgrade needs no word",

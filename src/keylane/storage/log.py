@@ -172,9 +172,11 @@ class PartitionLog(LogView):
         """The idempotent and transactional producers that the log remembers."""
         return self._producers.described()
 
-    def knows_producer(self, producer_id: int) -> bool:
-        """Whether it has appended here, and is remembered."""
-        return self._producers.state_of(producer_id) is not None
+    def epoch_of(self, producer_id: int) -> int | None:
+        """The last epoch in which a producer has appended here, or a transaction of it was ended; None when it is not
+        remembered."""
+        state = self._producers.state_of(producer_id)
+        return None if state is None else state.epoch
 
     @property
     def highest_producer_id(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,6 +51,23 @@ def test_a_level_is_durable_when_it_is_answered() -> None:
         asyncio.run(change(filesystem, level))
         for found in (filesystem.after_crash(), filesystem.after_crash(names="kept", content="torn")):
             assert loaded(found).finalized == (count, {**NEWEST.levels, TRANSACTION_VERSION: level})
+
+
+def test_a_level_holds_once_it_is_written() -> None:
+    async def run() -> None:
+        may_write = threading.Event()
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(may_write.wait)
+            features = Features(SimulatedFileSystem(), PATH, executor)
+            change = asyncio.create_task(features.change({TRANSACTION_VERSION: 1}))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            found = change.done(), features.level(TRANSACTION_VERSION)
+            may_write.set()
+            await change
+            assert (found, features.level(TRANSACTION_VERSION)) == ((False, 2), 1)
+
+    asyncio.run(run())
 
 
 def test_a_failed_disk_changes_nothing() -> None:

@@ -186,7 +186,7 @@ def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Out
         header = check_batch(records, values.max_message_bytes)
         log: PartitionLog = topic.logs[partition.index]
         if header.is_transactional:
-            _check_transaction(asked, header, (topic_name, partition.index), node)
+            _check_transaction(asked, header, (topic_name, partition.index), log, node)
             if asked.version >= _ADDING_VERSION:
                 _check_first(header, log)
         if values.is_compacted:
@@ -287,7 +287,9 @@ def _told(code: int, version: int) -> int:
     return _NOT_NOW.get(code, code)
 
 
-def _check_transaction(asked: Asked, header: BatchHeader, partition: tuple[str, int], node: Node) -> None:
+def _check_transaction(
+    asked: Asked, header: BatchHeader, partition: tuple[str, int], log: PartitionLog, node: Node
+) -> None:
     """Raise `RefusedError` unless the batch belongs to its producer's open transaction."""
     transactional_id = asked.transactional_id
     if transactional_id is None or header.producer_id < 0:
@@ -297,8 +299,12 @@ def _check_transaction(asked: Asked, header: BatchHeader, partition: tuple[str, 
     producer = Producer(header.producer_id, header.producer_epoch)
     code = node.coordinator.transactions.check_write(transactional_id, producer, partition)
     if code != codes.NONE:
+        code = asked.not_joined or code
+        known_epoch = log.epoch_of(header.producer_id)
+        if known_epoch is not None and header.producer_epoch < known_epoch:
+            code = codes.PRODUCER_FENCED  # its id may have been given up since; the producer goes on with what follows
         raise RefusedError(
-            _told(asked.not_joined or code, asked.version),
+            _told(code, asked.version),
             f"producer {producer.producer_id} epoch {producer.epoch} of transactional id {transactional_id} has no "
             f"open transaction with {partition[0]}-{partition[1]}",
         )
@@ -307,7 +313,7 @@ def _check_transaction(asked: Asked, header: BatchHeader, partition: tuple[str, 
 def _check_first(header: BatchHeader, log: PartitionLog) -> None:
     """Raise `RefusedError` for a producer that begins in the middle: its epoch is new, and no earlier batch of it can
     have been forgotten."""
-    if header.base_sequence != 0 and not log.knows_producer(header.producer_id):
+    if header.base_sequence != 0 and log.epoch_of(header.producer_id) is None:
         raise RefusedError(
             codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence}, where 0 is "
