@@ -495,6 +495,7 @@ def test_a_lock_is_renewed(group: Group) -> None:
 
 
 def test_a_session_that_closes_gives_back(group: Group) -> None:
+    assert group.configure("share.record.lock.duration.ms", "60000") == (NONE, None)
     group.produce(2)
     first, second = group.member(), group.member()
     first.take([(0, 1, 1)])
@@ -504,6 +505,8 @@ def test_a_session_that_closes_gives_back(group: Group) -> None:
 
 
 def test_a_connection_that_ends_gives_back(group: Group) -> None:
+    """At once, and not when the locks end."""
+    assert group.configure("share.record.lock.duration.ms", "60000") == (NONE, None)
     group.produce(2)
     first, second = group.member(), group.member()
     first.take([(0, 1, 1)])

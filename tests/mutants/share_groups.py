@@ -7,7 +7,8 @@ from mutants import Mutant
 PARTITION = "coordinator/share_groups/partition.py"
 GROUP = "coordinator/share_groups/group.py"
 SERVICE = "coordinator/share_service.py"
-MODEL = "property/coordinator/share_groups/test_partition.py::TestPartitions"
+UNIT = "unit/coordinator/share_groups/test_partition.py"
+MODEL = "property/coordinator/share_groups/test_partition.py"
 CRASHES = "crash/test_share_group_crashes.py::test_a_crash_at_every_operation"
 SHELL = "unit/coordinator/test_share_service.py"
 CONTRACT = "interop/test_share_group_contract.py"
@@ -25,21 +26,21 @@ MUTANTS = [
         PARTITION,
         "ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE",
         "ARCHIVED if run.delivered > limits.deliveries else AVAILABLE",
-        MODEL,
+        f"{UNIT}::test_a_record_is_given_out_so_often_and_no_more",
     ),
     Mutant(
         "a record is given up at its last delivery",
         PARTITION,
         "ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE",
         "ARCHIVED if run.delivered >= limits.deliveries - 1 else AVAILABLE",
-        MODEL,
+        f"{UNIT}::test_a_record_is_given_out_so_often_and_no_more",
     ),
     Mutant(
         "a member keeps a record for ever",
         PARTITION,
         "lambda run: run.until_ms <= now_ms,",
         "lambda run: run.until_ms < 0,",
-        MODEL,
+        f"{UNIT}::test_a_lock_ends_at_its_time_and_is_renewed_until_then",
     ),
     Mutant(
         "a restart counts deliveries that never came to an end",
@@ -53,7 +54,7 @@ MUTANTS = [
         PARTITION,
         "run.state == ACQUIRED and run.member == member for",
         "run.state == ACQUIRED for",
-        MODEL,
+        f"{UNIT}::test_a_member_speaks_of_its_own_records_alone",
     ),
     Mutant(
         "the start passes a record that is not done",
@@ -67,7 +68,7 @@ MUTANTS = [
         PARTITION,
         "    if delivered < patience:\n",
         "    if delivered >= 0:\n",
-        "unit/coordinator/share_groups/test_partition.py::test_a_faulty_record_is_found_by_halves",
+        f"{UNIT}::test_a_faulty_record_is_found_by_halves",
     ),
     Mutant(
         "what members say is in memory alone",

@@ -24,7 +24,7 @@ from keylane.coordinator.share_groups.partition import (
 )
 from keylane.wire import codes
 
-LIMITS = Limits(lock_ms=100, deliveries=4, in_flight=12)
+LIMITS = Limits(lock_ms=100, deliveries=3, in_flight=12)
 MEMBERS = ["a", "b", "c"]
 
 
@@ -87,12 +87,16 @@ class Partitions(RuleBasedStateMachine):
             assert self.partition.state.start >= before.start
 
     @rule(
-        member=st.sampled_from(MEMBERS),
-        kinds=st.lists(st.sampled_from([GAP, ACCEPT, RELEASE, REJECT, RENEW]), min_size=1, max_size=5),
+        other=st.none() | st.sampled_from(MEMBERS),
+        kinds=st.lists(st.sampled_from([GAP, ACCEPT, RELEASE, RELEASE, REJECT, RENEW]), min_size=1, max_size=4),
         place=st.integers(0, 11),
+        is_anywhere=st.booleans(),
     )
-    def acknowledge(self, member: str, kinds: list[int], place: int) -> None:
-        first = self.partition.start + place
+    def acknowledge(self, other: str | None, kinds: list[int], place: int, is_anywhere: bool) -> None:
+        """Mostly of what is out, mostly by whom it is with."""
+        out = sorted(self.out)
+        first = out[place % len(out)] if out and not is_anywhere else self.partition.start + place
+        member = other or self.out.get(first, Out("a", 0)).member
         said = Acknowledgement(first, first + len(kinds) - 1, tuple(kinds))
         before = self.partition.state
         error, is_other = self.partition.acknowledge(member, [said], LIMITS, self.now_ms)

@@ -7,6 +7,7 @@ import pytest
 from keylane.coordinator.share_groups.partition import (
     ACCEPT,
     RELEASE,
+    RENEW,
     Acknowledgement,
     Acquired,
     Limits,
@@ -52,6 +53,38 @@ def test_a_batch_is_given_whole_and_records_in_flight_are_bounded() -> None:
     read = (250, 300)
     assert partition.acquire("a", read, [(250, 299)], 500, LIMITS, 0, is_strict=True) == [Acquired(250, 254, 1)]
     assert acquire(partition, 255, 299) == []
+
+
+def test_a_record_is_given_out_so_often_and_no_more() -> None:
+    partition = SharePartition(State(0))
+    for count in range(1, LIMITS.deliveries + 1):
+        assert acquire(partition, 0, 0) == [Acquired(0, 0, count)]
+        assert partition.acknowledge("a", [Acknowledgement(0, 0, (RELEASE,))], LIMITS, 0) == (codes.NONE, True)
+    assert acquire(partition, 0, 0) == []
+    assert partition.state == State(1)
+
+
+def test_a_lock_ends_at_its_time_and_is_renewed_until_then() -> None:
+    partition = SharePartition(State(0))
+    assert acquire(partition, 0, 1) == [Acquired(0, 1, 1)]
+    assert partition.acknowledge("a", [Acknowledgement(1, 1, (RENEW,))], LIMITS, 60) == (codes.NONE, False)
+    assert not partition.tick(LIMITS, 99)
+    assert acquire(partition, 0, 1, member="b") == []
+    assert partition.tick(LIMITS, 100)
+    assert acquire(partition, 0, 1, member="b") == [Acquired(0, 0, 2)]
+    assert partition.next_deadline_ms == 100  # the new one was acquired at 0, as all here are
+    assert partition.tick(LIMITS, 160)
+    assert partition.next_deadline_ms is None
+
+
+def test_a_member_speaks_of_its_own_records_alone() -> None:
+    partition = SharePartition(State(0))
+    acquire(partition, 0, 1)
+    acquire(partition, 2, 3, member="b")
+    said = [Acknowledgement(1, 2, (ACCEPT,))]
+    for member in "abc":
+        assert partition.acknowledge(member, said, LIMITS, 0) == (codes.INVALID_RECORD_STATE, False)
+    assert partition.acknowledge("b", [Acknowledgement(2, 3, (ACCEPT,))], LIMITS, 0) == (codes.NONE, True)
 
 
 @pytest.mark.parametrize(
