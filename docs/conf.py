@@ -52,6 +52,7 @@ LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)  # a browser would have to fetch the program that draws it
     app.connect("autodoc-process-signature", without_options)
+    app.connect("autodoc-process-docstring", link_pages)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_texts)
 
@@ -61,6 +62,11 @@ def without_options(
 ) -> tuple[str | None, str | None]:
     long = what == "class" and signature is not None and len(signature) > LONG
     return (None if long else signature), returns
+
+
+def link_pages(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
+    """A docstring names a page by its path in the repository."""
+    lines[:] = [re.sub(r"docs/([\w-]+)\.md", r":doc:`/docs/\1`", line) for line in lines]
 
 
 def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
