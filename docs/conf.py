@@ -58,10 +58,10 @@ def setup(app: Sphinx) -> None:
 
 
 def without_options(
-    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str
-) -> tuple[str, str]:
-    long = what == "class" and len(signature or "") > LONG
-    return "" if long else signature or "", returns
+    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, _returns: str
+) -> tuple[str, str] | None:
+    """None leaves a signature as it is."""
+    return ("", "") if what == "class" and len(signature or "") > LONG else None
 
 
 def link_pages(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
