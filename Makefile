@@ -161,7 +161,7 @@ docs: $(DOCS_VENV)/.ready
 	@rm -rf build/docs-source
 	@mkdir -p build/docs-source
 	@cp -rp *.md docs examples build/docs-source
-	@$(DOCS_VENV)/bin/python -m sphinx -q -W --keep-going -c docs -d build/docs-trees build/docs-source build/docs $(ARGS)
+	@$(DOCS_VENV)/bin/python -m sphinx -q -E -W --keep-going -c docs -d build/docs-trees build/docs-source build/docs $(ARGS)
 	@$(DOCS_VENV)/bin/python -m sphinx -q -W -b text -c docs -d build/docs-trees build/docs-source build/docs-text build/docs-source/docs/api.md
 	@cp build/docs-text/docs/api.txt build/docs/docs/api.md
 	@echo "keylane: build/docs/index.html"

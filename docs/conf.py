@@ -52,15 +52,21 @@ LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)  # a browser would have to fetch the program that draws it
     app.connect("autodoc-process-signature", without_options)
+    app.connect("autodoc-process-docstring", link_pages)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_texts)
 
 
 def without_options(
-    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
-) -> tuple[str | None, str | None]:
-    long = what == "class" and signature is not None and len(signature) > LONG
-    return (None if long else signature), returns
+    _app: Sphinx, what: str, _name: str, _of: object, _options: object, signature: str | None, _returns: str
+) -> tuple[str, str] | None:
+    """None leaves a signature as it is."""
+    return ("", "") if what == "class" and len(signature or "") > LONG else None
+
+
+def link_pages(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
+    """A docstring names a page by its path in the repository."""
+    lines[:] = [re.sub(r"docs/([\w-]+)\.md", r":doc:`/docs/\1`", line) for line in lines]
 
 
 def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:

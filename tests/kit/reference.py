@@ -48,7 +48,8 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if isinstance(action, argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
             continue
         if not EVERYWHERE & set(action.option_strings):
-            value = "" if action.nargs == 0 else formatter._format_args(action, action.dest.upper())
+            default = action.dest.upper()
+            value = "" if action.nargs == 0 else formatter._format_args(action, default)
             text = formatter._expand_help(action) if action.help else ""
             yield f"`{' '.join([*action.option_strings[-1:], value]).strip()}`", text
 
