@@ -97,6 +97,8 @@ def _empty(field: Field) -> Any:
         return None if field.is_nullable else ()
     if field.is_nullable:
         return None
+    if field.entity is not None:
+        return field.entity(**{one.name: _empty(one) for one in fields_of(field.entity) if not one.has_default})
     if field.kafka_type == "error_code":
         return ErrorCode.none
     assert field.kafka_type is not None, field
