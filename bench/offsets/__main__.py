@@ -43,27 +43,34 @@ def main() -> int:
     lacking = peers.missing()
     if lacking:
         print(f"without Apache Kafka: {lacking}")
+    try:
+        measure(options, found, with_kafka=lacking is None)
+    finally:
+        report.write(options.json, found)
+    for place, text in report.markdown(found).items():
+        print(text)
+        if options.page:
+            put_into_page(options.page, place, text)
+    return 0
+
+
+def measure(options: argparse.Namespace, found: report.Found, *, with_kafka: bool) -> None:
+    """All that is asked for, into `found`, which has what is measured also when it is stopped."""
     with tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=options.folder) as folder:
         rows = selected(options.rows)
         if rows:
-            with Contest(Path(folder), with_kafka=lacking is None) as contest:
+            with Contest(Path(folder), with_kafka=with_kafka) as contest:
                 print("warming up …", flush=True)
                 contest.warm_up(2 if options.quick else 40)
                 for row in rows:
                     repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
                     standings = contest.play(row, repeat, seconds, reporter(row.name))
                     report.add_row(found, row, standings)
-        if lacking is None:
+        if with_kafka:
             of_servers(Path(folder), options, found)
         if options.sizes:
             for name, one in sizes(Path(folder)):
                 found["shapes"][name] = one
-    report.write(options.json, found)
-    for place, text in report.markdown(found).items():
-        print(text)
-        if options.page:
-            put_into_page(options.page, place, text)
-    return 0
 
 
 def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -> None:

@@ -217,7 +217,12 @@ def test_configs_of_a_group_hold_at_all_servers(log: BrokerProcess, tmp_path: Pa
                 asked |= {"group_id": group, "member_id": "m", "member_epoch": 0, "topic_partitions": ()}
                 asked |= {"subscribed_topic_names": ("none",), "subscribed_topic_regex": None}
                 asked |= {"rebalance_timeout": datetime.timedelta(seconds=60)}
-                found: datetime.timedelta = client.ask("consumer_group_heartbeat", 1, **asked).heartbeat_interval
+                while True:
+                    answer = client.ask("consumer_group_heartbeat", 1, **asked)
+                    if answer.error_code not in (ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator):
+                        break
+                assert answer.error_code is ErrorCode.none, answer.error_message
+                found: datetime.timedelta = answer.heartbeat_interval
                 return found
 
             for value, holds_ms in ((slow_ms, slow_ms), (None, HEARTBEAT_MS)):

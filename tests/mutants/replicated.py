@@ -219,6 +219,13 @@ MUTANTS = [
         "unit/kafka/test_places.py::test_a_client_of_librdkafka_never_sees_keylanes_own_settings",
     ),
     Mutant(
+        "each commit that comes while a batch is on its way is an append of its own",
+        "coordinator/replicated/leadership.py",
+        "        if self._in_flight and len(self._forming) == 1:",
+        "        if self._in_flight and len(self._forming) < 1:",
+        "unit/coordinator/replicated/test_log_journal.py::test_what_comes_while_a_batch_is_on_its_way_goes_together",
+    ),
+    Mutant(
         "topics are gone while no broker tells of them",
         "offset_servers/known_topics.py",
         "        found = await asyncio.to_thread(self._ask)\n",

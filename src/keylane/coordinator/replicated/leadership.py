@@ -230,6 +230,8 @@ class Leadership:
         is_open = self.role in (Role.MARKING, Role.LEADING)
         if not is_open or not self._forming or len(self._in_flight) >= self._limits.in_flight:
             return None
+        if self._in_flight and len(self._forming) == 1:
+            return None  # it has room: what comes until there is an answer goes with it, and costs no append of its own
         batch = self._forming.popleft()
         batch.send(self.producer, self._sequence)
         self._sequence = (self._sequence + batch.record_count) % (LAST_SEQUENCE + 1)

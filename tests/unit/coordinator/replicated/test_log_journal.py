@@ -21,7 +21,16 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult, Cond
 from keylane.coordinator.replicated.batches import read
 from keylane.coordinator.replicated.follower import Follower, Place
 from keylane.coordinator.replicated.journal import DeposedError, Fetched, Host, LogJournal, Refused
-from keylane.coordinator.replicated.leadership import Batch, Entry, Init, Leadership, Limits, NotLeadingError, Role
+from keylane.coordinator.replicated.leadership import (
+    Batch,
+    Entry,
+    Init,
+    Leadership,
+    Limits,
+    NotLeadingError,
+    Role,
+    size_of,
+)
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import DataFolderError
 from keylane.storage.producers import ProducerEpochError, Producers
@@ -369,19 +378,31 @@ def test_a_read_waits_for_a_batch_that_begins_after_it() -> None:
     made, _ = leading()
     made.append(entry())
     first = sent(made)
-    assert made.confirm() is not first
-    assert sent(made) is not first
+    behind = made.confirm()
+    assert behind is not first
+    assert made.step(0) is None, "the next one has room until the first has an answer"
+    assert made.acknowledged(first, 11, 0)
+    assert sent(made) is behind
 
 
 def test_batches_have_the_epoch_and_follow_each_other() -> None:
-    made, _ = leading()
-    for number in range(7):
-        made.append(entry(number))
-        made.step(0)
+    made, _ = leading(Limits(size_of(entry())))
+    batches = [made.append(entry(number)) for number in range(8)]
+    on_their_way = [sent(made) for _ in range(5)]
+    assert on_their_way == batches[:5], "those that are full need not wait"
+    assert [batch.sequence for batch in on_their_way] == [1, 2, 3, 4, 5]
     assert made.step(0) is None, "five at most have no answer"
-    batch = made.last
-    assert batch is not None
-    assert len(batch.entries) == 2, "what waits goes together"
+
+
+def test_what_comes_while_a_batch_is_on_its_way_goes_together() -> None:
+    made, _ = leading()
+    first = made.append(entry())
+    assert sent(made) is first
+    batches = [made.append(entry(number)) for number in range(7)]
+    assert made.step(0) is None
+    assert made.acknowledged(first, 11, 0)
+    assert sent(made) is batches[0] is batches[6]
+    assert (len(batches[0].entries), batches[0].sequence) == (7, 2)
 
 
 def test_a_sign_of_life_each_hour_and_a_new_epoch_each_day() -> None:
@@ -398,6 +419,7 @@ def test_a_sign_of_life_each_hour_and_a_new_epoch_each_day() -> None:
     made.initialised(Producer(7, 4), 24 * HOUR_MS)
     mark = sent(made, 24 * HOUR_MS)
     assert (mark.entries, mark.producer, mark.sequence) == ([], Producer(7, 4), 0)
+    assert made.acknowledged(mark, end, 24 * HOUR_MS)
     assert sent(made, 24 * HOUR_MS).sequence == 1
 
 
