@@ -176,7 +176,7 @@ MUTANTS = [
         "a topic's files go before the registry says so",
         "broker/topics.py",
         """            await self._write(dataclasses.replace(topic, state=DELETING))
-            del self._topics[name]
+            del self._topics[name], self._partition_counts[name]
 """,
         "            del self._topics[name]\n",
         "crash/test_log_registry.py::test_a_crash_at_any_operation_keeps_what_was_answered[lost-lost]",

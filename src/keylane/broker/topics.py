@@ -76,6 +76,9 @@ class TopicRegistry:
         self._config = config
         self._executor = executor
         self._topics: dict[str, Topic] = {}
+        self._partition_counts: dict[str, int] = {}
+        self.partition_count: Callable[[str], int | None] = self._partition_counts.get
+        """Of a topic; None when it is not there."""
         self._pending: dict[str, Topic] = {}
         """Topics being made or deleted: in the file, but not served."""
         self._names: dict[uuid.UUID, str] = {}
@@ -88,10 +91,6 @@ class TopicRegistry:
 
     def exists(self, name: str) -> bool:
         return name in self._topics
-
-    def partition_count(self, name: str) -> int | None:
-        topic = self._topics.get(name)
-        return None if topic is None else topic.partition_count
 
     def topic_id(self, name: str) -> uuid.UUID | None:
         topic = self._topics.get(name)
@@ -231,7 +230,7 @@ class TopicRegistry:
             self._check_failure()
             topic = self._topics[name]
             await self._write(dataclasses.replace(topic, state=DELETING))
-            del self._topics[name]
+            del self._topics[name], self._partition_counts[name]
             del self._names[topic.topic_id]
             self.version += 1
             topic.state = DELETING
@@ -256,6 +255,7 @@ class TopicRegistry:
 
     def _admit(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
+        self._partition_counts[topic.name] = topic.partition_count
         self._names[topic.topic_id] = topic.name
         self.version += 1
 
