@@ -615,6 +615,12 @@ def test_a_group_begins_at_the_end_by_default(group: Group) -> None:
     member.take([(3, 3, 1)])
 
 
+def test_a_group_begins_some_time_back(group: Group) -> None:
+    assert group.configure("share.auto.offset.reset", "by_duration:PT1H") == (NONE, None)
+    group.produce(3)
+    group.member().take([(0, 2, 1)])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "is_taken"),
     [
