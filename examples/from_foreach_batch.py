@@ -54,4 +54,3 @@ if __name__ == "__main__":
     query = kl.spark.start(after, spark, lanes=2, trigger={"availableNow": True})
     query.awaitTermination()
     print(query.snapshot().processed, "orders on lanes")
-    spark.stop()

@@ -1,13 +1,12 @@
 """Schema Registry's deserializers in a pipeline: Avro, JSON Schema and Protobuf, over HTTP to a registry.
 
 The registry here is a stand-in that keeps schemas in memory and answers the requests of confluent-kafka's own client,
-which writes and reads all that the tests produce and consume.
+which writes and reads all that the tests produce and consume. `interop/test_registry.py` does the same with a real one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
-from kit.filling import filling
 from kit.stage import Stage
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra http is not installed")
@@ -23,38 +21,12 @@ for needed in ("httpx2", "fastavro", "jsonschema", "google.protobuf"):
     pytest.importorskip(needed, reason=f"the extra schema is not installed: {needed}")
 
 from aiohttp import web  # noqa: E402
-from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: E402
-from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: E402
-from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: E402
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: E402
 from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: E402
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
+
+from kit.schemas import FORMS, check_pipeline, serializer  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FLIGHT = {"type": "record", "name": "Flight", "fields": [{"name": "n", "type": "long"}]}
-FLIGHT_JSON = {
-    "title": "Flight",
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-}
-
-
-def flight_class() -> Any:
-    """What protoc would generate of `message Flight { int64 n = 1; }`."""
-    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="test", syntax="proto3")
-    field = descriptor_pb2.FieldDescriptorProto
-    file.message_type.add(name="Flight").field.add(
-        name="n", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("test.Flight"))
-
-
-Flight = flight_class()
 
 
 class Registry:
@@ -149,56 +121,16 @@ def registry() -> Iterator[Registry]:
         yield running
 
 
-def serializer(form: str, registry: Registry) -> tuple[Any, Any, Any]:
-    """What writes, what reads, and how to make the n-th value."""
-    client = SchemaRegistryClient({"url": registry.url})
-    if form == "avro":
-        written: Any = AvroSerializer(client, json.dumps(FLIGHT))
-        return written, kl.schema.avro({"url": registry.url}), lambda n: {"n": n}
-    if form == "json":
-        written = JSONSerializer(json.dumps(FLIGHT_JSON), client)
-        return written, kl.schema.json({"url": registry.url}), lambda n: {"n": n}
-    written = ProtobufSerializer(Flight, client, {"use.deprecated.format": False})
-    return written, kl.schema.protobuf({"url": registry.url}, Flight), lambda n: Flight(n=n)
-
-
-@pytest.mark.parametrize("form", ["avro", "json", "protobuf"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_pipeline_reads_what_the_registrys_serializers_wrote(
     broker: BrokerProcess, registry: Registry, form: str
 ) -> None:
-    stage = Stage(broker.bootstrap, f"schema-{form}")
-    stage.create(2)
-    stage.create(1, "dead-" + form)
-    serialize, deserialize, value = serializer(form, registry)
-    context = SerializationContext(stage.topic, MessageField.VALUE)
-    values: list[bytes | None] = [serialize(value(number), context) for number in range(20)]
-    values[7] = b"not of the registry"
-    values[11] = b"\x00\x00\x00\x03\xe7none"  # a schema that nobody has registered
-    values[13] = None
-    with filling(broker.bootstrap) as producer:
-        for number, data in enumerate(values):
-            producer.produce(kl.Output(stage.topic, key=b"%d" % number, value=data, partition=number % 2))
-    seen: dict[int, Any] = {}
-
-    def handler(record: kl.Record) -> None:
-        seen[int(record.key or b"")] = record.value
-
-    snapshot = stage.run(
-        handler,
-        value_deserializer=deserialize,
-        retries=kl.Retries(max_attempts=2, delay_ms=1),
-        on_exhausted=kl.DeadLetter("dead-" + form),
-    )
-    assert seen == {number: value(number) for number in range(20) if number not in (7, 11, 13)} | {13: None}
-    assert (snapshot.processed, snapshot.dead_lettered, snapshot.retried) == (18, 2, 2)
-    letters = {int(one.key or b""): one for one in stage.read("dead-" + form)}
-    assert {number: one.value for number, one in letters.items()} == {number: values[number] for number in (7, 11)}
-    assert stage.all_is_committed()
+    check_pipeline(Stage(broker.bootstrap, f"schema-{form}"), registry.url, form)
 
 
 def test_a_deserializer_travels_and_is_made_where_it_is_used(registry: Registry) -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
-    serialize, deserialize, value = serializer("avro", registry)
+    serialize, deserialize, value = serializer("avro", registry.url)
     data = serialize(value(5), SerializationContext("t", MessageField.VALUE))
     from keylane.consumer.decoding import Field
 

@@ -1,0 +1,92 @@
+"""`Apicurio`: a schema registry of its own on a free port of 127.0.0.1, which speaks the API of Confluent's.
+
+It keeps its schemas in a topic of the Kafka that it is given, and forgets the rest when it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+import peers
+
+START_S = 120.0
+"""A cold JVM that reads a thousand classes, on a busy machine."""
+
+
+def program() -> Path:
+    """The jar that runs, unpacked beside the archive on first use, whole or not at all."""
+    folder = peers.jars("apicurio")
+    unpacked = folder.with_name(f"{folder.name}-unpacked")
+    if not unpacked.exists():
+        (archive,) = folder.glob("*.tar.gz")
+        with tempfile.TemporaryDirectory(dir=folder.parent) as part:
+            shutil.unpack_archive(archive, f"{part}/app", filter="data")
+            with contextlib.suppress(OSError):  # another process was first
+                Path(part, "app").rename(unpacked)
+    (found,) = unpacked.rglob("*-runner.jar")
+    return found
+
+
+class Apicurio:
+    """Started at the begin of a `with` block; `url` is what clients of Confluent's registry take. Thread safety: one
+    thread at a time."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._program = program()
+        self._folder = Path(tempfile.mkdtemp(prefix="keylane-registry-"))
+        (self._port,) = peers.free_ports(1)
+        self._settings = {
+            "APICURIO_STORAGE_KIND": "kafkasql",
+            "APICURIO_KAFKASQL_BOOTSTRAP_SERVERS": bootstrap,
+            "QUARKUS_HTTP_HOST": "127.0.0.1",
+            "QUARKUS_HTTP_PORT": str(self._port),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def start(self) -> None:
+        """Returns when it answers. May be called again after `kill`."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", "-Xmx512m", "-jar", str(self._program)],
+                cwd=self._folder,
+                env=os.environ | self._settings,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"Apicurio Registry did not come up: {(self._folder / 'log').read_text()[-1_500:]}")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
