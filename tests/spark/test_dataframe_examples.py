@@ -14,6 +14,7 @@ from peers.postgres import PostgresServer, find_postgres
 
 import keylane as kl
 from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import read_to_end
 from kit.filling import filling
 
 if TYPE_CHECKING:
@@ -142,3 +143,13 @@ def test_orders_are_booked_once_and_handed_on(run: Callable[..., str]) -> None:
 def test_a_group_moves_to_spark_and_back(run: Callable[..., str]) -> None:
     """Last: it adds orders."""
     assert run("group_to_spark_and_back.py") == f"{ORDERS + 100} orders, 0 of them twice\n"
+
+
+@pytest.mark.full
+def test_a_query_with_foreach_batch_goes_on_as_lanes(run: Callable[..., str], servers: str) -> None:
+    """It adds orders, too."""
+    Admin({"bootstrap.servers": servers}).create_topics({"orders.scored": 1})
+    orders = sum(map(len, read_to_end(servers, "orders")))
+    assert run("from_foreach_batch.py") == f"{orders} orders in batches\n100 orders on lanes\n"
+    scored = sorted(one.value or b"" for batch in read_to_end(servers, "orders.scored") for one in batch)
+    assert scored == sorted(b"LATER ORDER %d" % number for number in range(100))
