@@ -18,8 +18,7 @@ def batches(spark) -> int:
     written = []
 
     def write(frame, batch):
-        for row in frame.toLocalIterator():
-            written.append(score(bytes(row.value)))
+        written.extend(score(bytes(row.value)) for row in frame.toLocalIterator())
 
     options = {"kafka.bootstrap.servers": servers, "subscribe": "orders", "kafka.group.id": group}
     orders = spark.readStream.format("keylane").options(**options, startingOffsets="committed").load()

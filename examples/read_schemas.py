@@ -1,4 +1,4 @@
-"""Orders as their producer wrote them with a schema registry: the handler gets a dict, and a bad one is a dead letter."""
+"""Prices orders that were written with a schema registry: the handler gets a dict, and a bad one is a dead letter."""
 
 import keylane as kl
 

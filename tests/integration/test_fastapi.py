@@ -34,7 +34,11 @@ class Application:
     def __init__(self, folder: Path, servers: str, name: str) -> None:
         for file in ("fastapi_app.py", "orders.py"):
             text = (EXAMPLES / file).read_text().replace("127.0.0.1:9092", servers)
-            text = text.replace("sleep(0.05)", "sleep(0.4)").replace('"orders', f'"{name}').replace('"scoring"', f'"{name}"')
+            text = (
+                text.replace("sleep(0.05)", "sleep(0.4)")
+                .replace('"orders', f'"{name}')
+                .replace('"scoring"', f'"{name}"')
+            )
             (folder / file).write_text(text)
         (self._port,) = peers.free_ports(1)
         command = [sys.executable, "-m", "uvicorn", "fastapi_app:app", "--port", str(self._port)]
@@ -70,9 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def test_it_works_while_the_application_does_and_finishes_what_has_begun(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_it_works_while_the_application_does_and_finishes_what_has_begun(broker: BrokerProcess, tmp_path: Path) -> None:
     name = "drained"
     stage = Stage(broker.bootstrap, name, group=name)
     stage.topic = name
@@ -87,7 +89,9 @@ def test_it_works_while_the_application_does_and_finishes_what_has_begun(
     assert application.process.returncode == 0, logged
     done = {source[1:] for source in stage.covered()}
     assert 0 < len(done) < 2_000, "it ended in the middle"
-    assert len(stage.read(f"{name}.scored")) == len(done), "what had begun was finished, and is committed: none is lost or runs again"
+    assert len(stage.read(f"{name}.scored")) == len(done), (
+        "what had begun was finished, and is committed: none is lost or runs again"
+    )
 
 
 def test_a_pipeline_that_fails_is_told_by_the_probes_and_at_the_end(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Flights as confluent-kafka's serializers write them with a registry, in each format, and a pipeline that reads them."""
+"""Flights as confluent-kafka's serializers write them in each format, and a pipeline that reads them."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -14,7 +14,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import keylane as kl
 from kit.filling import filling
-from kit.stage import Stage
+
+if TYPE_CHECKING:
+    from kit.stage import Stage
 
 FORMS = ("avro", "json", "protobuf")
 FLIGHT = {"type": "record", "name": "Flight", "fields": [{"name": "n", "type": "long"}]}

@@ -24,8 +24,7 @@ MUTANTS = [
         "adapters/faststream.py",
         "async with self._app.lifespan_context(), self._app:",
         "async with self._app:",
-        "integration/test_faststream.py::"
-        "test_a_subscriber_runs_as_it_is_in_order_by_key_with_retries_and_dead_letters",
+        "integration/test_faststream.py::test_a_subscriber_runs_as_it_is_in_order_by_key_with_retries_and_dead_letters",
     ),
     Mutant(
         "a FastAPI application ends without waiting for the records in handlers",

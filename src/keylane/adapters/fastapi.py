@@ -20,7 +20,7 @@ from keylane.metrics.pages import health_pages
 from keylane.parallel_consumer import ParallelConsumer
 
 try:
-    from fastapi import APIRouter, FastAPI, Request, Response  # noqa: TC002 - FastAPI reads annotations
+    from fastapi import APIRouter, FastAPI, Request, Response
 except ModuleNotFoundError as error:
     raise UsageError(f"keylane.adapters.fastapi needs {error.name}: run `pip install 'keylane[fastapi]'`") from None
 

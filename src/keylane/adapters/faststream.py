@@ -145,7 +145,7 @@ class ReadsNothing:
     async def stop(self) -> None:
         """Nothing: keylane has its own end."""
 
-    async def getone(self, timeout: float) -> None:  # noqa: ASYNC109 - FastStream's
+    async def getone(self, timeout: float) -> None:  # noqa: ARG002, ASYNC109 - FastStream's
         await asyncio.get_running_loop().create_future()
 
     async def commit(self, asynchronous: bool = True) -> None:
